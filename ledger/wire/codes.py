@@ -1,0 +1,69 @@
+"""Operations and result codes, with their numbers in both protocol versions.
+
+The rest of the program uses these enums; the numbers appear only here and in the codecs.
+
+Source: BookieProtocol.java, BookkeeperProtocol.proto.
+"""
+
+from __future__ import annotations
+
+import enum
+
+BOOKIE_PORT = 3181
+MASTER_KEY_BYTES = 20
+
+
+class Operation(enum.Enum):
+    """What a request asks for. The value is the v3 operation number."""
+
+    READ_ENTRY = 1
+    ADD_ENTRY = 2
+    AUTH = 5
+    WRITE_LAC = 6
+    READ_LAC = 7
+    GET_BOOKIE_INFO = 8
+    START_TLS = 9
+    FORCE_LEDGER = 10
+    LIST_ENTRIES = 11
+    BATCH_READ_ENTRY = 12
+
+
+OPCODES_V2 = {
+    Operation.ADD_ENTRY: 1,
+    Operation.READ_ENTRY: 2,
+    Operation.AUTH: 3,
+    Operation.BATCH_READ_ENTRY: 7,
+}
+OPERATION_OF_OPCODE_V2 = {opcode: operation for operation, opcode in OPCODES_V2.items()}
+
+
+class Code(enum.Enum):
+    """How a bookie answered. The value is the v3 status number; see ``CODES_V2`` for the other."""
+
+    OK = 0
+    NO_LEDGER = 402
+    NO_ENTRY = 403
+    BAD_REQUEST = 404
+    IO_ERROR = 501
+    UNAUTHORIZED = 502
+    BAD_VERSION = 503
+    FENCED = 504
+    READ_ONLY = 505
+    TOO_MANY_REQUESTS = 506
+    UNKNOWN_LEDGER_STATE = 507
+
+
+CODES_V2 = {
+    Code.OK: 0,
+    Code.NO_LEDGER: 1,
+    Code.NO_ENTRY: 2,
+    Code.BAD_REQUEST: 100,
+    Code.IO_ERROR: 101,
+    Code.UNAUTHORIZED: 102,
+    Code.BAD_VERSION: 103,
+    Code.FENCED: 104,
+    Code.READ_ONLY: 105,
+    Code.TOO_MANY_REQUESTS: 106,
+    Code.UNKNOWN_LEDGER_STATE: 107,
+}
+CODE_OF_V2 = {number: code for code, number in CODES_V2.items()}
