@@ -21,9 +21,7 @@ import trio
 from namespace.errors import InvalidPathError
 
 ANY_VERSION = -1
-NODE_BYTES_MAX = (
-    1_048_576 - 65_536
-)  # ZooKeeper's default packet limit, less room for a request's rest
+NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, less room for a request's rest
 
 
 class SessionState(enum.Enum):

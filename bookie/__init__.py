@@ -1,0 +1,1 @@
+"""One storage server: what Apache calls a bookie."""

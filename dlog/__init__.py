@@ -1,0 +1,1 @@
+"""Streams of records over ledgers; what applications import."""

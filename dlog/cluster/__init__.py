@@ -1,0 +1,1 @@
+"""ZooKeeper and bookies as processes of one machine."""

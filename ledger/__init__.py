@@ -1,0 +1,1 @@
+"""One ledger: write, read, recover. The client side of Apache BookKeeper."""
