@@ -1,0 +1,105 @@
+"""The source's options, read once and strictly: Spark hands them over lower-cased and as strings.
+
+A name that is not known is refused with the nearest known one, since a misspelt option that is silently
+ignored is found in production.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+import attrs
+
+from spark_integration.errors import OptionError
+from spark_integration.offsets import BEFORE_EVERYTHING, Position, parse_position_option
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+KNOWN = (
+    "uri",
+    "stream",
+    "startingOffsets",
+    "endingOffsets",
+    "maxEntriesPerTrigger",
+    "minPartitions",
+    "pollTimeoutMs",
+    "readTimeoutMs",
+)
+_BY_LOWER = {name.lower(): name for name in KNOWN}
+# What Spark itself may put among a source's options.
+_SPARKS_OWN = {"path", "checkpointlocation"}
+
+
+@attrs.frozen
+class SourceOptions:
+    """What a query asked for. Picklable, since it travels to the executors."""
+
+    uri: str
+    stream: str
+    starting: Position | str  # EARLIEST never appears: it is BEFORE_EVERYTHING
+    ending: Position | str  # LATEST or a position; batch only
+    entries_per_trigger_max: int | None
+    partitions_min: int | None
+    poll_timeout_ms: int  # how long a streaming trigger waits for something new
+    read_timeout_ms: int  # how long one range may stand still before its task fails
+
+
+def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Read the options of a batch or a streaming query.
+
+    Raises:
+        OptionError: Missing, unknown, or not understood; the message names the option.
+    """
+    options = {key.lower(): value for key, value in given.items()}
+    for key in options:
+        if key not in _BY_LOWER and key not in _SPARKS_OWN:
+            near = difflib.get_close_matches(key, _BY_LOWER, n=1)
+            hint = f"; did you mean {_BY_LOWER[near[0]]}?" if near else f"; known: {', '.join(KNOWN)}"
+            raise OptionError(f"unknown option {key!r}{hint}")
+    stream = _required(options, "stream")
+    ending = options.get("endingoffsets", LATEST)
+    if streaming and ending != LATEST:
+        raise OptionError("option endingOffsets is for batch queries; a streaming query has no end")
+    return SourceOptions(
+        uri=_required(options, "uri"),
+        stream=stream,
+        starting=_starting(options, stream, streaming=streaming),
+        ending=ending if ending == LATEST else parse_position_option("endingOffsets", ending, stream),
+        entries_per_trigger_max=_positive(options, "maxEntriesPerTrigger"),
+        partitions_min=_positive(options, "minPartitions"),
+        poll_timeout_ms=_positive(options, "pollTimeoutMs") or 300,
+        read_timeout_ms=_positive(options, "readTimeoutMs") or 120_000,
+    )
+
+
+def _starting(options: Mapping[str, str], stream: str, *, streaming: bool) -> Position | str:
+    text = options.get("startingoffsets", LATEST if streaming else EARLIEST)
+    if text == EARLIEST:
+        return BEFORE_EVERYTHING
+    if text == LATEST:
+        if not streaming:
+            raise OptionError("option startingOffsets: a batch query that starts at latest reads nothing")
+        return LATEST
+    return parse_position_option("startingOffsets", text, stream)
+
+
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name.lower(), "")
+    if not value:
+        raise OptionError(f"option {name} is required")
+    return value
+
+
+def _positive(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise OptionError(f"option {name} is a whole number of at least 1, not {text!r}")
+    return number
