@@ -1,0 +1,60 @@
+"""The data source ``dlog``: what Spark looks up by that name.
+
+Columns: stream, segment, entry, slot (together a record's DLSN), txid, payload.
+Nothing here opens a connection: Spark builds and pickles these objects in several processes.
+
+Source: PySpark 4.3, pyspark.sql.datasource; its behaviour as measured.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from spark_integration.arrow import DDL
+from spark_integration.batch import DlogBatchReader
+from spark_integration.errors import OptionError
+from spark_integration.options import parse_options
+from spark_integration.stream import DlogStreamReader
+
+
+class DlogDataSource(DataSource):
+    """Streams of DLog in Spark.
+
+    ``spark.read.format("dlog").option("uri", …).option("stream", …).load()`` reads a stream up to its end
+    at that moment; ``spark.readStream`` follows it, exactly once with a checkpoint and an idempotent sink.
+    The options are those of ``spark_integration.options``.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "dlog"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> DlogBatchReader:
+        _check_schema(schema)
+        return DlogBatchReader(parse_options(dict(self.options), streaming=False))
+
+    def streamReader(self, schema: StructType) -> DlogStreamReader:  # noqa: N802 - Spark's name
+        _check_schema(schema)
+        return DlogStreamReader(parse_options(dict(self.options), streaming=True))
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("dlog")`` known to a session.
+
+    Not needed where the distribution is installed: Spark finds it by itself. Needed in a development
+    checkout and where another data source of that name was registered.
+    """
+    spark.dataSource.register(DlogDataSource)
+
+
+def _check_schema(schema: StructType) -> None:
+    wanted = StructType.fromDDL(DDL)
+    if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in wanted.fields]:
+        raise OptionError(
+            f"the columns of this source are: {DDL}; leave out .schema(...) and select from them"
+        )
