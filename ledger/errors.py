@@ -20,6 +20,14 @@ class WireError(LedgerError):
     """Bytes from a peer that are no message of the protocol. The connection is of no more use."""
 
 
+class UnsupportedInVersionError(LedgerError):
+    """A protocol version has no way to say this. Ask over a connection of version 3."""
+
+    def __init__(self, version: int, what: str) -> None:
+        super().__init__(f"version {version} of the bookie protocol cannot say: {what}")
+        self.version, self.what = version, what
+
+
 class CorruptEntryError(LedgerError):
     """An entry whose digest or ids do not match what was asked for. Try another replica."""
 

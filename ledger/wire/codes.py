@@ -18,6 +18,8 @@ class Operation(enum.Enum):
 
     READ_ENTRY = 1
     ADD_ENTRY = 2
+    RANGE_READ_ENTRY = 3  # no bookie ever implemented it: BAD_REQUEST
+    RANGE_ADD_ENTRY = 4  # nor this
     AUTH = 5
     WRITE_LAC = 6
     READ_LAC = 7

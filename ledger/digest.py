@@ -1,0 +1,258 @@
+"""An entry, as a bookie stores it and as it crosses the wire, and the digest that seals it.
+
+offset  size  field
+     0     8  ledger id             signed, big-endian, like all that follow
+     8     8  entry id
+    16     8  last add confirmed    -1: nothing confirmed yet
+    24     8  length                payload bytes of the ledger up to and including this entry
+    32     d  digest                d = 0 dummy, 4 CRC32C, 8 CRC32 (the upper four are zero), 20 HMAC-SHA1
+  32+d     *  payload               may be empty
+
+The digest covers bytes 0..31 and the payload. The explicit LAC travels in a packet of its own:
+
+offset  size  field
+     0     8  ledger id
+     8     8  last add confirmed
+    16     d  digest                of bytes 0..15
+
+Inside: packing, verifying, the two keys made from a password. Not inside: frames (``wire``).
+Always: nothing is unpacked whose digest and ids were not checked. Only clients can: bookies have no password.
+
+Source: DigestManager.java and its four subclasses, MacDigestManager.genDigest for the keys.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+
+import attrs
+from crc32c import crc32c
+
+from ledger.errors import CorruptEntryError
+
+ENTRY_HEADER = struct.Struct(">qqqq")
+ENTRY_HEADER_BYTES = 32
+LAC_HEADER = struct.Struct(">qq")
+LAC_HEADER_BYTES = 16
+assert ENTRY_HEADER.size == ENTRY_HEADER_BYTES
+assert LAC_HEADER.size == LAC_HEADER_BYTES
+
+Digest = Callable[[bytes, bytes], bytes]  # header and payload to the digest's bytes
+
+
+class DigestType(enum.Enum):
+    """How entries of a ledger are sealed. Only MAC tells a forgery from the writer's own entry."""
+
+    CRC32 = "CRC32"
+    MAC = "MAC"
+    CRC32C = "CRC32C"
+    DUMMY = "DUMMY"
+
+    @property
+    def metadata_number(self) -> int:
+        """The number of this type in ledger metadata (where MAC is called HMAC)."""
+        return _METADATA_NUMBERS[self]
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes of an entry the digest takes."""
+        return _SIZES_BYTES[self]
+
+
+_METADATA_NUMBERS = {DigestType.CRC32: 1, DigestType.MAC: 2, DigestType.CRC32C: 3, DigestType.DUMMY: 4}
+_SIZES_BYTES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, DigestType.DUMMY: 0}
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that a bookie compares to let a client write to a ledger or fence it."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def mac_key(password: bytes) -> bytes:
+    """The 20 bytes that key the MAC digest; bookies never see them."""
+    return hashlib.sha1(b"mac" + password).digest()
+
+
+@attrs.frozen
+class Entry:
+    """One entry whose digest and ids have been verified."""
+
+    ledger_id: int
+    entry_id: int
+    lac: int  # the writer's last add confirmed when it sent this entry
+    length_bytes: int  # payload bytes of the ledger up to and including this entry
+    payload: bytes
+
+
+_pack_crc32c = struct.Struct(">I").pack
+_pack_crc32 = struct.Struct(">Q").pack
+
+
+def _crc32c_digest(header: bytes, payload: bytes) -> bytes:
+    return _pack_crc32c(crc32c(payload, crc32c(header)))
+
+
+def _crc32_digest(header: bytes, payload: bytes) -> bytes:
+    return _pack_crc32(zlib.crc32(payload, zlib.crc32(header)))
+
+
+def _no_digest(_header: bytes, _payload: bytes) -> bytes:
+    return b""
+
+
+def _mac_digest(password: bytes) -> Digest:
+    keyed = hmac.new(mac_key(password), digestmod="sha1")  # keyed once: a copy is cheaper than a new one
+
+    def digest(header: bytes, payload: bytes) -> bytes:
+        mac = keyed.copy()
+        mac.update(header)
+        mac.update(payload)
+        return mac.digest()
+
+    return digest
+
+
+class EntryCodec:
+    """Packs and verifies the entries of ledgers with one digest type and password.
+
+    It holds no state that changes: share it between handles.
+    """
+
+    def __init__(self, digest_type: DigestType, password: bytes) -> None:
+        self.digest_type = digest_type
+        self.master_key = master_key(password)
+        self.overhead_bytes = ENTRY_HEADER_BYTES + digest_type.size_bytes
+        self.digest: Digest
+        match digest_type:
+            case DigestType.CRC32C:
+                self.digest = _crc32c_digest
+            case DigestType.CRC32:
+                self.digest = _crc32_digest
+            case DigestType.MAC:
+                self.digest = _mac_digest(password)
+            case DigestType.DUMMY:
+                self.digest = _no_digest
+
+    def __repr__(self) -> str:
+        return f"<EntryCodec {self.digest_type.name}>"
+
+    def pack(self, ledger_id: int, entry_id: int, lac: int, length_bytes: int, payload: bytes) -> bytes:
+        """The entry as bookies store it."""
+        header = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length_bytes)
+        return b"".join((header, self.digest(header, payload), payload))
+
+    def unpack(self, body: bytes, ledger_id: int, entry_id: int | None) -> Entry:
+        """Verify an entry that a bookie sent and take it apart.
+
+        Args:
+            entry_id: The id asked for, or None if the bookie was asked for its last entry.
+
+        Raises:
+            CorruptEntryError: Too short, digest wrong, or not the entry asked for. Ask another replica.
+        """
+        size = self.overhead_bytes
+        if len(body) < size:
+            raise CorruptEntryError(
+                ledger_id, entry_id, f"{len(body)} bytes where an entry has {size} at least"
+            )
+        payload = body[size:]
+        header = body[:ENTRY_HEADER_BYTES]
+        stored, computed = body[ENTRY_HEADER_BYTES:size], self.digest(header, payload)
+        if not hmac.compare_digest(stored, computed):
+            raise CorruptEntryError(
+                ledger_id,
+                entry_id,
+                f"its {self.digest_type.name} digest is {stored.hex()}, its bytes give {computed.hex()}",
+            )
+        found_ledger, found_entry, lac, length_bytes = ENTRY_HEADER.unpack(header)
+        if found_ledger != ledger_id or (entry_id is not None and found_entry != entry_id):
+            raise CorruptEntryError(
+                ledger_id, entry_id, f"the bookie sent entry {found_entry} of ledger {found_ledger} instead"
+            )
+        return Entry(found_ledger, found_entry, lac, length_bytes, payload)
+
+    def payloads(self, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
+        """The payloads of consecutive entries, verified; for catch-up reads.
+
+        Stops in front of the first bad entry: fewer payloads than bodies means that the next one has to come
+        from another replica. No bodies give no payloads.
+
+        Raises:
+            CorruptEntryError: The very first one is bad.
+        """
+        if self.digest_type is DigestType.CRC32C:
+            payloads = _payloads_crc32c(bodies, ledger_id, first_entry_id)
+        else:
+            payloads = self._payloads_any(bodies, ledger_id, first_entry_id)
+        if not payloads and bodies:
+            self.unpack(bodies[0], ledger_id, first_entry_id)  # says what is wrong with it
+            raise AssertionError("the quick and the careful check of an entry differ")
+        return payloads
+
+    def _payloads_any(self, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
+        payloads: list[bytes] = []
+        for entry_id, body in enumerate(bodies, first_entry_id):
+            try:
+                payloads.append(self.unpack(body, ledger_id, entry_id).payload)
+            except CorruptEntryError:
+                break
+        return payloads
+
+    def pack_lac(self, ledger_id: int, lac: int) -> bytes:
+        """The packet that carries an explicit LAC."""
+        header = LAC_HEADER.pack(ledger_id, lac)
+        return header + self.digest(header, b"")
+
+    def unpack_lac(self, body: bytes, ledger_id: int) -> int:
+        """Verify an explicit-LAC packet; its LAC.
+
+        Raises:
+            CorruptEntryError: Too short, digest wrong, or of another ledger.
+        """
+        size = LAC_HEADER_BYTES + self.digest_type.size_bytes
+        if len(body) < size:
+            raise CorruptEntryError(
+                ledger_id, None, f"explicit LAC of {len(body)} bytes; it has {size} at least"
+            )
+        header = body[:LAC_HEADER_BYTES]
+        # Bytes behind the digest are allowed: Java's bookie keeps the packet in a buffer that may be longer.
+        if not hmac.compare_digest(body[LAC_HEADER_BYTES:size], self.digest(header, b"")):
+            raise CorruptEntryError(
+                ledger_id, None, f"explicit LAC with a wrong {self.digest_type.name} digest"
+            )
+        found_ledger, lac = LAC_HEADER.unpack(header)
+        if found_ledger != ledger_id:
+            raise CorruptEntryError(ledger_id, None, f"explicit LAC of ledger {found_ledger} instead")
+        assert isinstance(lac, int)
+        return lac
+
+
+_CRC32C_ENTRY = struct.Struct(">qq16xI")  # ledger id, entry id, digest
+
+
+def _payloads_crc32c(bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
+    # The loop every catch-up read spends its time in, so it calls nothing it could do itself.
+    unpack_from = _CRC32C_ENTRY.unpack_from
+    checksum = crc32c
+    payloads: list[bytes] = []
+    append = payloads.append
+    entry_id = first_entry_id
+    for body in bodies:
+        if len(body) < 36:
+            break
+        found_ledger, found_entry, stored = unpack_from(body)
+        payload = body[36:]
+        if (
+            found_entry != entry_id
+            or found_ledger != ledger_id
+            or checksum(payload, checksum(body[:32])) != stored
+        ):
+            break
+        append(payload)
+        entry_id += 1
+    return payloads

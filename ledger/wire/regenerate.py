@@ -1,0 +1,30 @@
+"""Make the ``*_pb2.py`` and ``*_pb2.pyi`` modules from the ``.proto`` files beside this one.
+
+Run ``python -m ledger.wire.regenerate`` after a change (needs the ``dev`` extra), then look at the first
+lines of the result: the version they demand is the floor for ``protobuf`` in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SCHEMAS = ("bookkeeper_protocol.proto", "data_formats.proto")
+
+
+def main() -> int:
+    """Run the compiler over all schemas; its exit code."""
+    from grpc_tools import protoc  # type: ignore[import-untyped]  # only in the dev extra
+
+    root = Path(__file__).parents[2]
+    here = Path(__file__).parent.relative_to(root)
+    arguments = ["protoc", f"--proto_path={root}", f"--python_out={root}", f"--pyi_out={root}"]
+    code = int(protoc.main(arguments + [str(here / schema) for schema in SCHEMAS]))
+    for stub in Path(__file__).parent.glob("*_pb2.pyi"):
+        # The compiler writes a generic type without its arguments, which strict mypy does not take.
+        stub.write_text(stub.read_text().replace("_Mapping]", "_Mapping[str, object]]"))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
