@@ -58,6 +58,10 @@ class InvalidPathError(StoreError):
     """The path is not one: it must begin with ``/``, not end with one, and hold no empty part."""
 
 
+class NodeTooLargeError(StoreError):
+    """A node's data, or a transaction's, is more than a store takes in one request. Nothing was changed."""
+
+
 class ConnectionLostError(StoreError):
     """The store cannot be reached now. A write that raised this may or may not have been applied."""
 
@@ -86,3 +90,76 @@ class InvalidUriError(NamespaceError):
 
 class InvalidLogNameError(NamespaceError):
     """A log name with forbidden characters or parts; the message says which."""
+
+
+class NoBindingError(NamespaceError):
+    """No ancestor of a namespace path says which ledger cluster holds its logs: bind the namespace first."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"no bkdl config bound under dl path {path}: bind the namespace to a ledger cluster first"
+        )
+        self.path = path
+
+
+class LogError(NamespaceError):
+    """Something about one named log; see the subclass."""
+
+    def __init__(self, log_name: str, message: str) -> None:
+        super().__init__(f"log {log_name!r}: {message}")
+        self.log_name = log_name
+
+
+class LogNotFoundError(LogError):
+    """There is no such log, or it has been deleted, or its creation never finished. Create it."""
+
+    def __init__(self, log_name: str, message: str = "does not exist or has been deleted") -> None:
+        super().__init__(log_name, message)
+
+
+class LogExistsError(LogError):
+    """The log is there already, or somebody else has just created it."""
+
+    def __init__(self, log_name: str, message: str = "exists already") -> None:
+        super().__init__(log_name, message)
+
+
+class LogInUseError(LogError):
+    """A log's nodes cannot be deleted: a writer holds its lock, or segments are left. Nothing was deleted."""
+
+
+class LogMetadataError(LogError):
+    """A node of the log holds what no version of the software writes. Nothing was changed."""
+
+
+class SegmentGapError(LogMetadataError):
+    """A log segment is missing between two others. Nothing is listed: records would be skipped silently."""
+
+
+class LogTakenOverError(LogError):
+    """Another writer has changed the log since this one opened it; this writer must stop and reopen.
+
+    The conditional transaction that found out has changed nothing.
+    """
+
+
+class LockError(NamespaceError):
+    """Something about one lock; see the subclass."""
+
+    def __init__(self, path: str, message: str) -> None:
+        super().__init__(f"lock {path}: {message}")
+        self.path = path
+
+
+class LockTakenError(LockError):
+    """Somebody else holds the lock, and did so for as long as this side was willing to wait."""
+
+    def __init__(self, path: str, owner: str, waited_s: float) -> None:
+        waited = f" after {waited_s:g} s of waiting" if waited_s else ""
+        super().__init__(path, f"acquisition failed{waited}, the current owner is {owner}")
+        self.owner = owner
+        self.waited_s = waited_s
+
+
+class LockLostError(LockError):
+    """The member node is gone though its session lives: somebody deleted it. Acquire a new lock."""

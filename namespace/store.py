@@ -13,15 +13,20 @@ from __future__ import annotations
 
 import abc
 import enum
+import re
 from collections.abc import Sequence
+from typing import assert_never
 
 import attrs
 import trio
 
-from namespace.errors import InvalidPathError
+from namespace.errors import InvalidPathError, NodeTooLargeError
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, less room for a request's rest
+
+# What ZooKeeper's server refuses in a path. Its strings are UTF-16: all beyond U+FFFF is a surrogate there.
+FORBIDDEN_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class SessionState(enum.Enum):
@@ -100,10 +105,13 @@ class MetadataStore(abc.ABC):
     """One session with a metadata store.
 
     Every call raises ``ConnectionLostError`` while the store is out of reach (the outcome of a write is
-    then unknown), ``SessionExpiredError`` once the session is over, ``InvalidPathError`` for a bad path.
+    then unknown), ``SessionExpiredError`` once the session is over or closed, ``InvalidPathError`` for a bad
+    path, ``NodeTooLargeError`` for data above ``NODE_BYTES_MAX``.
     A cancelled write may or may not be applied; a cancelled read changes nothing.
     ``watch`` arguments are events set once, when what was read may have changed or the session ends:
     read again to learn what happened. A watch never fires without reason to look, and fires only once.
+    Being out of touch is such a reason: watches left before a suspension all fire when it ends.
+    A watch whose event nobody refers to any more is forgotten.
     """
 
     @property
@@ -199,14 +207,62 @@ def check_path(path: str) -> str:
         raise InvalidPathError(path, "a path begins with '/'")
     if path.endswith("/"):
         raise InvalidPathError(path, "a path does not end with '/'")
-    if "\x00" in path:
-        raise InvalidPathError(path, "a path holds no NUL")
+    if forbidden := FORBIDDEN_CHARACTERS.search(path):
+        raise InvalidPathError(path, f"a path holds no character U+{ord(forbidden[0]):04X}")
     for part in path[1:].split("/"):
         if part in ("", ".", ".."):
             raise InvalidPathError(path, f"{part!r} is not a node name")
     return path
 
 
+def check_new_path(path: str) -> str:
+    """The same for a node to be created or deleted, which the root never is."""
+    if path == "/":
+        raise InvalidPathError(path, "the root is neither created nor deleted")
+    return check_path(path)
+
+
+def check_size(path: str, size_bytes: int) -> None:
+    """Raise ``NodeTooLargeError`` if so much data would not pass ZooKeeper's packet limit."""
+    if size_bytes > NODE_BYTES_MAX:
+        raise NodeTooLargeError(path, f"{size_bytes} bytes are more than the {NODE_BYTES_MAX} a store takes")
+
+
+def check_operations(operations: Sequence[Operation]) -> None:
+    """Raise what is wrong with a transaction before any of it is tried."""
+    size_bytes = 0
+    for operation in operations:
+        match operation:
+            case Create(path=path, value=value):
+                check_new_path(path)
+            case Put(path=path, value=value):
+                check_path(path)
+            case Delete(path=path):
+                check_new_path(path)
+                value = b""
+            case Check(path=path):
+                check_path(path)
+                value = b""
+            case _:
+                assert_never(operation)
+        size_bytes += len(path) + len(value) + 32
+        check_size(path, size_bytes)
+
+
 def parent_of(path: str) -> str:
     """``/a`` for ``/a/b``; ``/`` for ``/a``."""
     return path.rpartition("/")[0] or "/"
+
+
+def ancestors_of(path: str) -> list[str]:
+    """``["/a", "/a/b"]`` for ``/a/b/c``: outermost first, without the root."""
+    parts = path[1:].split("/")[:-1]
+    return ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
+
+
+def sequence_suffix(creations: int) -> str:
+    """What a sequential node's name ends with, if its parent has had so many children created in it before.
+
+    Ten digits of a signed 32-bit counter: as ZooKeeper's does, it turns negative after 2147483647.
+    """
+    return f"{(creations + 2**31) % 2**32 - 2**31:010d}"

@@ -1,0 +1,318 @@
+"""The metadata store in a dictionary: the reference the other two are measured by.
+
+Inside: ``MemoryTree``, the shared nodes, and ``MemoryStore``, one session with it; several sessions may
+open one tree. Sessions end when a test says so (``expire``) and lose touch when it says so (``suspend``).
+Not inside: faults beyond those; they are for whoever wraps this store.
+Always: a call does its whole work in one step of the loop after its checkpoint, so a cancelled call did
+nothing; everything that changes a node goes through one of three methods, and each can be undone.
+
+Source: ZooKeeper programmer's guide; counters as DataTree.java and DataNode.java keep them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import assert_never
+
+import attrs
+import trio
+
+from namespace.errors import (
+    BadVersionError,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from namespace.session import Session, Watched, WatchKind
+from namespace.store import (
+    ANY_VERSION,
+    Check,
+    Children,
+    Create,
+    Delete,
+    MetadataStore,
+    Node,
+    Operation,
+    Put,
+    SessionState,
+    Stat,
+    ancestors_of,
+    check_new_path,
+    check_operations,
+    check_path,
+    check_size,
+    parent_of,
+    sequence_suffix,
+)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@attrs.define(eq=False)
+class _MemoryNode:
+    value: bytes
+    created_ms: int
+    owner: int
+    version: int = 0
+    creations: int = 0  # children ever created here: the next sequence number
+    children: set[str] = attrs.Factory(set)
+
+    def stat(self) -> Stat:
+        # Deletions are not counted apart: each creation whose child is gone is one.
+        child_version = 2 * self.creations - len(self.children)
+        return Stat(self.version, child_version, len(self.children), self.created_ms, self.owner)
+
+
+class MemoryTree:
+    """Nodes shared by the sessions that open it; it lives as long as somebody refers to it."""
+
+    def __init__(self, wall_ms: Callable[[], int] = _wall_ms) -> None:
+        self._wall_ms = wall_ms
+        self._nodes = {"/": _MemoryNode(b"", wall_ms(), 0)}
+        self._session_ids = itertools.count(1)
+        self._sessions: dict[int, Session] = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryTree with {len(self._nodes)} nodes, {len(self._sessions)} sessions>"
+
+    def _open_session(self) -> tuple[int, Session]:
+        session_id = next(self._session_ids)
+        self._sessions[session_id] = session = Session()
+        return session_id, session
+
+    def _end_session(self, session_id: int) -> None:
+        if self._sessions.pop(session_id, None) is None:
+            return
+        with _Change(self) as change:
+            for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
+                change.delete(path, ANY_VERSION)
+
+    def _node(self, path: str) -> _MemoryNode:
+        try:
+            return self._nodes[path]
+        except KeyError:
+            raise NoNodeError(path) from None
+
+    def _fire(self, touched: Sequence[Watched]) -> None:
+        for session in self._sessions.values():
+            # A suspended session hears nothing now and fires every watch when it is back.
+            if session.state is SessionState.CONNECTED:
+                for kind, path in touched:
+                    session.fire(kind, path)
+
+
+class _Change:
+    """Some writes that happen together: undone on an exception, told to the watchers otherwise."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self._tree = tree
+        self._nodes = tree._nodes
+        self._undo: list[Callable[[], object]] = []
+        self._touched: list[Watched] = []
+
+    def __enter__(self) -> _Change:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
+        if exc_type is None:
+            self._tree._fire(self._touched)
+        else:
+            for undo in reversed(self._undo):
+                undo()
+
+    def create(self, path: str, value: bytes, owner: int) -> None:
+        nodes, name, parent_path = self._nodes, path.rpartition("/")[2], parent_of(path)
+        parent = self._tree._node(parent_path) if parent_path in nodes else None
+        if parent is None:
+            raise NoNodeError(path, "its parent does not exist")
+        if path in nodes:
+            raise NodeExistsError(path)
+        if parent.owner:
+            raise NoChildrenForEphemeralsError(path)
+        nodes[path] = _MemoryNode(value, self._tree._wall_ms(), owner)
+        parent.children.add(name)
+        parent.creations += 1
+
+        def undo() -> None:
+            del nodes[path]
+            parent.children.discard(name)
+            parent.creations -= 1
+
+        self._undo.append(undo)
+        self._touched += [(WatchKind.DATA, path), (WatchKind.CHILDREN, parent_path)]
+
+    def put(self, path: str, value: bytes, expected: int) -> None:
+        node = self._tree._node(path)
+        self.check(path, expected)
+        before = node.value
+        node.value, node.version = value, node.version + 1
+
+        def undo() -> None:
+            node.value, node.version = before, node.version - 1
+
+        self._undo.append(undo)
+        self._touched.append((WatchKind.DATA, path))
+
+    def delete(self, path: str, expected: int) -> None:
+        nodes, name, parent_path = self._nodes, path.rpartition("/")[2], parent_of(path)
+        node, parent = self._tree._node(path), nodes.get(parent_path)
+        assert parent is not None  # a node without a parent cannot come to be
+        self.check(path, expected)
+        if node.children:
+            raise NotEmptyError(path)
+        del nodes[path]
+        parent.children.discard(name)
+
+        def undo() -> None:
+            nodes[path] = node
+            parent.children.add(name)
+
+        self._undo.append(undo)
+        self._touched += [
+            (WatchKind.DATA, path),
+            (WatchKind.CHILDREN, path),
+            (WatchKind.CHILDREN, parent_path),
+        ]
+
+    def check(self, path: str, expected: int) -> None:
+        version = self._tree._node(path).version
+        if expected not in (ANY_VERSION, version):
+            raise BadVersionError(path, f"version is {version}, not the expected {expected}")
+
+
+class MemoryStore(MetadataStore):
+    """One session with a ``MemoryTree``; made by ``open_memory_store``."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self._tree = tree
+        self._session_id, self._session = tree._open_session()
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore session {self._session_id} {self.state.value}>"
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    async def wait_state_change(self, seen: SessionState) -> SessionState:
+        return await self._session.wait_state_change(seen)
+
+    def expire(self) -> None:
+        """End the session as a server does that has not heard from its client for too long."""
+        self._tree._end_session(self._session_id)
+        self._session.change_state(SessionState.EXPIRED)
+
+    def suspend(self) -> None:
+        """Lose touch with the server; the session lives on there."""
+        self._session.change_state(SessionState.SUSPENDED)
+
+    def resume(self) -> None:
+        """Be in touch again, in the same session."""
+        if self._session.state is SessionState.SUSPENDED:
+            self._session.change_state(SessionState.CONNECTED)
+
+    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
+        await self._ready(check_path(path))
+        node = self._tree._node(path)
+        self._leave(WatchKind.DATA, path, watch)
+        return Node(node.value, node.stat())
+
+    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+        await self._ready(check_path(path))
+        self._leave(WatchKind.DATA, path, watch)
+        node = self._tree._nodes.get(path)
+        return None if node is None else node.stat()
+
+    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
+        await self._ready(check_path(path))
+        node = self._tree._node(path)
+        self._leave(WatchKind.CHILDREN, path, watch)
+        return Children(tuple(sorted(node.children)), node.stat().child_version)
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        check_size(check_new_path(path), len(value))
+        await self._ready(path)
+        nodes = self._tree._nodes
+        with _Change(self._tree) as change:
+            if parents:
+                for ancestor in ancestors_of(path):
+                    if ancestor not in nodes:
+                        change.create(ancestor, b"", 0)
+            if sequential and (parent := nodes.get(parent_of(path))) is not None:
+                path += sequence_suffix(parent.creations)
+            change.create(path, bytes(value), self._session_id if ephemeral else 0)
+        return path
+
+    async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
+        check_size(check_path(path), len(value))
+        await self._ready(path)
+        with _Change(self._tree) as change:
+            change.put(path, bytes(value), expected)
+        return self._tree._node(path).stat()
+
+    async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
+        await self._ready(check_new_path(path))
+        with _Change(self._tree) as change:
+            change.delete(path, expected)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        check_operations(operations)
+        await self._ready(operations[0].path if operations else "/")
+        with _Change(self._tree) as change:
+            for operation in operations:
+                match operation:
+                    case Create(path=path, value=value):
+                        change.create(path, bytes(value), 0)
+                    case Put(path=path, value=value, expected=expected):
+                        change.put(path, bytes(value), expected)
+                    case Delete(path=path, expected=expected):
+                        change.delete(path, expected)
+                    case Check(path=path, expected=expected):
+                        change.check(path, expected)
+                    case _:
+                        assert_never(operation)
+
+    async def sync(self, path: str) -> None:
+        await self._ready(check_path(path))
+
+    async def aclose(self) -> None:
+        self._tree._end_session(self._session_id)
+        self._session.change_state(SessionState.CLOSED)
+        await trio.lowlevel.checkpoint()
+
+    async def _ready(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self._session.check(path)
+
+    def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None) -> None:
+        if watch is not None:
+            self._session.watch(kind, path, watch)
+
+
+@asynccontextmanager
+async def open_memory_store(tree: MemoryTree) -> AsyncIterator[MemoryStore]:
+    """Open a session with the tree; leaving the block ends it and removes its ephemeral nodes."""
+    store = MemoryStore(tree)
+    try:
+        yield store
+    finally:
+        with trio.CancelScope(shield=True):
+            await store.aclose()
