@@ -1,0 +1,72 @@
+"""What can go wrong in a bookie, one class for each thing its caller or its operator could do about it.
+
+Not inside: what a bookie answers to clients (``ledger.wire.codes``); the service translates.
+
+Source: BookieException.java, ExitCode.java.
+"""
+
+from __future__ import annotations
+
+
+class BookieServerError(Exception):
+    """Root of everything this package raises."""
+
+
+# Reading
+
+
+class NoLedgerError(BookieServerError):
+    """This bookie has never heard of the ledger, or has deleted it."""
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"ledger {ledger_id}: not on this bookie")
+        self.ledger_id = ledger_id
+
+
+class NoEntryError(BookieServerError):
+    """The entry was never stored here."""
+
+    def __init__(self, ledger_id: int, entry_id: int) -> None:
+        super().__init__(f"entry {ledger_id}:{entry_id}: not on this bookie")
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+
+
+class EntryUnreadableError(BookieServerError):
+    """The entry was stored here and cannot be read. Another replica has it; this disk needs a look."""
+
+    def __init__(self, ledger_id: int, entry_id: int, evidence: str) -> None:
+        super().__init__(f"entry {ledger_id}:{entry_id} was stored here but cannot be read: {evidence}")
+        self.ledger_id, self.entry_id, self.evidence = ledger_id, entry_id, evidence
+
+
+# Storing
+
+
+class StorageFailedError(BookieServerError):
+    """A write or a sync failed: nothing more may be acknowledged, and the bookie must stop."""
+
+
+# Starting, and staying up
+
+
+class ConfigError(BookieServerError):
+    """The configuration file cannot be obeyed; the message names key, value, line and expectation."""
+
+
+class DirectoryError(BookieServerError):
+    """A directory cannot be made, written or locked, or holds what it should not."""
+
+
+class CookieError(BookieServerError):
+    """The disks, the configuration and the metadata store do not agree on whose disks these are.
+
+    Nothing was changed. The message shows the cookies side by side and names the remedy.
+    """
+
+
+class ListenError(BookieServerError):
+    """The address to listen at is taken or is not an address of this machine."""
+
+
+class RegistrationError(BookieServerError):
+    """The bookie could not announce itself in the metadata store, or lost its announcement for good."""
