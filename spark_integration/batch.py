@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from spark_integration import client
+from dlog import Record
 from spark_integration.arrow import BATCH_BYTES_TARGET, BATCH_RECORDS_MAX, to_batch
+from spark_integration.client import LogView
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.options import SourceOptions
 from spark_integration.planning import Range, split
@@ -29,13 +30,14 @@ class RangePartition(InputPartition):
 class DlogBatchReader(DataSourceReader):
     """Reads the records from ``startingOffsets`` through ``endingOffsets`` or the present end."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, log: LogView) -> None:
         self._options = options
+        self._log = log
 
     def partitions(self) -> list[RangePartition]:
         """Cut what is readable now into one part for each core, or ``minPartitions``."""
         options = self._options
-        end = client.tail(options.uri, options.stream)
+        end = self._log.tail()
         if isinstance(options.ending, Position):
             end = min(end, options.ending)
         start = options.starting if isinstance(options.starting, Position) else BEFORE_EVERYTHING
@@ -43,33 +45,26 @@ class DlogBatchReader(DataSourceReader):
         if whole.is_empty:
             return []
         parts = options.partitions_min or os.cpu_count() or 1
-        known = client.extents(options.uri, options.stream)
-        return [RangePartition(part) for part in split(whole, known, parts)]
+        return [RangePartition(part) for part in split(whole, self._log.extents(), parts)]
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_partition(self._options, partition)
+        return read_partition(self._options.stream, self._log, partition)
 
 
-def read_partition(options: SourceOptions, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
+def read_partition(stream: str, log: LogView, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
     """The records of one partition as Arrow batches; the same ones each time it is read.
 
     Spark makes one partition of None where a plan has none: it reads nothing.
     """
     if not isinstance(partition, RangePartition):
         return
-    gathered: list[client.dlog.Record] = []
+    gathered: list[Record] = []
     gathered_bytes = 0
-    for run in client.read_range(
-        options.uri,
-        options.stream,
-        partition.wanted,
-        records_max=BATCH_RECORDS_MAX,
-        timeout_ms=options.read_timeout_ms,
-    ):
+    for run in log.read_range(partition.wanted, records_max=BATCH_RECORDS_MAX):
         gathered += run
         gathered_bytes += sum([len(record.payload) for record in run])
         if gathered_bytes >= BATCH_BYTES_TARGET or len(gathered) >= BATCH_RECORDS_MAX:
-            yield to_batch(options.stream, gathered)
+            yield to_batch(stream, gathered)
             gathered, gathered_bytes = [], 0
     if gathered:
-        yield to_batch(options.stream, gathered)
+        yield to_batch(stream, gathered)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
+from typing import Protocol
+
+import attrs
 
 import dlog
 import dlog.blocking
@@ -31,55 +33,68 @@ def namespace(uri: str) -> dlog.blocking.Namespace:
         return _opened[key]
 
 
-def tail(uri: str, stream: str) -> Position:
-    """The last record that can be read now; control records do not count.
+class LogView(Protocol):
+    """What the readers need of a log; picklable, since it travels to the executors."""
 
-    Raises:
-        dlog.LogNotFoundError: There is no such log.
+    def tail(self) -> Position:
+        """The last record that can be read now; control records do not count."""
+
+    def extents(self) -> list[Extent]:
+        """The log's segments, oldest first, with the last entry known of each."""
+
+    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+        """The records of a range, in order, in runs of at most ``records_max``."""
+
+
+@attrs.frozen
+class NamedLog:
+    """One log of a namespace, looked at through this process's connection to it.
+
+    Raises, in each call, what ``dlog`` raises: ``LogNotFoundError`` if there is no such log.
     """
-    last = namespace(uri).last_dlsn(stream)
-    if last is None:
-        return BEFORE_EVERYTHING
-    return Position(last.segment_seqno, last.entry_id, last.slot_id)
 
+    uri: str
+    stream: str
+    read_timeout_ms: int
 
-def extents(uri: str, stream: str) -> list[Extent]:
-    """The log's segments, oldest first, with the last entry known of each."""
-    return [
-        Extent(segment.segment_seqno, segment.last_entry_id if segment.is_completed else -1)
-        for segment in namespace(uri).segments(stream)
-    ]
+    def tail(self) -> Position:
+        last = namespace(self.uri).last_dlsn(self.stream)
+        if last is None:
+            return BEFORE_EVERYTHING
+        return Position(last.segment_seqno, last.entry_id, last.slot_id)
 
+    def extents(self) -> list[Extent]:
+        return [
+            Extent(segment.segment_seqno, segment.last_entry_id if segment.is_completed else -1)
+            for segment in namespace(self.uri).segments(self.stream)
+        ]
 
-def read_range(
-    uri: str, stream: str, wanted: Range, *, records_max: int, timeout_ms: int
-) -> Iterator[list[dlog.Record]]:
-    """The records of a range, in order, in runs of at most ``records_max``.
+    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+        """As promised above.
 
-    A range is planned from what was readable then, so all of it must be readable now: standing still
-    before its end for ``timeout_ms`` is an error, never a short answer.
+        A range is planned from what was readable then, so all of it must be readable now: standing
+        still before its end for ``read_timeout_ms`` is an error, never a short answer.
 
-    Raises:
-        RangeUnreadableError: The end of the range was not reached in time.
-    """
-    if wanted.is_empty:
-        return
-    with namespace(uri).open_reader(stream, start=_first_after(wanted.start)) as reader:
-        while True:
-            started = time.monotonic()
-            run = reader.read_batch(records_max, wait_s=timeout_ms / 1000)
-            if not run:
-                raise RangeUnreadableError(
-                    f"stream {stream!r}: nothing readable for {time.monotonic() - started:.0f} s"
-                    f" before the end {wanted.end} of a planned range; are enough bookies up?"
-                )
-            last = _position_of(run[-1])
-            if last > wanted.end:
-                run = [record for record in run if _position_of(record) <= wanted.end]
-            if run:
-                yield run
-            if last >= wanted.end:
-                return
+        Raises:
+            RangeUnreadableError: The end of the range was not reached in time.
+        """
+        if wanted.is_empty:
+            return
+        with namespace(self.uri).open_reader(self.stream, start=_first_after(wanted.start)) as reader:
+            while True:
+                run = reader.read_batch(records_max, wait_s=self.read_timeout_ms / 1000)
+                if not run:
+                    raise RangeUnreadableError(
+                        f"stream {self.stream!r}: nothing readable for {self.read_timeout_ms} ms before the"
+                        f" end {wanted.end} of a planned range; are enough bookies up?"
+                    )
+                last = _position_of(run[-1])
+                if last > wanted.end:
+                    run = [record for record in run if _position_of(record) <= wanted.end]
+                if run:
+                    yield run
+                if last >= wanted.end:
+                    return
 
 
 def _position_of(record: dlog.Record) -> Position:

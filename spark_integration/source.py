@@ -14,8 +14,9 @@ from pyspark.sql.types import StructType
 
 from spark_integration.arrow import DDL
 from spark_integration.batch import DlogBatchReader
+from spark_integration.client import NamedLog
 from spark_integration.errors import OptionError
-from spark_integration.options import parse_options
+from spark_integration.options import SourceOptions, parse_options
 from spark_integration.stream import DlogStreamReader
 
 
@@ -36,11 +37,13 @@ class DlogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DlogBatchReader:
         _check_schema(schema)
-        return DlogBatchReader(parse_options(dict(self.options), streaming=False))
+        options = parse_options(dict(self.options), streaming=False)
+        return DlogBatchReader(options, _log(options))
 
     def streamReader(self, schema: StructType) -> DlogStreamReader:  # noqa: N802 - Spark's name
         _check_schema(schema)
-        return DlogStreamReader(parse_options(dict(self.options), streaming=True))
+        options = parse_options(dict(self.options), streaming=True)
+        return DlogStreamReader(options, _log(options))
 
 
 def register(spark: SparkSession) -> None:
@@ -50,6 +53,10 @@ def register(spark: SparkSession) -> None:
     checkout and where another data source of that name was registered.
     """
     spark.dataSource.register(DlogDataSource)
+
+
+def _log(options: SourceOptions) -> NamedLog:
+    return NamedLog(options.uri, options.stream, options.read_timeout_ms)
 
 
 def _check_schema(schema: StructType) -> None:

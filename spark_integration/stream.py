@@ -24,8 +24,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_integration import client
 from spark_integration.batch import RangePartition, read_partition
+from spark_integration.client import LogView
 from spark_integration.offsets import Position, from_offset, to_offset
 from spark_integration.options import SourceOptions
 from spark_integration.planning import Range, bounded_end, pieces, split
@@ -37,8 +37,9 @@ ENTRIES_PER_PARTITION = 256  # each further partition costs a micro-batch 5 to 8
 class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows one stream; entry by entry if ``maxEntriesPerTrigger`` bounds it."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, log: LogView) -> None:
         self._options = options
+        self._log = log
         self._initial: Position | None = None
         self._pin_start = False  # the next latestOffset must be the start itself
         self._target: Position | None = None  # of Trigger.AvailableNow: nothing after it is seen
@@ -70,7 +71,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end <= position:
             return start  # the same object: Spark compares text, and positions can be spelt twice
         if not isinstance(limit, ReadAllAvailable):
-            end = bounded_end(Range(position, end), self._extents(), self._options.entries_per_trigger_max)
+            end = bounded_end(
+                Range(position, end), self._log.extents(), self._options.entries_per_trigger_max
+            )
         return to_offset(self._options.stream, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -82,7 +85,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         whole = Range(from_offset(start, stream), from_offset(end, stream))
         if whole.is_empty:
             return []
-        known = self._extents()
+        known = self._log.extents()
         parts = self._options.partitions_min
         if parts is None:
             entries = sum(last - first + 1 for _, first, last in pieces(whole, known))
@@ -90,7 +93,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(part) for part in split(whole, known, parts)]
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_partition(self._options, partition)
+        return read_partition(self._options.stream, self._log, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint is the only memory of how far a query has come."""
@@ -99,11 +102,8 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Nothing to do: Spark ends the process, and the log notices a reader that has gone."""
 
     def _tail(self) -> Position:
-        self._seen = client.tail(self._options.uri, self._options.stream)
+        self._seen = self._log.tail()
         return self._seen
-
-    def _extents(self) -> list[client.Extent]:
-        return client.extents(self._options.uri, self._options.stream)
 
     def _wait_beyond(self, position: Position) -> Position:
         deadline = time.monotonic() + self._options.poll_timeout_ms / 1000

@@ -1,0 +1,182 @@
+"""The streaming reader, driven as Spark drives it, over a log that is a list."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+from dlog import DLSN, Record
+from spark_integration.arrow import SCHEMA
+from spark_integration.batch import DlogBatchReader
+from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from spark_integration.options import parse_options
+from spark_integration.planning import Extent, Range
+from spark_integration.stream import DlogStreamReader
+
+ALL = ReadAllAvailable()
+
+
+@attrs.define
+class ListLog:
+    """A log whose segments hold four entries of two records each."""
+
+    records: list[Record] = attrs.Factory(list)
+
+    def grow(self, count: int) -> None:
+        for number in range(len(self.records), len(self.records) + count):
+            entry = number // 2
+            dlsn = DLSN(1 + entry // 4, entry % 4, number % 2)
+            self.records.append(Record(dlsn, number, b"%d" % number, number))
+
+    def tail(self) -> Position:
+        return position(self.records[-1]) if self.records else BEFORE_EVERYTHING
+
+    def extents(self) -> list[Extent]:
+        last = self.records[-1].dlsn.segment_seqno if self.records else 0
+        return [Extent(number, 3) for number in range(1, last)] + [Extent(last, -1)]
+
+    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[Record]]:
+        found = [r for r in self.records if wanted.start < position(r) <= wanted.end]
+        for first in range(0, len(found), records_max):
+            yield found[first : first + records_max]
+
+
+def position(record: Record) -> Position:
+    return Position(record.dlsn.segment_seqno, record.dlsn.entry_id, record.dlsn.slot_id)
+
+
+@pytest.fixture
+def log() -> ListLog:
+    return ListLog()
+
+
+def reader_of(log: ListLog, **options: str) -> DlogStreamReader:
+    given = {"uri": "file:///x", "stream": "s", "pollTimeoutMs": "1", **options}
+    return DlogStreamReader(parse_options(given, streaming=True), log)
+
+
+def rows(reader: Any, partitions: list[Any]) -> list[int]:
+    return [
+        int(payload)
+        for partition in partitions
+        for batch in reader.read(pickle.loads(pickle.dumps(partition)))
+        for payload in batch.column("payload").to_pylist()
+    ]
+
+
+def through_json(offset: dict[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(json.dumps(offset))
+    return value
+
+
+def run(
+    reader: DlogStreamReader, start: dict[str, Any], limit: ReadLimit = ALL
+) -> tuple[dict[str, Any], list[int]]:
+    end = through_json(reader.latestOffset(start, limit))
+    return end, rows(reader, reader.partitions(start, end))
+
+
+def test_batches_one_after_the_other_are_the_stream(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest")
+    log.grow(11)
+    first_end, first = run(reader, through_json(reader.initialOffset()))
+    log.grow(20)
+    _, second = run(reader, first_end)
+    assert first + second == list(range(31))
+
+
+def test_a_range_read_again_by_another_reader_gives_the_same_rows(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest")
+    log.grow(25)
+    start = through_json(reader.initialOffset())
+    end, seen = run(reader, start)
+    log.grow(25)
+    again = reader_of(log, minPartitions="5")
+    assert rows(again, again.partitions(start, end)) == seen
+
+
+def test_nothing_new_gives_back_the_start_itself(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest")
+    log.grow(5)
+    end, _ = run(reader, reader.initialOffset())
+    assert reader.latestOffset(end, ALL) is end
+    whole_entry = {"v": 1, "streams": {"s": [1, 2, -1]}}  # another spelling of the same tail
+    assert reader.latestOffset(whole_entry, ALL) is whole_entry
+
+
+def test_a_query_from_latest_pins_its_start_with_an_empty_batch(log: ListLog) -> None:
+    """Spark asks for the initial offset twice and keeps only the end of batch 0: a crash loses nothing."""
+    log.grow(10)
+    reader = reader_of(log)
+    start = through_json(reader.initialOffset())
+    log.grow(15)
+    end = through_json(reader.latestOffset(start, ALL))
+    assert through_json(reader.initialOffset()) == start == end
+    assert reader.partitions(start, end) == []
+    restarted = reader_of(log)  # knows nothing but the checkpoint
+    assert run(restarted, end)[1] == list(range(10, 25))
+
+
+def test_a_range_that_runs_backwards_is_empty(log: ListLog) -> None:
+    log.grow(20)
+    reader = reader_of(log)
+    later, earlier = {"v": 1, "streams": {"s": [2, 1, 1]}}, {"v": 1, "streams": {"s": [1, 0, 0]}}
+    assert reader.partitions(later, earlier) == []
+    assert reader.latestOffset({"v": 1, "streams": {"s": [9, 0, 0]}}, ALL)["streams"]["s"] == [9, 0, 0]
+
+
+def test_a_bounded_trigger_reads_so_many_entries_and_all_come_in_the_end(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest", maxEntriesPerTrigger="3")
+    log.grow(40)
+    limit = reader.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxRows)
+    offset, seen, batches = through_json(reader.initialOffset()), [], 0
+    while True:
+        end, some = run(reader, offset, limit)
+        if end == offset:
+            break
+        assert len(some) <= 6
+        seen += some
+        offset, batches = end, batches + 1
+    assert seen == list(range(40))
+    assert batches == 7
+
+
+def test_available_now_ends_at_what_was_there_when_it_began(log: ListLog) -> None:
+    log.grow(10)
+    reader = reader_of(log, startingOffsets="earliest")
+    reader.prepareForTriggerAvailableNow()
+    log.grow(10)
+    end, seen = run(reader, through_json(reader.initialOffset()))
+    assert seen == list(range(10))
+    assert reader.latestOffset(end, ALL) is end
+
+
+def test_the_tail_is_reported_as_it_was_last_seen(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest")
+    assert reader.reportLatestOffset() is None
+    log.grow(3)
+    reader.latestOffset(reader.initialOffset(), ALL)
+    assert reader.reportLatestOffset() == {"v": 1, "streams": {"s": [1, 1, 0]}}
+
+
+def test_a_batch_query_reads_between_its_offsets_in_the_declared_schema(log: ListLog) -> None:
+    log.grow(30)
+    given = {"uri": "file:///x", "stream": "s", "startingOffsets": "[1, 1, -1]", "endingOffsets": "[3, 0, 0]"}
+    reader = DlogBatchReader(parse_options(given, streaming=False), log)
+    partitions = reader.partitions()
+    assert rows(reader, partitions) == list(range(4, 17))
+    batches: list[pa.RecordBatch] = [batch for part in partitions for batch in reader.read(part)]
+    assert all(batch.schema.equals(SCHEMA) for batch in batches)
+
+
+def test_an_empty_log_has_no_partitions(log: ListLog) -> None:
+    given = {"uri": "file:///x", "stream": "s"}
+    assert DlogBatchReader(parse_options(given, streaming=False), log).partitions() == []
