@@ -41,6 +41,10 @@ class MetadataFormatError(LedgerError):
     """Stored ledger metadata, layout or cookie that does not parse. Nothing is written over it."""
 
 
+class LedgerMetadataError(LedgerError):
+    """Metadata that no ledger may have, or a change that its state forbids. Nothing was stored."""
+
+
 class BookieError(LedgerError):
     """A request to one bookie that brought no usable answer."""
 

@@ -177,7 +177,7 @@ class BookieInfoReply:
 class ListEntriesReply:
     code: Code
     ledger_id: int
-    availability: bytes | None = None  # see ledger.wire.availability
+    availability: bytes | None = None  # see ledger.availability
 
 
 @attrs.frozen

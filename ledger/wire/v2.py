@@ -192,9 +192,11 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
             request = ReadRequest(ledger_id, entry_id, fence=fence, master_key=found)
         case Operation.BATCH_READ_ENTRY:
             _need(size, 4 + _BATCH_REQUEST.size, operation)
-            fields = _BATCH_REQUEST.unpack_from(data, start + 4)
+            ledger_id, entry_id, request_id, count_max, size_max = _BATCH_REQUEST.unpack_from(data, start + 4)
             found = _read_fence_key(data, start + 4 + _BATCH_REQUEST.size, end, fence, version, operation)
-            request = BatchReadRequest(*fields, fence, found)
+            request = BatchReadRequest(
+                ledger_id, entry_id, request_id, count_max, size_max, fence=fence, master_key=found
+            )
         case Operation.AUTH:
             request = AuthRequest(*_decode_auth(data[start + 4 : end]))
         case _:

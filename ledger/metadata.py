@@ -1,0 +1,198 @@
+"""What is written down about a ledger, and the changes that may be made to it.
+
+Inside: the value, its invariants, the few legal changes, where an entry lies. Not inside: stored bytes
+(``metadata_codec``), compare-and-set (``catalog``), deciding that a change is needed (writer, recovery).
+Always: ensemble size >= write quorum >= ack quorum >= 1; ensembles in ascending order, each of the full size;
+a CLOSED ledger says where it ends, and nothing but re-replication changes it any more.
+
+Source: LedgerMetadataImpl.java, LedgerMetadataBuilder.java; reference 10.4 and 11.4.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ledger.digest import DigestType
+from ledger.errors import LedgerMetadataError
+
+NO_ENTRY = -1  # the last entry of an empty ledger
+FORMAT_VERSION_NEWEST = 3
+
+
+class LedgerState(enum.Enum):
+    """Where a ledger is in its life. The value is the number in its stored metadata."""
+
+    OPEN = 1  # its writer adds to it
+    IN_RECOVERY = 2  # somebody is finding out where it ends; its writer is finished
+    CLOSED = 3  # nothing will ever be added
+
+    def __repr__(self) -> str:
+        return f"LedgerState.{self.name}"
+
+
+@attrs.frozen
+class Ensemble:
+    """The bookies that hold the entries from ``first_entry_id`` up to the next ensemble's first."""
+
+    first_entry_id: int
+    bookies: tuple[str, ...]  # an entry's write set is counted off along them
+
+
+def _check_format_version(_metadata: object, _attribute: object, value: int) -> None:
+    if value not in (1, 2, 3):
+        raise LedgerMetadataError(f"metadata format version {value}; there are 1, 2 and 3")
+
+
+@attrs.frozen(kw_only=True)
+class LedgerMetadata:
+    """One version of a ledger's metadata.
+
+    Raises:
+        LedgerMetadataError: Values that contradict each other.
+    """
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    ensembles: tuple[Ensemble, ...]
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: int = NO_ENTRY  # means something only if CLOSED
+    length_bytes: int = 0  # payload bytes in all; means something only if CLOSED
+    digest_type: DigestType = DigestType.CRC32  # nothing stored: CRC32, as Java has it
+    # Stored in clear. None: neither it nor the digest type is stored (format version 1); then any is right.
+    password: bytes | None = attrs.field(default=b"", repr=False)
+    ctime_ms: int | None = None  # None: not stored; the metadata store knows when it made the node
+    custom: Mapping[str, bytes] = attrs.field(factory=dict, hash=False)
+    creator_token: int = 0  # tells a creator that its lost "created" was its own; 0 after any later change
+    format_version: int = attrs.field(default=FORMAT_VERSION_NEWEST, validator=_check_format_version)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            raise LedgerMetadataError(
+                f"ensemble size {self.ensemble_size}, write quorum {self.write_quorum}, ack quorum "
+                f"{self.ack_quorum}: none may be larger than the one before it, or less than 1"
+            )
+        if not self.ensembles:
+            raise LedgerMetadataError("no ensemble; a ledger has one from the beginning")
+        previous = -1
+        for ensemble in self.ensembles:
+            if ensemble.first_entry_id <= previous:
+                raise LedgerMetadataError(
+                    f"an ensemble that begins at entry {ensemble.first_entry_id} after one at {previous}"
+                    if previous >= 0
+                    else f"an ensemble that begins at entry {ensemble.first_entry_id}"
+                )
+            previous = ensemble.first_entry_id
+            if len(ensemble.bookies) != self.ensemble_size:
+                raise LedgerMetadataError(
+                    f"the ensemble at entry {ensemble.first_entry_id} has {len(ensemble.bookies)} bookies; "
+                    f"the ensemble size is {self.ensemble_size}"
+                )
+        if self.state is LedgerState.CLOSED:
+            if self.last_entry_id < NO_ENTRY or self.length_bytes < 0:
+                raise LedgerMetadataError(
+                    f"closed at entry {self.last_entry_id} with {self.length_bytes} bytes"
+                )
+        elif (self.last_entry_id, self.length_bytes) != (NO_ENTRY, 0):
+            raise LedgerMetadataError(
+                f"a last entry ({self.last_entry_id}) or a length, but it is not closed"
+            )
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``last_entry_id`` and ``length_bytes`` are final."""
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_ensemble(self) -> Ensemble:
+        """The one that takes new entries."""
+        return self.ensembles[-1]
+
+    def ensemble_for(self, entry_id: int) -> Ensemble:
+        """The ensemble that holds an entry.
+
+        Raises:
+            LedgerMetadataError: The entry is in front of the first ensemble.
+        """
+        for ensemble in reversed(self.ensembles):
+            if ensemble.first_entry_id <= entry_id:
+                return ensemble
+        raise LedgerMetadataError(
+            f"entry {entry_id} is in front of the first ensemble, which begins at "
+            f"entry {self.ensembles[0].first_entry_id}"
+        )
+
+    def accepts_password(self, password: bytes) -> bool:
+        """Whether this is the ledger's password. A ledger of format version 1 has stored none."""
+        return self.password is None or self.password == password
+
+    def in_recovery(self) -> LedgerMetadata:
+        """Somebody is about to decide where the ledger ends. Its writer can change nothing any more.
+
+        Raises:
+            LedgerMetadataError: It is closed.
+        """
+        self._refuse_if_closed("recovered")
+        return attrs.evolve(self, state=LedgerState.IN_RECOVERY, creator_token=0)
+
+    def closed(self, last_entry_id: int, length_bytes: int) -> LedgerMetadata:
+        """The ledger ends here, for good.
+
+        Args:
+            last_entry_id: -1 for an empty ledger.
+            length_bytes: Payload bytes of all entries.
+
+        Raises:
+            LedgerMetadataError: It is closed already, perhaps elsewhere; or the values make no sense.
+        """
+        self._refuse_if_closed("closed again")
+        return attrs.evolve(
+            self,
+            state=LedgerState.CLOSED,
+            last_entry_id=last_entry_id,
+            length_bytes=length_bytes,
+            creator_token=0,
+        )
+
+    def with_ensemble(self, first_entry_id: int, bookies: Sequence[str]) -> LedgerMetadata:
+        """Entries from ``first_entry_id`` on go to these bookies.
+
+        If the last ensemble begins there, it has no entry of its own yet, and this one takes its place.
+
+        Raises:
+            LedgerMetadataError: Closed; or it would begin in front of the last ensemble, whose confirmed
+                entries would then be looked for on bookies that never had them.
+        """
+        self._refuse_if_closed("given another ensemble")
+        last = self.last_ensemble.first_entry_id
+        if first_entry_id < last:
+            raise LedgerMetadataError(
+                f"an ensemble from entry {first_entry_id} on, but the last one begins at {last} already"
+            )
+        kept = self.ensembles[:-1] if first_entry_id == last else self.ensembles
+        return attrs.evolve(
+            self, ensembles=(*kept, Ensemble(first_entry_id, tuple(bookies))), creator_token=0
+        )
+
+    def with_replicas(self, first_entry_id: int, bookies: Sequence[str]) -> LedgerMetadata:
+        """The entries of one ensemble have been copied: these bookies hold them now. Legal in any state.
+
+        Raises:
+            LedgerMetadataError: No ensemble begins at ``first_entry_id``.
+        """
+        if all(ensemble.first_entry_id != first_entry_id for ensemble in self.ensembles):
+            raise LedgerMetadataError(f"no ensemble begins at entry {first_entry_id}")
+        copied = Ensemble(first_entry_id, tuple(bookies))
+        ensembles = tuple(
+            copied if ensemble.first_entry_id == first_entry_id else ensemble for ensemble in self.ensembles
+        )
+        return attrs.evolve(self, ensembles=ensembles, creator_token=0)
+
+    def _refuse_if_closed(self, wanted: str) -> None:
+        if self.is_closed:
+            raise LedgerMetadataError(
+                f"closed at entry {self.last_entry_id} with {self.length_bytes} bytes; it cannot be {wanted}"
+            )
