@@ -57,6 +57,10 @@ class DirectoryError(BookieServerError):
     """A directory cannot be made, written or locked, or holds what it should not."""
 
 
+class DirectoryInUseError(DirectoryError):
+    """Another process has this directory open. Nothing was touched."""
+
+
 class CookieError(BookieServerError):
     """The disks, the configuration and the metadata store do not agree on whose disks these are.
 
