@@ -143,6 +143,21 @@ class LogTakenOverError(LogError):
     """
 
 
+class TxidOutOfOrderError(LogError):
+    """A segment was to be started with a transaction id below one already written."""
+
+    def __init__(self, log_name: str, txid: int, max_txid: int) -> None:
+        super().__init__(log_name, f"transaction id {txid} is less than {max_txid}, already written")
+        self.txid, self.max_txid = txid, max_txid
+
+
+class LogSealedError(LogError):
+    """The log has its end-of-stream record: nothing can be written to it any more."""
+
+    def __init__(self, log_name: str) -> None:
+        super().__init__(log_name, "has been sealed; nothing can be written after its end of stream")
+
+
 class LockError(NamespaceError):
     """Something about one lock; see the subclass."""
 

@@ -249,10 +249,10 @@ def decode_segment(data: bytes, name: str | None = None) -> LogSegment:
 
 def start_sequence_id_after(previous: LogSegment | None) -> int:
     """The start sequence id of the segment that follows a completed one, or that has none before it."""
-    if previous is None or previous.version < VERSION_SEQUENCE_ID or previous.start_sequence_id < 0:
+    if previous is None or previous.version < VERSION_SEQUENCE_ID:
         return 0
     assert not previous.in_progress, previous
-    return previous.start_sequence_id + previous.record_count
+    return sequence_id_base(previous, None) + previous.record_count
 
 
 def sequence_id_base(segment: LogSegment, previous: LogSegment | None) -> int:
@@ -264,7 +264,7 @@ def sequence_id_base(segment: LogSegment, previous: LogSegment | None) -> int:
     if segment.version >= VERSION_SEQUENCE_ID:
         if segment.in_progress:
             return start_sequence_id_after(previous)
-        if segment.start_sequence_id >= 0:
+        if segment.start_sequence_id != UNASSIGNED_START_SEQUENCE_ID:
             return segment.start_sequence_id
     # Not stored: a negative number that still grows from segment to segment.
     return -(2**63) + (segment.segment_seqno << 32)
