@@ -4,8 +4,8 @@ offset  size  field, big-endian
      0     4  version           0
      4     4  number of groups
      8    56  zero
-    64    24  each group: first entry of its first run (8), first entry of its last run (8), entries in each run
-              (4), distance between the starts of two runs (4; 0 if there is one run only)
+    64    24  each group: first entry of its first run (8), first entry of its last run (8), entries in each
+              run (4), distance between the starts of two runs (4; 0 if there is one run only)
 
 So {0, 1, 2, 6, 7, 8, 20} is two groups: (0, 6, 3, 6) and (20, 20, 1, 0). A bookie that holds one stripe of a
 ledger needs a single group for it.
@@ -45,7 +45,7 @@ class _Group:
         offset = entry_id - self.first
         if self.period == 0:
             return 0 <= offset < self.run
-        return 0 <= offset and entry_id < self.last + self.run and offset % self.period < self.run
+        return offset >= 0 and entry_id < self.last + self.run and offset % self.period < self.run
 
     def count(self) -> int:
         return self.run if self.period == 0 else ((self.last - self.first) // self.period + 1) * self.run
@@ -78,7 +78,7 @@ def encode_availability(entry_ids: Iterable[int]) -> bytes:
     for first, run in _runs(entry_ids):
         if groups:
             group = groups[-1]
-            # A group takes one more run of the same length at the same distance; its second run sets the distance.
+            # A group takes one more run of the same length and distance; its second run sets the distance.
             distance = first - group.last
             if run == group.run and distance <= _RUN_MAX and group.period in (0, distance):
                 groups[-1] = _Group(group.first, first, run, distance)
@@ -123,7 +123,14 @@ def decode_availability(data: bytes) -> Availability:
     for group in groups:
         one_run = group.period == 0 and group.last == group.first
         more_runs = group.period >= group.run and (group.last - group.first) % max(group.period, 1) == 0
-        if group.first < beyond or group.run < 1 or group.last < group.first or not (one_run or more_runs):
+        too_far = group.last + group.run > 2**63 - 1
+        if (
+            too_far
+            or group.first < beyond
+            or group.run < 1
+            or group.last < group.first
+            or not (one_run or more_runs)
+        ):
             raise WireError(f"a list of entries with an impossible group: {group}")
         beyond = group.last + group.run
     return Availability(groups)

@@ -18,7 +18,11 @@ LAST_ENTRY = -1  # as the entry id of a read: the last entry this bookie holds
 
 @attrs.frozen
 class AddRequest:
-    """Store one entry. Ids are those inside the body; the bookie trusts no others."""
+    """Store one entry.
+
+    The ids are those inside the body. Version 3 repeats them beside it, and a peer may lie there: a bookie
+    takes the body's and refuses a request whose two pairs differ.
+    """
 
     ledger_id: int
     entry_id: int

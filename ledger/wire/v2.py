@@ -158,7 +158,8 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     """The request in ``data[start:end]``, a payload without its length prefix.
 
     A version above 2 is decoded all the same, for the answer to it must carry its ids: compare
-    ``IncomingRequest.version`` and answer BAD_VERSION. A fencing read of version 1 has no master key.
+    ``IncomingRequest.version`` and answer BAD_VERSION. A fencing read of version 1 has no master key. An add
+    whose body holds its two ids but no whole entry header is decoded too: answer BAD_REQUEST.
 
     Raises:
         WireError: Too short, or an unknown operation. Close the connection, as Java's bookie does: clients
@@ -176,7 +177,7 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     request: Request
     match operation:
         case Operation.ADD_ENTRY:
-            _need(size, ADD_REQUEST_BYTES_MIN, operation)
+            _need(size, ADD_BODY_OFFSET + _ADD_IDS.size - MASTER_KEY_BYTES, operation)
             key, ledger_id, entry_id = _ADD_IDS.unpack_from(data, start + 4)
             request = AddRequest(
                 ledger_id=ledger_id,
