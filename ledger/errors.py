@@ -50,11 +50,15 @@ class BookieError(LedgerError):
 
     def __init__(self, bookie: str, message: str) -> None:
         super().__init__(f"bookie {bookie}: {message}")
-        self.bookie = bookie
+        self.bookie, self.reason = bookie, message
 
 
 class BookieUnavailableError(BookieError):
     """The bookie cannot be reached, or the connection broke. A write may or may not be stored."""
+
+
+class BookieSecurityError(BookieUnavailableError):
+    """TLS or authentication with the bookie failed. Asking again will not help: look at keys and settings."""
 
 
 class BookieTimeoutError(BookieError):
@@ -132,6 +136,14 @@ class LedgerExistsError(LedgerError):
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} exists already")
         self.ledger_id = ledger_id
+
+
+class LedgerIdOverflowError(LedgerError):
+    """The layout of the ledgers root has no ids left. Give an id, or use a layout with long ids."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(f"{root}: its layout holds ledger ids below 2147483647 only, and all were given out")
+        self.root = root
 
 
 class LedgerFencedError(LedgerError):

@@ -1,0 +1,136 @@
+"""What happens on a new connection before the first request: TLS, then authentication.
+
+Inside: START_TLS and the TLS handshake, the exchange of an authentication plug-in.
+Not inside: dialling, deadlines (``transport``), contexts (``tls``), any mechanism of authentication.
+Always: with TLS configured nothing but START_TLS crosses in clear, and there is no falling back; tokens are
+sent after TLS (Java sends the first before it).
+
+Source: PerChannelBookieClient.java, AuthHandler.java; reference sections 1.4 and 9.9, operations reference 7.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from typing import Protocol
+
+import trio
+
+from ledger.errors import BookieSecurityError, BookieUnavailableError, WireError
+from ledger.wire import v2, v3
+from ledger.wire.codes import Code, Operation
+from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
+from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, RefusedReply, StartTlsRequest
+
+AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"  # what a bookie that wants no authentication answers to it
+EXCHANGES_MAX = 32
+
+
+class ClientAuth(Protocol):
+    """One authentication of one connection. The bookie must know a plug-in of the same name."""
+
+    plugin: str
+
+    def first_token(self) -> bytes:
+        """What the client says first; may be empty."""
+
+    def next_token(self, challenge: bytes) -> bytes | None:
+        """What to say to the bookie's answer; None: nothing, we are done.
+
+        Raises:
+            ValueError: The bookie is not who it should be, or does not make sense.
+        """
+
+
+class _Conversation:
+    """One request, one reply, on a stream that carries nothing else yet."""
+
+    def __init__(self, bookie: str, stream: trio.abc.Stream) -> None:
+        self._bookie = bookie
+        self._stream = stream
+        self._frames = FrameBuffer(FRAME_BYTES_MAX)
+        self._replies: deque[IncomingReply] = deque()
+
+    async def ask(self, frame: bytes) -> IncomingReply:
+        assert not self._replies
+        await self._stream.send_all(frame)
+        while not self._replies:
+            chunk = await self._stream.receive_some()
+            if not chunk:
+                raise BookieUnavailableError(self._bookie, "closed the connection during the handshake")
+            data, payloads = self._frames.feed(chunk)
+            for start, end in payloads:
+                decode = v2.decode_reply if data[start] <= 7 else v3.decode_reply
+                self._replies.append(decode(data, start, end))
+        if len(self._replies) > 1:
+            raise WireError(f"{len(self._replies)} replies to one request of the handshake")
+        return self._replies.popleft()
+
+
+async def start_tls(
+    bookie: str, stream: trio.abc.Stream, context: ssl.SSLContext, host: str
+) -> trio.abc.Stream:
+    """The stream inside TLS. If it fails or is cancelled, close ``stream``: it is of no more use.
+
+    Raises:
+        BookieSecurityError: The bookie has no TLS, or the two do not accept each other.
+    """
+    try:
+        incoming = await _Conversation(bookie, stream).ask(
+            v3.encode_request(StartTlsRequest(), transaction_id=1)
+        )
+    except WireError as exc:
+        raise BookieSecurityError(bookie, f"no proper answer to START_TLS: {exc}") from exc
+    reply = incoming.reply
+    if incoming.operation is not Operation.START_TLS:
+        raise BookieSecurityError(bookie, f"answered START_TLS as {incoming.operation.name}")
+    if reply.code is not Code.OK:
+        raise BookieSecurityError(
+            bookie, f"refused TLS with {reply.code.name}; configure TLS there, or turn it off for this client"
+        )
+    # The length of each frame tells a cut-off stream apart, so the goodbye of TLS is not waited for.
+    secured = trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except trio.BrokenResourceError as exc:
+        reason = exc.__cause__ or exc
+        raise BookieSecurityError(bookie, f"the TLS handshake with {host} failed: {reason}") from exc
+    return secured
+
+
+async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth, version: int) -> None:
+    """Exchange tokens until both sides are satisfied.
+
+    Raises:
+        BookieSecurityError: One side is not.
+    """
+    conversation = _Conversation(bookie, stream)
+    encode = v2.encode_request if version == 2 else v3.encode_request
+    token: bytes | None = auth.first_token()
+    for number in range(1, EXCHANGES_MAX + 1):
+        assert token is not None
+        try:
+            incoming = await conversation.ask(encode(AuthRequest(auth.plugin, token), transaction_id=number))
+        except WireError as exc:
+            raise BookieSecurityError(bookie, f"no proper answer to AUTH: {exc}") from exc
+        reply = incoming.reply
+        if not isinstance(reply, AuthReply):
+            code = reply.code if isinstance(reply, RefusedReply) else None
+            raise BookieSecurityError(
+                bookie,
+                f"does not authenticate by plug-in {auth.plugin!r}"
+                + (f": {code.name}" if code else f": answered as {incoming.operation.name}"),
+            )
+        if reply.code is not Code.OK:
+            raise BookieSecurityError(bookie, f"refused the token of {auth.plugin!r} with {reply.code.name}")
+        if reply.plugin == AUTH_DISABLED_PLUGIN:
+            return
+        if reply.plugin != auth.plugin:
+            raise BookieSecurityError(bookie, f"answered for plug-in {reply.plugin!r}, not {auth.plugin!r}")
+        try:
+            token = auth.next_token(reply.payload)
+        except ValueError as exc:
+            raise BookieSecurityError(bookie, f"{auth.plugin!r} does not accept the bookie: {exc}") from exc
+        if token is None:
+            return
+    raise BookieSecurityError(bookie, f"{auth.plugin!r} not satisfied after {EXCHANGES_MAX} exchanges")

@@ -1,0 +1,272 @@
+"""Connections to bookies: dialled on demand, kept, dropped when they fail.
+
+A bookie has up to three: one for adds and reads; one of version 3 for everything that may take long or that
+version 2 cannot say; one of version 2 for batch reads, whose large answers would hold up acknowledgements,
+and to which old bookies answer by closing the connection, which would cost a writer its adds.
+
+Inside: which request goes over which connection, deadlines of calls, noticing silence.
+Not inside: a single connection (``line``, ``connection``), which replica to ask (``reader``, ``writer``).
+Always: whoever asked is answered or told of the loss, once; after a loss the next request dials anew. Nothing
+is ever asked again by itself: only the asker knows whether that is safe.
+
+Source: PerChannelBookieClient.java, DefaultPerChannelBookieClientPool.java; reference sections 1.3 and 5.13.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from ledger.add_lanes import SILENT_TICKS, AddSink
+from ledger.connection import OPERATIONS, Call
+from ledger.dial import Address, Dial
+from ledger.errors import BookieTimeoutError, BookieUnavailableError
+from ledger.handshake import ClientAuth
+from ledger.line import CalledAdds, Line, Resolve, Waiter
+from ledger.transport_config import TransportConfig
+from ledger.wire.codes import Code
+from ledger.wire.messages import AddReply, AddRequest, BatchReadRequest, ReadRequest, Reply, Request
+
+__all__ = [
+    "AddSink",
+    "Address",
+    "ClientAuth",
+    "Dial",
+    "Transport",
+    "TransportConfig",
+    "open_transport",
+]
+
+
+class _Purpose(enum.Enum):
+    DATA = "data"
+    CONTROL = "control"
+    BATCH = "batch"
+
+
+def _purpose_of(request: Request, add_version: int) -> _Purpose:
+    match request:
+        case ReadRequest(previous_lac=None) | AddRequest(deferred_sync=False):
+            return _Purpose.DATA
+        case AddRequest():
+            return _Purpose.DATA if add_version == 3 else _Purpose.CONTROL
+        case BatchReadRequest():
+            return _Purpose.BATCH
+        case _:
+            return _Purpose.CONTROL
+
+
+class Transport:
+    """All connections of one client. Made by ``open_transport``."""
+
+    def __init__(
+        self,
+        dial: Dial,
+        resolve: Resolve,
+        config: TransportConfig,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.config = config
+        self._dial = dial
+        self._resolve = resolve
+        self._nursery = nursery
+        self._lines: dict[_Purpose, dict[str, Line]] = {purpose: {} for purpose in _Purpose}
+        self._data_lines = self._lines[_Purpose.DATA]
+        self._alive: dict[Line, None] = {}  # until all are told of the loss
+        self._is_closed = False
+        self._is_v3 = config.add_version == 3
+        self._told_closed: set[tuple[str, int]] = set()
+        self._is_ticking = False
+        self._start_ticking = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"{len(self._alive)} connections"
+        return f"<Transport {state}>"
+
+    def post_adds(
+        self, bookie: str, ledger_id: int, frames: list[bytes], entry_ids: Sequence[int], sink: AddSink
+    ) -> None:
+        """Send adds; ``sink`` is told of the answers, or once of the loss. Never waits.
+
+        ``frames`` are whole frames, one or several in an element, together the adds of ``entry_ids``; made by
+        the ``AddEncoder`` of ``config.add_version``, or by that of version 3 for deferred sync. They are sent
+        once, in order, except that adds of one ledger for different sinks take turns. A sink may call this
+        from inside its callbacks. On a closed transport the sink is told of the loss at once, one time for
+        each bookie and ledger.
+        """
+        # The first byte of a payload is the version up to 2, and above 7 in version 3.
+        purpose = _Purpose.DATA if (frames[0][4] > 7) is self._is_v3 else _Purpose.CONTROL
+        line = self._lines[purpose].get(bookie)
+        if line is None:
+            if self._is_closed:
+                self._refuse_adds(bookie, ledger_id, sink)
+                return
+            line = self._start_line(bookie, purpose)
+        line.connection.post_adds(ledger_id, frames, entry_ids, sink)
+        line.wake()
+        if not self._is_ticking:
+            self._tick_on()
+
+    async def call(
+        self,
+        bookie: str,
+        request: Request,
+        *,
+        high_priority: bool = False,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Ask, and return what the bookie answered, whatever its code; a refusal is an answer.
+
+        If cancelled, or if it raises, the bookie may or may not have done what was asked.
+
+        Args:
+            timeout_s: From now to the answer, connecting included. Left out: ``request_timeout_s``, for
+                a long poll added to the time the bookie may take.
+
+        Raises:
+            BookieUnavailableError: It cannot be reached, or the connection was lost.
+            BookieSecurityError: TLS or authentication failed.
+            BookieTimeoutError: No answer in time, or a connection that had gone silent was given up.
+            UnsupportedInVersionError: ``config.add_version`` has no way to ask this.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_closed:
+            raise BookieUnavailableError(bookie, "the transport is closed")
+        purpose = _purpose_of(request, self.config.add_version)
+        line = self._lines[purpose].get(bookie) or self._start_line(bookie, purpose)
+        if timeout_s is None:
+            timeout_s = self.config.request_timeout_s
+            if isinstance(request, ReadRequest) and request.timeout_ms is not None:
+                timeout_s += request.timeout_ms / 1000
+        try:
+            with trio.fail_after(timeout_s):
+                if isinstance(request, AddRequest):
+                    return await self._call_add(line, request, high_priority)
+                waiter = Waiter()
+                call = line.connection.start_call(request, high_priority, waiter)
+                line.wake()
+                reply = await waiter.wait(lambda: self._forget_call(line, call))
+                assert not isinstance(reply, Code)
+                return reply
+        except trio.TooSlowError as exc:
+            state = "" if line.is_connected else "; still connecting"
+            what = OPERATIONS[type(request)].name
+            raise BookieTimeoutError(bookie, f"no answer to {what} within {timeout_s:g} s{state}") from exc
+
+    async def _call_add(self, line: Line, request: AddRequest, high_priority: bool) -> Reply:
+        waiter = line.start_add(request, high_priority)
+        line.wake()
+        self._tick_on()
+        code = await waiter.wait()
+        assert isinstance(code, Code)
+        return AddReply(code, request.ledger_id, request.entry_id)
+
+    def _forget_call(self, line: Line, call: Call) -> None:
+        line.connection.forget_call(call)
+        self._tick_on()
+
+    def forget(self, ledger_id: int, sink: AddSink | None = None) -> None:
+        """No more answers for this ledger to ``sink``, or to any sink; its adds may or may not be stored."""
+
+        def whose(one: AddSink) -> bool:
+            return not isinstance(one, CalledAdds) if sink is None else one is sink
+
+        for line in self._alive:
+            line.connection.forget(ledger_id, whose)
+
+    def queued_bytes(self, bookie: str) -> int:
+        """Bytes of adds and reads that wait to be sent to this bookie."""
+        line = self._data_lines.get(bookie)
+        return 0 if line is None else line.connection.outbox.queued_bytes
+
+    async def wait_writable(self, bookies: Iterable[str]) -> None:
+        """Return once at most ``config.queued_bytes_max`` bytes wait to be sent to each of these bookies.
+
+        It also returns when a connection is lost; the sinks are told of that.
+        """
+        await trio.lowlevel.checkpoint()
+        names = list(bookies)
+        while full := [name for name in names if self.queued_bytes(name) > self.config.queued_bytes_max]:
+            await self._data_lines[full[0]].room.park()
+
+    # --- lines ----------------------------------------------------------------------------------------------
+
+    def _start_line(self, bookie: str, purpose: _Purpose) -> Line:
+        match purpose:
+            case _Purpose.DATA:
+                version = self.config.add_version
+            case _Purpose.CONTROL:
+                version = 3
+            case _Purpose.BATCH:
+                version = 2
+        line = Line(
+            bookie, purpose.value, version, dial=self._dial, resolve=self._resolve, config=self.config
+        )
+        self._lines[purpose][bookie] = line
+        self._alive[line] = None
+        self._nursery.start_soon(
+            self._run_line, line, purpose, name=f"{purpose.value} connection to {bookie}"
+        )
+        return line
+
+    async def _run_line(self, line: Line, purpose: _Purpose) -> None:
+        try:
+            await line.run()
+        finally:
+            # First the room for a new line, for those who are told may ask again at once.
+            del self._lines[purpose][line.bookie]
+            line.tell()
+            del self._alive[line]
+
+    def _refuse_adds(self, bookie: str, ledger_id: int, sink: AddSink) -> None:
+        # Once only: a sink that posts again whenever it is told of a loss would never come to an end.
+        if (bookie, ledger_id) not in self._told_closed:
+            self._told_closed.add((bookie, ledger_id))
+            sink.bookie_lost(bookie, BookieUnavailableError(bookie, "the transport is closed"))
+
+    def _tick_on(self) -> None:
+        self._is_ticking = True
+        self._start_ticking.set()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._start_ticking.wait()
+            await trio.sleep(self.config.add_timeout_s / SILENT_TICKS)
+            for line in self._alive:
+                line.tick()
+            if not any(line.connection.needs_ticks for line in self._alive):
+                self._is_ticking = False
+                self._start_ticking = trio.Event()
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_transport(
+    dial: Dial, resolve: Resolve, config: TransportConfig | None = None
+) -> AsyncIterator[Transport]:
+    """Open a transport; leaving the block closes its connections.
+
+    Then calls raise ``BookieUnavailableError`` and sinks with unanswered adds are told of the loss.
+
+    Args:
+        dial: Opens a stream to an address; ``ledger.dial.dial_tcp``.
+        resolve: Where a bookie listens now.
+    """
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        transport = Transport(dial, resolve, config or TransportConfig(), nursery)
+        nursery.start_soon(transport._tick)
+        try:
+            yield transport
+        except Exception as exc:
+            failure = exc  # raised outside the nursery, which would wrap it into a group
+        finally:
+            transport._close()
+    if failure is not None:
+        raise failure
