@@ -1,0 +1,151 @@
+"""Every key Apache's bookie knows, and what it does here.
+
+A file written for Apache's bookie must work unchanged, and a misspelt key must not pass for one. So each key
+of ``bk_server.conf`` stands in exactly one of these tables, and a key that stands in none is refused.
+
+Inside: names only. Not inside: values and defaults (``config``).
+
+Source: ServerConfiguration.java, AbstractConfiguration.java, ClientConfiguration.java, conf/bk_server.conf.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Obeyed.
+ACTING = _names(
+    """
+    metadataServiceUri zkServers zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass zkTimeout
+    bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
+    useHostNameAsBookieID useShortHostName allowMultipleDirsUnderSameDiskPartition permittedStartupUsers
+    nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
+    journalDirectories ledgerDirectories indexDirectories allowStorageExpansion
+    journalSyncData journalMaxSizeMB journalMaxBackups journalPreAllocSizeMB journalAlignmentSize
+    journalBufferedWritesThreshold journalQueueSize journalMaxMemorySizeMb
+    flushInterval logSizeLimit skipListSizeLimit
+    gcWaitTime minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
+    majorCompactionInterval compactionRateByBytes
+    readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
+    diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
+    tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
+    tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
+    tlsEnabledProtocols
+    bookieAuthProviderFactoryClass dataIntegrityChecking journalWriteData
+    """
+)
+
+# Only a JVM, Netty, RocksDB or a Java class can obey them, or what they tune is made differently here.
+WITHOUT_EFFECT = _names(
+    """
+    zkRetryBackoffStartMs zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRequestRateLimit
+    ledgerMetadataVersion storeSystemTimeAsLedgerCreationTime allowShadedLedgerManagerFactoryClass
+    shadedLedgerManagerFactoryClassPrefix zkReplicationTaskRateLimit
+    enableLocalTransport disableServerSocketBind bookieDeathWatchInterval extraServerComponents
+    ignoreExtraServerComponentsStartupFailures numAddWorkerThreads numReadWorkerThreads
+    numLongPollWorkerThreads numHighPriorityWorkerThreads maxPendingReadRequestsPerThread
+    maxPendingAddRequestsPerThread readWorkerThreadsThrottlingEnabled maxAddsInProgressLimit
+    maxReadsInProgressLimit closeChannelOnResponseTimeout waitTimeoutOnResponseBackpressureMs
+    requestTimerTickDurationMs requestTimerNumTicks enableBusyWait preserveMdcForTaskExecution
+    serverNumIOThreads serverNumAcceptorThreads serverTcpNoDelay serverTcpLinger serverTcpKeepIdle
+    serverTcpKeepIntvl serverTcpKeepCnt byteBufAllocatorSizeInitial byteBufAllocatorSizeMin
+    byteBufAllocatorSizeMax serverWriteBufferLowWaterMark allocatorPoolingPolicy
+    allocatorPoolingConcurrency allocatorOutOfMemoryPolicy allocatorLeakDetectionPolicy
+    allocatorExitOnOutOfMemory
+    journalFormatVersionToWrite journalWriteBufferSizeKB journalAdaptiveGroupWrites journalMaxGroupWaitMSec
+    journalBufferedEntriesThreshold journalFlushWhenQueueEmpty journalPageCacheFlushIntervalMSec
+    journalRemoveFromPageCache journalReuseFiles journalChannelProvider numJournalCallbackThreads
+    skipReplayJournalInvalidRecord
+    ledgerStorageClass sortedLedgerStorageEnabled openFileLimit pageSize pageLimit
+    fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity fileInfoMaxIdleTime skipListArenaChunkSize
+    skipListArenaMaxAllocSize minUsableSizeForIndexFileCreation
+    dbStorage_writeCacheMaxSizeMb dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize
+    dbStorage_readAheadCacheBatchBytesSize dbStorage_rocksDB_blockCacheSize
+    dbStorage_rocksDB_writeBufferSizeMB dbStorage_rocksDB_sstSizeInMB dbStorage_rocksDB_blockSize
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_numLevels dbStorage_rocksDB_numFilesInLevel0
+    dbStorage_rocksDB_maxSizeInLevel1MB dbStorage_rocksDB_format_version dbStorage_rocksDB_checksum_type
+    defaultRocksdbConf entryLocationRocksdbConf ledgerMetadataRocksdbConf
+    maxOperationNumbersInSingleRocksdbWriteBatch dbStorage_directIOEntryLogger
+    dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMB
+    dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
+    entryLogFilePreallocationEnabled flushEntrylogBytes readBufferSizeBytes writeBufferSizeBytes
+    minUsableSizeForEntryLogCreation entryLogPerLedgerEnabled numOfMemtableFlushThreads
+    entrylogMapAccessExpiryTimeInSeconds maximumNumberOfActiveEntryLogs
+    entryLogPerLedgerCounterLimitsMultFactor
+    gcMetadataOpRateLimit isForceGCAllowWhenNoSpace gcEntryLogMetadataCacheEnabled
+    gcEntryLogMetadataCachePath useTargetEntryLogSizeForGc minorCompactionMaxTimeMillis
+    majorCompactionMaxTimeMillis compactionRate compactionRateByEntries isThrottleByBytes
+    compactionMaxOutstandingRequests useTransactionalCompaction forceAllowCompaction
+    entryLocationCompactionInterval verifyMetadataOnGC
+    enableStatistics statsProviderClass sanityCheckMetricsEnabled enableTaskExecutionStats
+    limitStatsLogging prometheusStatsLatencyRolloverSeconds exposeDefaultJVMMetrics httpServerClass
+    tlsProvider clientRole digestType passwd
+    throttle readTimeout addEntryTimeoutSec readEntryTimeoutSec addEntryQuorumTimeoutSec
+    clientConnectTimeoutMillis numChannelsPerBookie useV2WireProtocol explicitLacInterval
+    speculativeReadTimeout firstSpeculativeReadTimeout maxSpeculativeReadTimeout
+    firstSpeculativeReadLACTimeout maxSpeculativeReadLACTimeout enableParallelRecoveryRead
+    recoveryReadBatchSize recoveryBatchReadEnabled stickyReadSEnabled batchReadEnabled numWorkerThreads
+    numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize clientReceiveBufferSize
+    waitTimeoutOnBackpressureMs bookieAddressResolverEnabled enableBookieAddressTracking
+    enableBookieFailureTracking startTLSTimeoutSecs tlsHostnameVerificationEnabled
+    clientAuthProviderFactoryClass getBookieInfoTimeoutSecs timeoutMonitorIntervalSec
+    clientWriteBufferLowWaterMark clientWriteBufferHighWaterMark enableDigestTypeAutodetection
+    delayEnsembleChange maxNumEnsembleChanges opportunisticStriping
+    enforceMinNumFaultDomainsForWrite minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum
+    reorderReadSequenceEnabled readReorderThresholdPendingRequests bookieFailureHistoryExpirationMSec
+    bookieHealthCheckEnabled bookieErrorThresholdPerInterval bookieQuarantineTimeSeconds
+    ensemblePlacementPolicy reppDnsResolverClass networkTopologyScriptFileName
+    networkTopologyStabilizePeriodSeconds reppRegionsToWrite reppMinimumRegionsForDurability
+    reppEnableDurabilityEnforcementInReplace reppEnableValidation ignoreLocalNodeInPlacementPolicy
+    zoneawaredns desiredNumZonesPerWriteQuorum minNumZonesPerWriteQuorum diskWeightBasedPlacementEnabled
+    bookieMaxMultipleForWeightBasedPlacement getBookieInfoIntervalSeconds
+    getBookieInfoRetryIntervalSeconds enforceStrictZoneawarePlacement bookieHealthCheckIntervalSeconds
+    bookieQuarantineRatio disableEnsembleChangeFeatureName ensembleRandomReadReordering
+    networkTopologyScriptNumberArgs reppDisableDurabilityFeatureName
+    reppDisallowBookiePlacementInRegionFeatureName useHostnameResolveLocalNodePlacementPolicy
+    storageserver.grpc.port dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize dlog.bkcAckQuorumSize
+    storage.range.store.dirs storage.serve.readonly.tables storage.cluster.controller.schedule.interval.ms
+    """
+)
+
+# Known, and of use, but this bookie has no such part: asking for it is worth a warning.
+NOT_OFFERED = _names(
+    """
+    zkEnableSecurity persistBookieStatusEnabled localScrubInterval localScrubRateLimit
+    localConsistencyCheckOnStartup dataIntegrityStampMissingCookies authorizedRoles
+    tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
+    gcOverreplicatedLedgerMaxConcurrentRequests
+    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
+    httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
+    prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
+    autoRecoveryDaemonEnabled rereplicationEntryBatchSize openLedgerRereplicationGracePeriod
+    lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
+    storeSystemTimeAsLedgerUnderreplicatedMarkTime auditorPeriodicBookieCheckInterval
+    auditorPeriodicCheckInterval auditorLedgerVerificationPercentage
+    auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
+    auditorMaxNumberOfConcurrentOpenLedgerOperations auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec
+    underreplicatedLedgerRecoveryGracePeriod lostBookieRecoveryDelay
+    repairedPlacementPolicyNotAdheringBookieEnabled
+    inFlightReadEntryNumInLedgerChecker
+    """
+)
+
+KNOWN = ACTING | WITHOUT_EFFECT | NOT_OFFERED
+
+# Not Apache's but written into its files by other programs of the same cluster.
+PREFIXES_OF_OTHERS = (
+    "saslJaas",  # SASL plug-ins of the JVM
+    "codahale",  # statistics of the JVM
+    "prometheusStats",
+)
+
+
+def nearest_key(name: str) -> str | None:
+    """The known key that a misspelt one most likely means, if there is one."""
+    lowered = {key.lower(): key for key in KNOWN}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return lowered[found[0]] if found else None

@@ -1,0 +1,178 @@
+"""Announcing a bookie in the metadata store, and withdrawing it.
+
+Inside: the two nodes of a bookie (writable, read-only), their order, waiting for a former life's node, and
+keeping the announcement through lost sessions. Not inside: cookies; when to become read-only (``fullness``).
+Always: a bookie is announced in at least one place from its first announcement until it is withdrawn or its
+session ends; its node belongs to its own session, so that it vanishes when the bookie does.
+
+Source: ZKRegistrationManager.java, BookieStateManager.java; reference on metadata 7.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+import trio
+
+from bookie.errors import RegistrationError
+from ledger.paths import READONLY, available_path, readonly_path
+from namespace.errors import (
+    NamespaceError,
+    NodeExistsError,
+    NoNodeError,
+    SessionExpiredError,
+    StoreUnreachableError,
+)
+from namespace.store import MetadataStore, SessionState
+
+OpenStore = Callable[[], AbstractAsyncContextManager[MetadataStore]]
+_RETRY_S = 1.0
+_EXPIRY_MARGIN_S = 2.0  # a server notices an ended session at its next tick
+
+log = logging.getLogger(__name__)
+
+
+class Registration:
+    """The announcement of one bookie, whatever session carries it."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        root: str,
+        bookie_id: str,
+        service_info: bytes,
+        *,
+        wait_s: float = 10.0,
+        reopen_s: float = 60.0,
+    ) -> None:
+        """Nothing is announced yet.
+
+        Args:
+            service_info: The nodes' data; see ``ledger.service_info``.
+            wait_s: How long a former session's node is waited for: that session's timeout.
+            reopen_s: How long a lost session is tried to be replaced before the bookie gives up.
+        """
+        self._store = store
+        self._writable_path = available_path(root, bookie_id)
+        self._readonly_path = readonly_path(root, bookie_id)
+        self._readonly_parent = f"{root}/{READONLY}"
+        self._bookie_id = bookie_id
+        self._service_info = service_info
+        self._wait_s = wait_s
+        self._reopen_s = reopen_s
+        self._is_read_only = False
+        self._changing = trio.Lock()
+
+    def __repr__(self) -> str:
+        state = "read-only" if self._is_read_only else "writable"
+        return f"<bookie.Registration of {self._bookie_id}, {state}>"
+
+    async def announce(self, *, read_only: bool) -> None:
+        """Announce the bookie for the first time.
+
+        Raises:
+            RegistrationError: Another session holds the node and does not end.
+        """
+        async with self._changing:
+            self._is_read_only = read_only
+            await self._announce()
+
+    async def become_read_only(self) -> None:
+        """First the read-only node, then away with the other: nobody may think the bookie dead."""
+        async with self._changing:
+            self._is_read_only = True
+            await self._announce()
+            await self._remove(self._writable_path)
+        log.warning("bookie %s is read-only now", self._bookie_id)
+
+    async def become_writable(self) -> None:
+        """The reverse, in the same order."""
+        async with self._changing:
+            self._is_read_only = False
+            await self._announce()
+            await self._remove(self._readonly_path)
+        log.info("bookie %s takes writes again", self._bookie_id)
+
+    async def withdraw(self) -> None:
+        """Remove the nodes, so that clients need not wait for the session to end. Best effort."""
+        try:
+            async with self._changing:
+                await self._remove(self._writable_path)
+                await self._remove(self._readonly_path)
+        except NamespaceError as exc:
+            log.warning("bookie %s could not be withdrawn: %s", self._bookie_id, exc)
+
+    async def keep(self, open_store: OpenStore) -> None:
+        """Replace each session that expires by a new one, and announce the bookie in it; never returns.
+
+        Raises:
+            RegistrationError: No new session, or no node in it, within ``reopen_s``.
+        """
+        async with AsyncExitStack() as stores:
+            while True:
+                state = self._store.state
+                while state is not SessionState.EXPIRED:
+                    if state is SessionState.SUSPENDED:
+                        log.warning("bookie %s: the metadata store is out of reach", self._bookie_id)
+                    state = await self._store.wait_state_change(state)
+                log.warning("bookie %s: its session expired; announcing it in a new one", self._bookie_id)
+                await stores.aclose()
+                await self._reopen(open_store, stores)
+
+    async def _reopen(self, open_store: OpenStore, stores: AsyncExitStack) -> None:
+        deadline = trio.current_time() + self._reopen_s
+        while True:
+            try:
+                async with self._changing:
+                    self._store = await stores.enter_async_context(open_store())
+                    await self._announce()
+            except (StoreUnreachableError, NamespaceError, RegistrationError) as exc:
+                if trio.current_time() >= deadline:
+                    raise RegistrationError(
+                        f"bookie {self._bookie_id}: its session expired and it could not be announced again"
+                        f" within {self._reopen_s:g} s: {exc}"
+                    ) from exc
+                await stores.aclose()
+                await trio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _announce(self) -> None:
+        if not self._is_read_only:
+            await self._create(self._writable_path)
+            return
+        try:
+            await self._store.create(self._readonly_parent, parents=True)
+        except NodeExistsError:
+            pass
+        await self._create(self._readonly_path)
+
+    async def _create(self, path: str) -> None:
+        with trio.move_on_after(self._wait_s + _EXPIRY_MARGIN_S):
+            while True:
+                gone = trio.Event()
+                stat = await self._store.exists(path, watch=gone)
+                if stat is None:
+                    try:
+                        await self._store.create(path, self._service_info, ephemeral=True, parents=True)
+                    except NodeExistsError:
+                        continue  # somebody was faster; look whose it is
+                    return
+                if stat.ephemeral_owner == self._store.session_id:
+                    return
+                log.info("%s still belongs to session %#x; waiting for its end", path, stat.ephemeral_owner)
+                await gone.wait()
+        raise RegistrationError(
+            f"node {path} belongs to another session and did not go away in {self._wait_s:g} s: another"
+            " bookie of this name is running. Stop it, or give this one another bookieId"
+        )
+
+    async def _remove(self, path: str) -> None:
+        try:
+            stat = await self._store.exists(path)
+            if stat is not None and stat.ephemeral_owner == self._store.session_id:
+                await self._store.delete(path)
+        except (NoNodeError, SessionExpiredError):
+            pass  # gone already, or gone with the session
