@@ -1,0 +1,165 @@
+"""Real Spark over a real embedded log: batch, streaming, and a restart from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import dlog
+import dlog.blocking
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+class Orders:
+    """A log that is written to while Spark reads it; knows what it should hold."""
+
+    def __init__(self, directory: Path) -> None:
+        self.uri = f"file://{directory}"
+        small = dlog.WriterConfig(segment_bytes_max=8_000, entry_bytes_target=512)
+        self._namespace = dlog.blocking.open_namespace(self.uri, config=dlog.NamespaceConfig(writer=small))
+        self.written: list[tuple[int, int, int, int, bytes]] = []
+
+    def __enter__(self) -> Orders:
+        self.namespace = self._namespace.__enter__()
+        self.namespace.create_log("orders")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._namespace.__exit__(None, None, None)
+
+    def append(self, count: int) -> None:
+        first = len(self.written)
+        payloads = [b"order %d" % number for number in range(first, first + count)]
+        with self.namespace.open_writer("orders") as writer:
+            positions = writer.append_many(payloads, txids=range(first, first + count))
+        self.written += [
+            (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id, txid, payload)
+            for dlsn, txid, payload in zip(positions, range(first, first + count), payloads, strict=True)
+        ]
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    with Orders(tmp_path / "log") as orders:
+        yield orders
+
+
+def reading(spark: SparkSession, orders: Orders, *, streaming: bool, **options: object) -> DataFrame:
+    reader = spark.readStream if streaming else spark.read
+    source = reader.format("dlog").option("uri", orders.uri).option("stream", "orders")
+    for name, value in options.items():
+        source = source.option(name, value)  # type: ignore[arg-type]
+    return source.load()
+
+
+def collected(frame: DataFrame) -> list[tuple[int, int, int, int, bytes]]:
+    return [
+        (row.segment, row.entry, row.slot, row.txid, bytes(row.payload))
+        for row in frame.select("segment", "entry", "slot", "txid", "payload").collect()
+    ]
+
+
+def to_files(frame: DataFrame, directory: Path) -> StreamingQuery:
+    return (
+        frame.writeStream.format("parquet")
+        .option("path", str(directory / "out"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def finish(query: StreamingQuery) -> None:
+    try:
+        assert query.awaitTermination(90), query.lastProgress
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+
+def test_a_batch_query_reads_every_record_once_with_its_position(spark: SparkSession, orders: Orders) -> None:
+    orders.append(2_000)
+    frame = reading(spark, orders, streaming=False, minPartitions=4)
+    assert frame.columns == ["stream", "segment", "entry", "slot", "txid", "payload"]
+    found = collected(frame)
+    assert found == orders.written  # partitions are in stream order, and so is what is collected from them
+    assert len({segment for segment, *_ in found}) > 2
+    assert frame.select("stream").distinct().collect()[0].stream == "orders"
+
+
+def test_a_batch_query_of_an_empty_log_is_empty(spark: SparkSession, orders: Orders) -> None:
+    assert collected(reading(spark, orders, streaming=False)) == []
+
+
+def test_a_log_that_does_not_exist_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
+    frame = (
+        spark.read.format("dlog")
+        .option("uri", f"file://{tmp_path / 'log'}")
+        .option("stream", "nothing")
+        .load()
+    )
+    with pytest.raises(Exception, match="nothing"):
+        frame.count()
+
+
+def test_a_query_restarted_from_its_checkpoint_neither_loses_nor_repeats(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    for count in (700, 1, 900):  # each run after the first begins where the checkpoint says
+        orders.append(count)
+        frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxEntriesPerTrigger=20)
+        finish(to_files(frame, tmp_path))
+        found = collected(spark.read.parquet(str(tmp_path / "out")))
+        assert sorted(found) == orders.written
+
+
+def test_a_batch_that_failed_is_read_again_the_same(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    """The sink fails, more is written; the restart must hand over the same batch as before."""
+    orders.append(500)
+    seen: list[tuple[int, list[tuple[int, int, int, int, bytes]]]] = []
+
+    def start(failing_batch: int | None) -> StreamingQuery:
+        def take(frame: DataFrame, batch: int) -> None:
+            seen.append((batch, collected(frame)))
+            if batch == failing_batch:
+                raise RuntimeError("the sink is full")
+
+        frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxEntriesPerTrigger=10)
+        return (
+            frame.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    failing = start(failing_batch=2)
+    with pytest.raises(Exception, match="the sink is full"):
+        failing.awaitTermination(90)
+    failing.stop()
+    orders.append(300)
+    finish(start(failing_batch=None))
+    assert [batch for batch, _ in seen[:4]] == [0, 1, 2, 2]
+    assert seen[2] == seen[3]
+    assert sorted(row for _, rows in seen[:2] + seen[3:] for row in rows) == orders.written
+
+
+def test_a_query_from_latest_sees_what_comes_after_it_began(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    orders.append(50)
+    for _ in range(2):  # the first run pins where it begins, though nothing is new
+        finish(to_files(reading(spark, orders, streaming=True), tmp_path))
+        orders.append(25)
+    finish(to_files(reading(spark, orders, streaming=True), tmp_path))
+    assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == orders.written[50:]
