@@ -1,0 +1,6 @@
+"""The objects a caller of ``LedgerClient`` holds."""
+
+from ledger.read_handle import ReadHandle
+from ledger.write_handle import WriteHandle
+
+__all__ = ["ReadHandle", "WriteHandle"]

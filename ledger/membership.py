@@ -1,0 +1,165 @@
+"""Which bookies take writes, which only serve reads, which are doubted, and where each one listens.
+
+Inside: two watched lists of the metadata store, service info of each bookie, a memory of recent failures.
+Not inside: registering (``bookie.registration``), choosing (``placement``).
+Always: a bookie in both lists counts as read-only (during the switch both nodes exist); a list that cannot be
+read now keeps its last known value, and is read again until it can be.
+
+Source: ZKRegistrationClient.java, DefaultBookieAddressResolver.java; bookkeeper-metadata reference sections
+5, 7.2 and 7.3; lessons row 43 (watches lost on SUSPENDED).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+import trio
+
+from ledger.errors import BookieUnavailableError, MetadataFormatError
+from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
+from ledger.service_info import decode_service_info
+from ledger.transport import Address
+from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
+from namespace.store import MetadataStore, SessionState
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 0.2
+SUSPECT_S = 60.0  # bookieFailureHistoryExpirationMSec
+
+
+class Membership:
+    """The bookies of a cluster as the metadata store announces them."""
+
+    def __init__(self, store: MetadataStore, root: str) -> None:
+        self._store = store
+        self._available = f"{root}/{AVAILABLE}"
+        self._readonly = f"{root}/{READONLY}"
+        self._writable_seen: frozenset[str] = frozenset()
+        self._readonly_seen: frozenset[str] = frozenset()
+        self._suspected_until: dict[str, float] = {}
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Membership {len(self.writable)} writable, {len(self.readonly)} read-only>"
+
+    @property
+    def writable(self) -> frozenset[str]:
+        """Bookies that take writes."""
+        return self._writable_seen - self._readonly_seen
+
+    @property
+    def readonly(self) -> frozenset[str]:
+        """Bookies that serve reads only."""
+        return self._readonly_seen
+
+    @property
+    def suspects(self) -> Collection[str]:
+        """Bookies that failed this client within the last minute."""
+        now = trio.current_time()
+        self._suspected_until = {b: until for b, until in self._suspected_until.items() if until > now}
+        return self._suspected_until.keys()
+
+    def suspect(self, bookie: str) -> None:
+        """Remember that the bookie failed just now."""
+        self._suspected_until[bookie] = trio.current_time() + SUSPECT_S
+
+    async def wait_change(self) -> None:
+        """Return when one of the lists has changed since the call."""
+        await self._changed.wait()
+
+    async def resolve(self, bookie: str) -> Address:
+        """Where the bookie takes requests now: its service info, else its id read as ``host:port``.
+
+        Raises:
+            BookieUnavailableError: It is not registered and its id is no ``host:port``; or the store cannot
+                tell now.
+        """
+        for parent in (self._available, self._readonly):
+            try:
+                node = await self._store.get(f"{parent}/{bookie}")
+            except NoNodeError:
+                continue
+            except NamespaceError as exc:
+                address = _parse_address(bookie)
+                if address is not None:
+                    return address  # most ids are addresses: reading goes on without the store
+                raise BookieUnavailableError(bookie, f"its address cannot be looked up: {exc}") from exc
+            if not node.value:
+                break
+            try:
+                info = decode_service_info(node.value)
+            except MetadataFormatError as exc:
+                raise BookieUnavailableError(bookie, f"its service info does not parse: {exc}") from exc
+            if info.rpc is not None:
+                return Address(info.rpc.host, info.rpc.port)
+            if info.endpoints:
+                raise BookieUnavailableError(bookie, "its service info names no endpoint for entries")
+            break
+        address = _parse_address(bookie)
+        if address is None:
+            raise BookieUnavailableError(bookie, "not registered, and its id is no host:port")
+        return address
+
+    async def _refresh(self) -> trio.Event:
+        """Read both lists; return the event that tells when to read again."""
+        watch = trio.Event()
+        writable = await self._children(self._available, watch)
+        readonly = await self._children(self._readonly, watch)
+        writable -= {READONLY_NAME}
+        if (writable, readonly) != (self._writable_seen, self._readonly_seen):
+            self._writable_seen, self._readonly_seen = writable, readonly
+            self._changed.set()
+            self._changed = trio.Event()
+        return watch
+
+    async def _children(self, path: str, watch: trio.Event) -> frozenset[str]:
+        while True:
+            try:
+                return frozenset((await self._store.children(path, watch=watch)).names)
+            except NoNodeError:
+                # The watch was not left; one on the node's creation is. If it appeared in between, read on.
+                if await self._store.exists(path, watch=watch) is None:
+                    return frozenset()
+
+    async def _follow(self, watch: trio.Event) -> None:
+        while True:
+            await watch.wait()
+            while True:
+                try:
+                    watch = await self._refresh()
+                    break
+                except SessionExpiredError:
+                    logger.warning("%r: the metadata session has expired, the lists stay as they are", self)
+                    return
+                except NamespaceError as exc:
+                    if self._store.state in (SessionState.EXPIRED, SessionState.CLOSED):
+                        return
+                    logger.info("%r: reading the lists of bookies again: %s", self, exc)
+                    await trio.sleep(RETRY_PAUSE_S)
+
+
+@asynccontextmanager
+async def open_membership(store: MetadataStore, root: str) -> AsyncIterator[Membership]:
+    """Read the lists once, then keep them up to date until the block ends.
+
+    Raises:
+        namespace.errors.ConnectionLostError: The store is out of reach.
+    """
+    membership = Membership(store, root)
+    watch = await membership._refresh()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(membership._follow, watch)
+        try:
+            yield membership
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def _parse_address(bookie: str) -> Address | None:
+    host, _, port = bookie.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        return None
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))

@@ -1,0 +1,375 @@
+"""The handle of a ledger being read, closed or still growing.
+
+Inside: reading entries one by one and in batches, reading ahead, the LAC and waiting for more.
+Not inside: what several answers mean together (``reader``), recovery (``opening``), bytes (``digest``).
+Always: nothing is returned whose digest and ids were not verified, nothing beyond the last confirmed entry;
+``last_confirmed`` never goes back and is believed only from bytes under a digest or from closed metadata.
+
+Source: LedgerHandle.java, ReadOnlyLedgerHandle.java, BatchedReadOp.java; reference sections 6.1 to 6.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from ledger.catalog import Versioned
+from ledger.cluster import Cluster
+from ledger.digest import ENTRY_HEADER, Entry, EntryCodec
+from ledger.errors import (
+    BadRequestRefusal,
+    BadVersionRefusal,
+    BookieError,
+    BookieUnavailableError,
+    CorruptEntryError,
+    EntryBeyondLacError,
+    LedgerClosedError,
+    LedgerError,
+    NoSuchLedgerError,
+)
+from ledger.lac_poll import LacPoll
+from ledger.metadata import LedgerMetadata
+from ledger.opening import query_lac, read_entry, refusal_of
+from ledger.reader import EntryRead, reading_order, replicas, segment_stop
+from ledger.wire.codes import Code
+from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
+from namespace.errors import NamespaceError, SessionExpiredError
+
+SINGLE_READS_MAX = 64  # in flight at once where batch reads are not possible
+METADATA_RETRY_S = 0.2
+
+T = TypeVar("T")
+Unpack = Callable[[Sequence[bytes], int], list[T]]
+
+
+class _Ahead:
+    """A run of payloads being read before it is asked for."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self.payloads: list[bytes] = []  # empty: it failed, or was cancelled
+
+
+class ReadHandle:
+    """Reads one ledger. Leaving ``async with`` closes the handle; the ledger is not touched."""
+
+    def __init__(
+        self,
+        current: Versioned,
+        codec: EntryCodec,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        *,
+        lac: int = -1,
+    ) -> None:
+        self.ledger_id = current.ledger_id
+        self._current = current
+        self._codec, self._cluster, self._nursery = codec, cluster, nursery
+        self._transport, self._config = cluster.transport, cluster.config
+        self._lac = current.metadata.last_entry_id if current.metadata.is_closed else lac
+        metadata = current.metadata
+        # A batch is a run of entries of one bookie, so each bookie must hold them all.
+        self._may_batch = metadata.ensemble_size == metadata.write_quorum
+        self._start = cluster.rng.randrange(metadata.ensemble_size)  # spreads readers over replicas
+        self._entry_bytes = 1024  # of the last entries seen: to size runs of single reads
+        self._ahead: _Ahead | None = None
+        self._scope = trio.CancelScope()
+        self._is_open = True
+        self._metadata_moved = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "closed handle of" if not self._is_open else "of closed" if self.is_closed else "of open"
+        return f"<ReadHandle {state} ledger {self.ledger_id}, last confirmed {self.last_confirmed}>"
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this handle last read it."""
+        return self._current.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger is closed: ``last_confirmed`` is its last entry for good."""
+        return self._current.metadata.is_closed
+
+    @property
+    def last_confirmed(self) -> int:
+        """The last entry this handle knows to be confirmed; -1 if there is none."""
+        return self._lac
+
+    @property
+    def length_bytes(self) -> int | None:
+        """Payload bytes of the ledger, once it is closed."""
+        return self.metadata.length_bytes if self.is_closed else None
+
+    def start(self) -> None:
+        """For the client: begin to follow the metadata of a ledger that may still be closed by somebody."""
+        if not self.is_closed:
+            self._nursery.start_soon(self._follow_metadata)
+
+    async def read(self, first: int, last: int) -> list[Entry]:
+        """The entries from ``first`` to ``last``, both inclusive, all of them.
+
+        A cancelled read changes nothing.
+
+        Raises:
+            ValueError: Not ``0 <= first <= last``.
+            EntryBeyondLacError: ``last`` is not known to be confirmed.
+            NoSuchEntryError: All replicas deny an entry. In a confirmed range that means loss.
+            LedgerReadError: No replica gave a good answer; the reasons of each are in it.
+        """
+        self._check_range(first, last)
+        entries: list[Entry] = []
+        while first <= last:
+            run = await self._read_run(first, last, self._config.batch_read_bytes_max, self._unpack_entries)
+            entries += run
+            first += len(run)
+        return entries
+
+    async def read_payloads(self, first: int, last: int, *, size_bytes_max: int | None = None) -> list[bytes]:
+        """The payloads of one or more entries from ``first`` on, not beyond ``last``; for catching up.
+
+        As many as one answer brought; call again for the rest, with the same ``last``: what follows is being
+        read meanwhile. A cancelled read changes nothing.
+
+        Args:
+            size_bytes_max: About how much to bring at once; at least one entry comes, however large.
+
+        Raises: what ``read`` raises.
+        """
+        self._check_range(first, last)
+        size = size_bytes_max or self._config.batch_read_bytes_max
+        payloads: list[bytes] = []
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if ahead.first == first and ahead.last <= last:
+                await ahead.done.wait()
+                payloads = ahead.payloads
+            else:
+                ahead.scope.cancel()
+        if not payloads:  # if reading ahead failed, reading now says why
+            payloads = await self._read_run(first, last, size, self._unpack_payloads)
+        following = first + len(payloads)
+        if following <= last and self._is_open and self._ahead is None:
+            self._ahead = _Ahead(following, last)
+            self._nursery.start_soon(self._read_ahead, self._ahead, size)
+        return payloads
+
+    async def read_last_confirmed(self) -> int:
+        """Ask the bookies how far the ledger is confirmed; the answer, which ``last_confirmed`` becomes too.
+
+        Entries confirmed to the writer just now may be missing from it: bookies learn of the LAC with the
+        next entry, or by ``write_explicit_lac``.
+
+        Raises:
+            LedgerReadError: Too few bookies answered.
+        """
+        self._check_open()
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._raise_lac(await query_lac(self._cluster, self._current, self._codec))
+        return self._lac
+
+    async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        """Wait until an entry after ``entry_id`` is confirmed or the ledger is closed; the LAC then.
+
+        After ``timeout_s`` it returns the LAC unchanged. It never raises because bookies are away: it waits.
+        """
+        self._check_open()
+        with trio.move_on_after(timeout_s):
+            while self._lac <= entry_id and not self.is_closed:
+                poll = LacPoll(self._cluster, self._current, self._codec, self._raise_lac)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._cancel_when_metadata_moves, nursery.cancel_scope)
+                    await poll.run(entry_id)
+                    nursery.cancel_scope.cancel()
+        await trio.lowlevel.checkpoint()
+        return self._lac
+
+    async def close(self) -> None:
+        """Stop what this handle does in the background. The ledger is not touched; closing twice is fine."""
+        self._is_open = False
+        self._scope.cancel()
+        if self._ahead is not None:
+            self._ahead.scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> ReadHandle:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        self._scope.cancel()
+        if self._ahead is not None:
+            self._ahead.scope.cancel()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise LedgerClosedError(self.ledger_id, "this handle is closed; open the ledger again")
+
+    def _check_range(self, first: int, last: int) -> None:
+        self._check_open()
+        if not 0 <= first <= last:
+            raise ValueError(f"entries {first} to {last} are no range")
+        if last > self._lac:
+            raise EntryBeyondLacError(self.ledger_id, last, self._lac)
+
+    def _raise_lac(self, lac: int) -> None:
+        if lac > self._lac and not self.is_closed:
+            self._lac = lac
+
+    def _unpack_payloads(self, bodies: Sequence[bytes], first: int) -> list[bytes]:
+        payloads = self._codec.payloads(bodies, self.ledger_id, first)
+        if not self.is_closed:
+            self._raise_lac(ENTRY_HEADER.unpack_from(bodies[len(payloads) - 1])[2])
+        return payloads
+
+    def _unpack_entries(self, bodies: Sequence[bytes], first: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for entry_id, body in enumerate(bodies, first):
+            try:
+                entries.append(self._codec.unpack(body, self.ledger_id, entry_id))
+            except CorruptEntryError:
+                if not entries:
+                    raise
+                break  # the verified ones are good; the next run tries this one elsewhere
+        self._raise_lac(entries[-1].lac)
+        return entries
+
+    async def _read_ahead(self, ahead: _Ahead, size_bytes_max: int) -> None:
+        try:
+            with ahead.scope:
+                ahead.payloads = await self._read_run(
+                    ahead.first, ahead.last, size_bytes_max, self._unpack_payloads
+                )
+        except LedgerError:
+            pass  # whoever wants these entries reads them again, and is told
+        finally:
+            ahead.done.set()
+
+    async def _read_run(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
+        """One or more entries from ``first`` on, unpacked and verified."""
+        stop = segment_stop(self.metadata, first)
+        if stop is not None:
+            last = min(last, stop - 1)
+        if self._may_batch and last > first:
+            return await self._read_batch(first, last, size_bytes_max, unpack)
+        count = max(1, min(last - first + 1, size_bytes_max // self._entry_bytes, SINGLE_READS_MAX))
+        results: list[list[T]] = [[] for _ in range(count)]
+        errors: dict[int, LedgerError] = {}
+
+        async def read_one(position: int) -> None:
+            try:
+                results[position] = await self._read_single(first + position, unpack)
+            except LedgerError as exc:
+                errors[position] = exc
+
+        if count == 1:
+            return await self._read_single(first, unpack)
+        async with trio.open_nursery() as nursery:
+            for position in range(count):
+                nursery.start_soon(read_one, position)
+        run: list[T] = []
+        for position, result in enumerate(results):
+            if position in errors:
+                if not run:
+                    raise errors[position]
+                break
+            run += result
+        return run
+
+    async def _read_single(self, entry_id: int, unpack: Unpack[T]) -> list[T]:
+        reading = EntryRead(self.ledger_id, entry_id, self._order(entry_id))
+        while (bookie := reading.next_bookie()) is not None:
+            try:
+                reply = await self._transport.call(bookie, ReadRequest(self.ledger_id, entry_id))
+                if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
+                    raise refusal_of(reply, bookie, self.ledger_id, entry_id)
+                self._entry_bytes = max(1, len(reply.body))
+                return unpack((reply.body,), entry_id)
+            except (BookieError, CorruptEntryError) as exc:
+                self._replica_failed(reading, bookie, exc)
+        raise reading.error()
+
+    async def _read_batch(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
+        reading = EntryRead(self.ledger_id, first, self._order(first))
+        request = BatchReadRequest(
+            self.ledger_id,
+            first,
+            request_id=0,  # the transport numbers them
+            count_max=min(last - first + 1, 2**31 - 1),
+            size_bytes_max=min(size_bytes_max, self._config.transport.frame_bytes_max),
+        )
+        while (bookie := reading.next_bookie()) is not None:
+            try:
+                reply = await self._transport.call(bookie, request)
+                if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK or not reply.bodies:
+                    raise refusal_of(reply, bookie, self.ledger_id, first)
+                # A bookie sends what it has, also entries that are not confirmed yet.
+                return unpack(reply.bodies[: last - first + 1], first)
+            except (BookieUnavailableError, BadRequestRefusal, BadVersionRefusal) as exc:
+                if await self._answers_single_read(bookie, first):
+                    # Bookies older than 4.17 close the connection on this request. The answer to a plain
+                    # one tells them from bookies that are away.
+                    self._may_batch = False
+                    return await self._read_run(first, last, size_bytes_max, unpack)
+                self._replica_failed(reading, bookie, exc)
+            except (BookieError, CorruptEntryError) as exc:
+                self._replica_failed(reading, bookie, exc)
+        raise reading.error()
+
+    async def _answers_single_read(self, bookie: str, entry_id: int) -> bool:
+        try:
+            await read_entry(self._transport, bookie, ReadRequest(self.ledger_id, entry_id), self._codec)
+        except (BookieError, CorruptEntryError):
+            return False
+        return True
+
+    def _order(self, entry_id: int) -> list[str]:
+        membership = self._cluster.membership
+        striped = self.metadata.write_quorum < self.metadata.ensemble_size
+        # Without striping the order starts at the same replica for all entries, not at entry modulo size.
+        start = self._start if striped else self._start - entry_id
+        return reading_order(
+            replicas(self.metadata, entry_id),
+            start=start,
+            suspects=membership.suspects,
+            readonly=membership.readonly,
+        )
+
+    def _replica_failed(self, reading: EntryRead, bookie: str, reason: Exception) -> None:
+        reading.failed(bookie, reason)
+        if isinstance(reason, BookieUnavailableError):
+            self._cluster.membership.suspect(bookie)
+        self._start += 1
+
+    async def _follow_metadata(self) -> None:
+        with self._scope:
+            while not self.is_closed:
+                watch = trio.Event()
+                try:
+                    found = await self._cluster.catalog.get(self.ledger_id, watch=watch)
+                except (NoSuchLedgerError, SessionExpiredError):
+                    return  # what is known stays true; reading says the rest
+                except (NamespaceError, LedgerError):
+                    await trio.sleep(METADATA_RETRY_S)
+                    continue
+                if found.version > self._current.version:
+                    self._current = found
+                    if found.metadata.is_closed:
+                        self._lac = max(self._lac, found.metadata.last_entry_id)
+                    self._metadata_moved.set()
+                    self._metadata_moved = trio.Event()
+                if not self.is_closed:
+                    await watch.wait()
+
+    async def _cancel_when_metadata_moves(self, scope: trio.CancelScope) -> None:
+        await self._metadata_moved.wait()
+        scope.cancel()

@@ -1,0 +1,277 @@
+"""Keeping an open ledger writable while its bookies fail: replace, try again, or give up.
+
+Inside: the task that runs while something is wrong with one writer; its view of the metadata; back-off and
+patience. Not inside: which entries to send again and when to confirm (``writer``), choosing (``placement``).
+Always: one ensemble change at a time; between the first attempt to write it and the moment its outcome is
+known nothing is confirmed; if the outcome cannot be learnt, the writer ends.
+
+Source: LedgerHandle.java (ensembleChangeLoop); reference sections 5.5 to 5.7; lessons 1.1 rows 1, 5, 6.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledger.catalog import Versioned
+from ledger.cluster import Cluster
+from ledger.errors import (
+    BookieError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerWriteError,
+    NoSuchLedgerError,
+    ReadOnlyRefusal,
+)
+from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata_update import update_metadata
+from ledger.placement import choose_replacements
+from ledger.wire.messages import BookieInfoRequest
+from ledger.writer import LedgerWriter, Outgoing
+from namespace.errors import NamespaceError, SessionExpiredError
+
+logger = logging.getLogger(__name__)
+
+MakeError = Callable[[], LedgerError]
+
+
+@attrs.define(eq=False)
+class _Trouble:
+    """How often a bookie was tried again, to wait longer each time."""
+
+    attempts: int = 0
+    failed_at: float = 0.0
+
+
+class EnsembleRepair:
+    """Looks after the failing bookies of one writer, and after what the metadata says meanwhile."""
+
+    def __init__(
+        self,
+        writer: LedgerWriter,
+        current: Versioned,
+        cluster: Cluster,
+        *,
+        send: Callable[[list[Outgoing]], None],
+        progressed: Callable[[], None],
+        end: Callable[[MakeError], None],
+    ) -> None:
+        config = cluster.config
+        self.current = current
+        self.is_running = False
+        self.is_verifying = False
+        self._writer = writer
+        self._transport, self._catalog, self._membership = (
+            cluster.transport,
+            cluster.catalog,
+            cluster.membership,
+        )
+        self._rng, self._config = cluster.rng, config
+        self._send, self._progressed, self._end = send, progressed, end
+        # How long a failing bookie may take to say that it is there.
+        self._probe_s = min(config.transport.request_timeout_s, config.unavailable_patience_s / 2 or 1.0)
+        self._troubles: dict[str, _Trouble] = {}
+        self._blocked_since: float | None = None
+        self._is_over = False
+
+    def noticed(self, bookie: str, cause: Exception) -> None:
+        """A bookie of the ensemble began to fail; ``run`` must be running or be started."""
+        now = trio.current_time()
+        trouble = self._troubles.setdefault(bookie, _Trouble())
+        if now - trouble.failed_at > 4 * self._config.retry_backoff_max_s:
+            trouble.attempts = 0  # it was well for a while: begin anew
+        trouble.failed_at = now
+        self._membership.suspect(bookie)
+        logger.warning(
+            "ledger %d: %s (last confirmed entry %d)", self.current.ledger_id, cause, self._writer.lac
+        )
+
+    def unblocked(self) -> None:
+        """The LAC grew: patience starts anew."""
+        self._blocked_since = None
+
+    def stop(self) -> None:
+        """The writer is over: change and send nothing more."""
+        self._is_over = True
+
+    async def run(self) -> None:
+        """Work until no bookie of the ensemble is failing, or the writer has ended."""
+        self.is_running = True
+        try:
+            while self._writer.failures and not self._is_over:
+                if not await self._replace() and not self._is_over:
+                    await self._try_again()
+        finally:
+            self.is_running = False
+
+    async def verify(self) -> None:
+        """Let acknowledgements count that came over new connections, if the ledger is still ours."""
+        self.is_verifying = True
+        try:
+            while (doubtful := self._writer.doubtful) and not self._is_over:
+                try:
+                    found = await self._catalog.get(self.current.ledger_id)
+                except NoSuchLedgerError as exc:
+                    self._finish_with(exc, "was deleted")
+                    return
+                except NamespaceError as exc:
+                    if self._patience_is_over():
+                        self._finish_with(exc, "after a reconnection the metadata could not be read")
+                        return
+                    await trio.sleep(self._config.retry_backoff_max_s)
+                    continue
+                if self._is_over or self._ended_by(found.metadata):
+                    return
+                for index, epoch in doubtful:
+                    if self._writer.trust(index, epoch):
+                        self._progressed()
+        finally:
+            self.is_verifying = False
+
+    async def follow_metadata(self) -> None:
+        """End the writer as soon as the metadata says that somebody else took the ledger over.
+
+        An idle writer sends nothing that a fenced bookie could refuse; and once its bookies have all been
+        replaced, nobody would refuse it any more. (apache/bookkeeper#4812)
+        """
+        while not self._is_over:
+            watch = trio.Event()
+            try:
+                found = await self._catalog.get(self.current.ledger_id, watch=watch)
+            except NoSuchLedgerError as exc:
+                self._finish_with(exc, "was deleted")
+                return
+            except SessionExpiredError:
+                return  # the next change of the metadata will fail, and say so
+            except NamespaceError:
+                await trio.sleep(self._config.retry_backoff_max_s)
+                continue
+            if self._is_over or self._ended_by(found.metadata):
+                return
+            await watch.wait()
+
+    async def _replace(self) -> bool:
+        """Put spare bookies in the place of failing ones; False if there is none."""
+        writer = self._writer
+        replacements = choose_replacements(
+            writer.ensemble,
+            writer.failures.keys(),
+            self._membership.writable,
+            self._rng,
+            suspects=self._membership.suspects,
+        )
+        if not replacements:
+            return False
+        old = writer.ensemble
+        wanted = {old[index]: bookie for index, bookie in replacements.items()}
+        first_entry_id = writer.lac + 1
+
+        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
+            if metadata.state is not LedgerState.OPEN:
+                return None
+            ensemble = metadata.last_ensemble.bookies
+            if not any(bookie in wanted for bookie in ensemble):
+                return None  # done already, by an attempt whose answer was lost
+            return metadata.with_ensemble(
+                first_entry_id, tuple(wanted.get(bookie, bookie) for bookie in ensemble)
+            )
+
+        writer.begin_change()
+        try:
+            updated = await update_metadata(
+                self._catalog, self.current, change, patience_s=self._config.unavailable_patience_s
+            )
+        except NamespaceError as exc:
+            # Whether the store took the change is unknown, so nothing may ever be confirmed again.
+            self._finish_with(exc, "the outcome of an ensemble change is unknown")
+            return True
+        except NoSuchLedgerError as exc:
+            self._finish_with(exc, "was deleted")
+            return True
+        if self._is_over or self._ended_by(updated.metadata):
+            return True
+        self.current = updated
+        new = updated.metadata.last_ensemble.bookies
+        logger.warning(
+            "ledger %d: from entry %d on %s instead of %s", self.current.ledger_id, first_entry_id, new, old
+        )
+        self._send(writer.finish_change(new))
+        if writer.advance():
+            self._progressed()
+        return True
+
+    async def _try_again(self) -> None:
+        """Wait a little, then give failing bookies that answer again what they missed."""
+        writer, config = self._writer, self._config
+        if self._patience_is_over():
+            causes = "; ".join(str(cause) for cause in writer.failures.values())
+            self._finish_with(
+                next(iter(writer.failures.values())),
+                f"no ack quorum for entry {writer.lac + 1} in {config.unavailable_patience_s:g} s: {causes}",
+            )
+            return
+        attempts = min(self._trouble(index).attempts for index in writer.failures)
+        pause_s = min(config.retry_backoff_max_s, config.retry_backoff_min_s * 2 ** min(attempts, 20))
+        with trio.move_on_after(pause_s * (1 + self._rng.random() / 4)):
+            await self._membership.wait_change()
+        async with trio.open_nursery() as nursery:
+            for index in list(writer.failures):
+                nursery.start_soon(self._revive_if_alive, index, writer.ensemble[index])
+
+    async def _revive_if_alive(self, index: int, bookie: str) -> None:
+        self._trouble(index).attempts += 1
+        if not isinstance(self._writer.failures.get(index), ReadOnlyRefusal):
+            # Ask first: frames sent to a bookie that does not answer would fill the window of bytes in
+            # flight until its connection times out, and stop a writer that has its quorum without it.
+            try:
+                await self._transport.call(bookie, BookieInfoRequest(), timeout_s=self._probe_s)
+            except BookieError as exc:
+                if index in self._writer.failures and self._writer.ensemble[index] == bookie:
+                    self._writer.failures[index] = exc
+                return
+        if not self._is_over and index in self._writer.failures and self._writer.ensemble[index] == bookie:
+            run = self._writer.revive(index)
+            if run is not None:
+                self._send([run])
+
+    def _trouble(self, index: int) -> _Trouble:
+        return self._troubles.setdefault(self._writer.ensemble[index], _Trouble())
+
+    def _patience_is_over(self) -> bool:
+        if not self._writer.blocked:
+            self._blocked_since = None
+            return False
+        now = trio.current_time()
+        if self._blocked_since is None:
+            self._blocked_since = now
+        return now - self._blocked_since >= self._config.unavailable_patience_s
+
+    def _ended_by(self, metadata: LedgerMetadata) -> bool:
+        ledger_id = self.current.ledger_id
+        match metadata.state:
+            case LedgerState.OPEN:
+                return False
+            case LedgerState.IN_RECOVERY:
+                self._finish(lambda: LedgerFencedError(ledger_id, "its metadata says that it is in recovery"))
+            case LedgerState.CLOSED:
+                at = metadata.last_entry_id
+                self._finish(lambda: LedgerClosedError(ledger_id, f"closed by somebody else at entry {at}"))
+        return True
+
+    def _finish_with(self, cause: Exception, message: str) -> None:
+        ledger_id = self.current.ledger_id
+
+        def make() -> LedgerError:
+            error = LedgerWriteError(ledger_id, message)
+            error.__cause__ = cause
+            return error
+
+        self._finish(make)
+
+    def _finish(self, make: MakeError) -> None:
+        self._is_over = True
+        self._end(make)
