@@ -1,0 +1,211 @@
+"""`dlog bench append|tail|catchup`: options, set-up, and what is printed.
+
+Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``floor``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+import trio
+
+import dlog
+from dlog.cli.bench import floor, ledger_level, stream_level
+from dlog.cli.bench.meter import Meter, Reading, Usage
+from dlog.cli.bench.options import BenchOptions, Outcome
+from dlog.cli.output import print_json, print_table
+from dlog.cli.running import run
+from dlog.cli.target import json_option, scratch_directory
+from dlog.cluster import LocalCluster, open_local_cluster
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.dial import dial_tcp
+from namespace.bindings import resolve_binding
+from namespace.uri import parse_namespace_uri
+from namespace.zookeeper import open_zookeeper_store
+
+REPLICAS = 3  # Qw of both levels; an embedded namespace has one
+WORKLOADS = ("append", "tail", "catchup")
+DEFAULTS = {  # level -> records, size, inflight, batch
+    "ledger": (100_000, 1024, 1000, 1),
+    "stream": (500_000, 100, 10_000, 100),
+}
+
+
+@click.command("bench")
+@click.argument("workload", type=click.Choice(WORKLOADS))
+@click.option("--level", type=click.Choice(list(DEFAULTS)), default="stream", show_default=True)
+@click.option("--uri", metavar="URI", help="A namespace that exists; its logs of other names are left alone.")
+@click.option(
+    "--cluster", "bookies", type=click.IntRange(3, 20), help="A ZooKeeper and so many bookies, for this run."
+)
+@click.option("--records", type=click.IntRange(min=1), help="[default: ledger 100000, stream 500000]")
+@click.option(
+    "--size",
+    type=click.IntRange(0, 1_000_000),
+    help="Payload bytes of each. [default: ledger 1024, stream 100]",
+)
+@click.option(
+    "--inflight",
+    type=click.IntRange(min=1),
+    help="Records not yet acknowledged. [default: ledger 1000, stream 10000]",
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), help="Records of one append_many; stream only. [default: 100]"
+)
+@json_option("numbers and options")
+def command(
+    workload: str,
+    level: str,
+    uri: str | None,
+    bookies: int | None,
+    records: int | None,
+    size: int | None,
+    inflight: int | None,
+    batch: int | None,
+    as_json: bool,
+) -> None:
+    """Measure appending, tailing or catching up, beside what the disk itself could do.
+
+    Without --uri and --cluster a fresh embedded log is measured (stream level only). Every acknowledgement
+    is synced to disk. The floor is measured in the same run: the same bytes written and fdatasynced to
+    three files in groups by a plain loop; for catchup, read back from one.
+    """
+    if uri is not None and bookies is not None:
+        raise click.UsageError("--uri and --cluster exclude each other")
+    if level == "ledger" and batch not in (None, 1):
+        raise click.UsageError("--batch is for --level stream: at the ledger level the entry is the unit")
+    if level == "ledger" and bookies is None and (uri is None or not uri.startswith("distributedlog")):
+        raise click.UsageError("--level ledger needs bookies: --cluster 3, or --uri distributedlog://...")
+    if (workload, level) == ("tail", "stream") and size is not None and size < stream_level.STAMP.size:
+        raise click.UsageError(
+            f"tail marks each record with its time: --size of at least {stream_level.STAMP.size}"
+        )
+    defaults = DEFAULTS[level]
+    options = BenchOptions(
+        workload=workload,
+        level=level,
+        records=defaults[0] if records is None else records,
+        size=defaults[1] if size is None else size,
+        inflight=defaults[2] if inflight is None else inflight,
+        batch=min(defaults[3], inflight or defaults[3]) if batch is None else batch,
+    )
+    if options.batch > options.inflight:
+        raise click.UsageError(f"--batch {options.batch} is more than --inflight {options.inflight}")
+    with _scratch() as directory:
+        floor_s = _floor_s(directory, options)
+        outcome, usage, target = run(partial(_measure, directory, options, uri, bookies))
+    document = _document(options, outcome, usage, floor_s, target)
+    if as_json:
+        print_json(document)
+    else:
+        print_table(None, ["figure", "value"], [[name, _shown(value)] for name, value in document.items()])
+
+
+@attrs.frozen
+class Target:
+    """What is measured."""
+
+    uri: str
+    config: dlog.NamespaceConfig
+    cluster: LocalCluster | None
+    replicas: int
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    parent = scratch_directory(os.environ, Path.home())
+    parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _floor_s(directory: Path, options: BenchOptions) -> float:
+    measure = floor.read_floor_s if options.workload == "catchup" else floor.write_floor_s
+    return measure(directory, records=options.records, size_bytes=max(1, options.size), group=options.group)
+
+
+@contextlib.asynccontextmanager
+async def _target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
+    if bookies is not None:
+        async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
+            yield Target(cluster.uri, dlog.NamespaceConfig(create=True), cluster, REPLICAS)
+    elif uri is not None:
+        embedded = uri.startswith("file:")
+        yield Target(uri, dlog.NamespaceConfig(), None, 1 if embedded else REPLICAS)
+    else:
+        yield Target((directory / "log").as_uri(), dlog.NamespaceConfig(), None, 1)
+
+
+async def _measure(
+    directory: Path, options: BenchOptions, uri: str | None, bookies: int | None
+) -> tuple[Outcome, Usage, Target]:
+    async with _target(directory, uri, bookies) as target:
+        meter = Meter(target.cluster, embedded=target.uri.startswith("file:"))
+        first: list[Reading] = []
+
+        def begin() -> None:
+            first.append(meter.read())
+
+        if options.level == "ledger":
+            async with _ledger_client(target) as client:
+                outcome = await getattr(ledger_level, options.workload)(client, options, begin)
+                last = meter.read()
+        else:
+            async with dlog.open_namespace(target.uri, config=target.config) as namespace:
+                outcome = await getattr(stream_level, options.workload)(namespace, options, begin)
+                last = meter.read()
+        return outcome, meter.used(first[0], last), target
+
+
+@contextlib.asynccontextmanager
+async def _ledger_client(target: Target) -> AsyncIterator[LedgerClient]:
+    async with trio.open_nursery():  # the store and the client live side by side
+        parsed = parse_namespace_uri(target.uri)
+        async with open_zookeeper_store(parsed.hosts) as store:
+            root = "/ledgers" if target.cluster else (await resolve_binding(store, parsed.path)).ledgers_path
+            async with open_ledger_client(store, dial_tcp, root=root) as client:
+                yield client
+
+
+def _document(
+    options: BenchOptions, outcome: Outcome, usage: Usage, floor_s: float, target: Target
+) -> dict[str, object]:
+    rate = options.records / outcome.seconds
+    payload_bytes = options.records * options.size
+    floor_rate = options.records / floor_s
+    amplification = None
+    if usage.written_bytes is not None and payload_bytes and options.workload != "catchup":
+        amplification = round(usage.written_bytes / (payload_bytes * target.replicas), 3)
+    return {
+        "records_per_s": round(rate, 1),
+        "mb_per_s": round(rate * options.size / 1e6, 3),
+        "p50_ms": round(outcome.latencies.quantile(0.50) * 1000, 3),
+        "p99_ms": round(outcome.latencies.quantile(0.99) * 1000, 3),
+        "cpu_client_s": round(usage.client_cpu_s, 3),
+        "cpu_bookies_s": None if usage.bookies_cpu_s is None else round(usage.bookies_cpu_s, 3),
+        "bookie_rss_mib": None if usage.bookie_rss_mib is None else round(usage.bookie_rss_mib, 1),
+        "write_amplification": amplification,
+        "floor_records_per_s": round(floor_rate, 1),
+        "ratio_to_floor": round(rate / floor_rate, 4),
+        "options": attrs.asdict(options)
+        | {"uri": target.uri, "replicas": target.replicas, "seconds": round(outcome.seconds, 3)},
+    }
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={one}" for name, one in value.items())
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

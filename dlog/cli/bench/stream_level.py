@@ -1,0 +1,122 @@
+"""The three workloads on a log: records through writer and reader, as an application uses them."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import groupby
+
+import trio
+
+import dlog
+from dlog.cli.bench.latency import Latencies
+from dlog.cli.bench.options import PAYLOADS, BenchOptions, Outcome
+
+Begin = Callable[[], None]
+READ_RECORDS = 8192
+STAMP = struct.Struct(">d")  # the moment of submission, at the beginning of each payload of `tail`
+now = time.perf_counter
+
+
+@asynccontextmanager
+async def _log(namespace: dlog.Namespace) -> AsyncIterator[str]:
+    """A log of the benchmark's own, deleted at the end."""
+    name = f"bench-{secrets.token_hex(4)}"
+    await namespace.create_log(name)
+    try:
+        yield name
+    finally:
+        with trio.move_on_after(10, shield=True):
+            await namespace.delete_log(name)
+
+
+def _sizes(count: int, batch: int) -> Iterator[int]:
+    for first in range(0, count, batch):
+        yield min(batch, count - first)
+
+
+async def _feed(
+    writer: dlog.LogWriter, options: BenchOptions, count: int, *, stamped: bool = False
+) -> Latencies:
+    """Append ``count`` records by as many tasks as there are batches in flight; latency of one append."""
+    latencies = Latencies()
+    sizes = _sizes(count, options.batch)
+    payloads = (options.payloads() * (options.batch // PAYLOADS + 1))[: options.batch]
+
+    rest = payloads[0][STAMP.size :]
+
+    async def append_in_turn() -> None:
+        for size in sizes:
+            moment = now()
+            batch = [STAMP.pack(moment) + rest] * size if stamped else payloads[:size]
+            if size == 1:
+                await writer.append(batch[0])
+            else:
+                await writer.append_many(batch)
+            latencies.add(now() - moment, size)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(max(1, options.inflight // options.batch)):
+            nursery.start_soon(append_in_turn)
+    return latencies
+
+
+async def append(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
+    """Append records in batches, some batches in flight; latency from call to return."""
+    async with _log(namespace) as log, namespace.open_writer(log) as writer:
+        await _feed(writer, options, options.warm_up)
+        begin()
+        started = now()
+        latencies = await _feed(writer, options, options.records)
+        return Outcome(now() - started, latencies)
+
+
+async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
+    """One writes, another follows; latency from call to the reader's hands."""
+    latencies = Latencies()
+    async with _log(namespace) as log, trio.open_nursery() as nursery:
+        writer_open = namespace.open_writer(log)
+        async with writer_open as writer, namespace.open_reader(log) as reader:
+            await _feed(writer, options, options.warm_up, stamped=True)
+            met = 0
+            while met < options.warm_up:
+                met += len(await reader.read_batch(READ_RECORDS))
+            begin()
+            started = now()
+
+            async def write() -> None:
+                await _feed(writer, options, options.records, stamped=True)
+
+            nursery.start_soon(write)
+            left = options.records
+            while left > 0:
+                records = await reader.read_batch(READ_RECORDS)
+                moment = now()
+                stamps = (STAMP.unpack_from(record.payload)[0] for record in records)
+                for submitted, run in groupby(stamps):
+                    latencies.add(moment - submitted, sum(1 for _ in run))
+                left -= len(records)
+            return Outcome(now() - started, latencies)
+
+
+async def catchup(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
+    """Read a log from its beginning; latency of one batch of records."""
+    latencies = Latencies()
+    async with _log(namespace) as log:
+        async with namespace.open_writer(log) as writer:
+            await _feed(writer, options, options.records)
+        async with namespace.open_reader(log, follow=False) as reader:
+            begin()
+            started = moment = now()
+            left = options.records
+            while left > 0:
+                records = await reader.read_batch(READ_RECORDS)
+                if not records:
+                    raise AssertionError(f"the log ended {left} records early")
+                left -= len(records)
+                before, moment = moment, now()
+                latencies.add(moment - before)
+            return Outcome(moment - started, latencies)

@@ -1,0 +1,225 @@
+"""`dlog demo`: write, kill, go on, read back, compare, report.
+
+Not inside: the writer (``writer``), the comparison (``verdict``), the input (``lines``).
+Always: what the child told over its pipe before it died counts as acknowledged, and all of it must be there
+at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import attrs
+import click
+import trio
+
+import dlog
+from dlog.cli.demo.lines import Lines, survey, write_default_lines
+from dlog.cli.demo.report import Report, print_report
+from dlog.cli.demo.verdict import Comparison
+from dlog.cli.demo.writer import write_lines
+from dlog.cli.output import print_json, progress_bar, tell
+from dlog.cli.running import run
+from dlog.cli.target import json_option, scratch_directory
+from dlog.cluster import LocalCluster, open_local_cluster
+
+LOG = "demo"
+READ_RECORDS = 8192
+BOOKIE_LIVES_S = 0.7  # of the first writer's time, before a bookie is killed too
+
+
+class DemoError(Exception):
+    """The demo could not be carried out; nothing is said about the log."""
+
+
+@click.command("demo")
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--cluster",
+    "bookies",
+    type=click.IntRange(3, 20),
+    help="On ZooKeeper and this many bookies; kills a bookie too.",
+)
+@click.option("--spark", is_flag=True, help="Also count the lines by a Structured Streaming query.")
+@click.option("--keep", is_flag=True, help="Leave the files where they are, and say where.")
+@json_option("the report")
+def command(file: Path | None, bookies: int | None, spark: bool, keep: bool, as_json: bool) -> int:
+    """Write every line of FILE as a record, SIGKILL the writer half way, go on, and compare all.
+
+    FILE is by default some 100,000 lines of the Python library's own source. Exit code 1 if a record was
+    lost, repeated or reordered.
+    """
+    with _scratch(keep=keep) as directory:
+        report = run(partial(_demo, directory, file, bookies, spark=spark, quiet=as_json))
+    if as_json:
+        print_json(report.document())
+    else:
+        print_report(report)
+    return 0 if report.is_good else 1
+
+
+@contextlib.contextmanager
+def _scratch(*, keep: bool) -> Iterator[Path]:
+    """A directory on a real disk, removed at the end unless it is to be kept."""
+    parent = scratch_directory(os.environ, Path.home())
+    parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="demo-", dir=parent))
+    try:
+        yield directory
+    finally:
+        if keep:
+            tell(f"files kept in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _demo(
+    directory: Path, file: Path | None, bookies: int | None, *, spark: bool, quiet: bool
+) -> Report:
+    if file is None:
+        file = directory / "lines.txt"
+        write_default_lines(file)
+    lines = survey(file)
+    async with _deployment(directory, bookies) as deployment:
+        return await _job(directory, lines, deployment, spark=spark, quiet=quiet)
+
+
+@attrs.frozen
+class Deployment:
+    """Where the demo runs."""
+
+    uri: str
+    config: dlog.NamespaceConfig
+    cluster: LocalCluster | None  # None: embedded
+
+
+@contextlib.asynccontextmanager
+async def _deployment(directory: Path, bookies: int | None) -> AsyncIterator[Deployment]:
+    if bookies is None:
+        yield Deployment((directory / "log").as_uri(), dlog.NamespaceConfig(), None)
+        return
+    async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
+        yield Deployment(cluster.uri, dlog.NamespaceConfig(create=True), cluster)
+
+
+async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: bool, quiet: bool) -> Report:
+    timings: list[float] = []
+    half = (len(lines) + 1) // 2
+    async with dlog.open_namespace(deployment.uri, config=deployment.config) as namespace:
+        await namespace.create_log(LOG)
+    with progress_bar("writing", len(lines), unit="lines", quiet=quiet) as show:
+
+        def told(acknowledged: int, append_s: float) -> None:
+            timings.append(append_s)
+            show(acknowledged)
+
+        started = time.perf_counter()
+        async with _bookie_killed_meanwhile(deployment.cluster) as hurt:
+            acknowledged = await _write_until_killed(deployment.uri, lines.file, half, told)
+            first_s = time.perf_counter() - started
+        async with dlog.open_namespace(deployment.uri, config=deployment.config) as namespace:
+            started = time.perf_counter()
+            await write_lines(namespace, LOG, lines.file, told)
+            seconds = first_s + time.perf_counter() - started
+            comparison = await _read_back(namespace, lines)
+            segments = len((await namespace.describe_log(LOG)).segments)
+    counted = None
+    if spark:
+        from dlog.cli.demo.spark_count import count_by_spark
+
+        checkpoint = directory / "checkpoint"
+        counted = await trio.to_thread.run_sync(
+            count_by_spark, deployment.uri, LOG, checkpoint, abandon_on_cancel=True
+        )
+    return Report(
+        source=str(lines.file),
+        deployment=_described(deployment, hurt),
+        lines=len(lines),
+        records=comparison.records,
+        size_bytes=comparison.size_bytes,
+        seconds=seconds,
+        append_s=sorted(timings),
+        segments=segments,
+        acknowledged_before_kill=acknowledged,
+        acknowledged_lost=comparison.lost_up_to(acknowledged),
+        lost=comparison.lost,
+        repeated=comparison.repeated,
+        reordered=comparison.reordered,
+        changed=comparison.changed,
+        spark_records=counted,
+    )
+
+
+async def _write_until_killed(uri: str, file: Path, half: int, told: Callable[[int, float], None]) -> int:
+    """Run the writer as a process, SIGKILL it at half way; return how many lines it told to be durable."""
+    acknowledged, rest, killed = 0, b"", False
+    command = [sys.executable, "-m", "dlog.cli.demo.writer", uri, LOG, str(file)]
+    child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        # To the pipe's end: what the child told before it died, it told.
+        while chunk := await child.stdout.receive_some():
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                document = json.loads(line)
+                acknowledged = document["acknowledged"]
+                told(acknowledged, document["append_s"])
+            if acknowledged >= half and not killed:
+                child.send_signal(signal.SIGKILL)
+                killed = True
+        await child.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            if child.returncode is None:
+                child.kill()
+            await child.wait()
+            await child.stdout.aclose()
+    if child.returncode not in (0, -signal.SIGKILL):
+        raise DemoError(
+            f"the writing process ended by itself with status {child.returncode}; its message is above"
+        )
+    return acknowledged
+
+
+@contextlib.asynccontextmanager
+async def _bookie_killed_meanwhile(cluster: LocalCluster | None) -> AsyncIterator[str | None]:
+    """While the block writes, SIGKILL a bookie and start it again; leave when both are done."""
+    if cluster is None:
+        yield None
+        return
+    index = len(cluster.state.bookies) - 1
+    async with trio.open_nursery() as nursery:
+
+        async def hurt() -> None:
+            await trio.sleep(BOOKIE_LIVES_S)
+            cluster.kill(index)
+            await cluster.restart(index)
+
+        nursery.start_soon(hurt)
+        yield cluster.state.bookies[index].name
+
+
+async def _read_back(namespace: dlog.Namespace, lines: Lines) -> Comparison:
+    comparison = Comparison(lines.prints)
+    async with namespace.open_reader(LOG, follow=False) as reader:
+        while records := await reader.read_batch(READ_RECORDS):
+            for record in records:
+                comparison.take(record.txid, record.payload)
+    return comparison
+
+
+def _described(deployment: Deployment, hurt: str | None) -> str:
+    if deployment.cluster is None:
+        return "embedded: storage and metadata in the process itself"
+    return f"ZooKeeper and {len(deployment.cluster.state.bookies)} bookies; {hurt} was killed too"

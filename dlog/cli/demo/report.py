@@ -1,0 +1,93 @@
+"""What the demo found, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from rich.table import Table
+
+from dlog.cli.output import console
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """The result of one run."""
+
+    source: str
+    deployment: str
+    lines: int
+    records: int  # read back
+    size_bytes: int
+    seconds: float  # of writing, both writers
+    append_s: list[float]  # sorted; each a single awaited append
+    segments: int
+    acknowledged_before_kill: int
+    acknowledged_lost: int
+    lost: int
+    repeated: int
+    reordered: int
+    changed: int
+    spark_records: int | None
+
+    @property
+    def is_good(self) -> bool:
+        """Nothing lost, repeated, reordered or changed, and Spark agrees if it was asked."""
+        wrong = self.lost + self.repeated + self.reordered + self.changed
+        return not wrong and self.spark_records in (None, self.lines)
+
+    def document(self) -> dict[str, object]:
+        """For ``--json``."""
+        return {
+            "records": self.records,
+            "bytes": self.size_bytes,
+            "seconds": round(self.seconds, 3),
+            "records_per_s": round(self.lines / self.seconds, 1),
+            "append_p50_ms": round(quantile(self.append_s, 0.50) * 1000, 3),
+            "append_p99_ms": round(quantile(self.append_s, 0.99) * 1000, 3),
+            "segments": self.segments,
+            "acknowledged_before_kill": self.acknowledged_before_kill,
+            "lost": self.lost,
+            "repeated": self.repeated,
+            "reordered": self.reordered,
+            "spark_records": self.spark_records,
+        }
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The least value that at least this share of the values does not exceed; 0 if there are none."""
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def print_report(report: Report) -> None:
+    """A short table, and the verdict as a sentence."""
+    numbers = report.document()
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    table.add_row("deployment", report.deployment)
+    table.add_row("records", f"{report.records:,} of {report.lines:,} lines, {report.size_bytes:,} bytes")
+    table.add_row("written in", f"{report.seconds:.2f} s: {numbers['records_per_s']:,.0f} records/s")
+    table.add_row(
+        "one append", f"p50 {numbers['append_p50_ms']:.2f} ms, p99 {numbers['append_p99_ms']:.2f} ms"
+    )
+    table.add_row("segments", str(report.segments))
+    kept = report.acknowledged_before_kill - report.acknowledged_lost
+    table.add_row(
+        "SIGKILL",
+        f"{report.acknowledged_before_kill:,} lines acknowledged before it, {kept:,} of them are there",
+    )
+    if report.spark_records is not None:
+        table.add_row("Spark counts", f"{report.spark_records:,}")
+    out = console()
+    out.print(table)
+    if report.is_good:
+        out.print("[bold green]Every line is there once, unchanged and in order.[/]")
+    else:
+        out.print(
+            f"[bold red]Wrong:[/] {report.lost:,} lost, {report.repeated:,} repeated, "
+            f"{report.reordered:,} reordered, {report.changed:,} changed"
+            + ("" if report.spark_records in (None, report.lines) else "; Spark counts differently")
+        )

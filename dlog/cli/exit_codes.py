@@ -1,0 +1,61 @@
+"""What the exit codes of all commands mean, and which error leads to which.
+
+Not inside: printing (``main``). The same table is in docs/cli.md; a test compares them.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from dlog import errors
+
+
+class ExitCode(enum.IntEnum):
+    """The status a command ends with. Signals add 128, as shells have it."""
+
+    OK = 0
+    FAILED = 1  # something was found wrong, or went wrong in a way that has no code of its own
+    USAGE = 2  # the command line, a URI, a name or a setting cannot be understood; nothing was done
+    NOT_FOUND = 3  # no such log, or no namespace there
+    EXISTS = 4  # the log exists already
+    TAKEN = 5  # another writer has the log
+    UNAVAILABLE = 6  # metadata store or bookies out of reach: worth trying again
+    DAMAGED = 7  # what is stored contradicts itself; nothing was skipped or changed
+    INTERRUPTED = 130  # SIGINT
+    BROKEN_PIPE = 141  # the program reading our output left
+    TERMINATED = 143  # SIGTERM
+
+
+# The first class that fits, so that subclasses come before their roots.
+_OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (errors.InvalidUriError, ExitCode.USAGE),
+    (errors.InvalidLogNameError, ExitCode.USAGE),
+    (errors.ConfigError, ExitCode.USAGE),
+    (errors.LogNotFoundError, ExitCode.NOT_FOUND),
+    (errors.NamespaceNotBoundError, ExitCode.NOT_FOUND),
+    (errors.LogExistsError, ExitCode.EXISTS),
+    (errors.LogLockedError, ExitCode.TAKEN),
+    (errors.LogFencedError, ExitCode.TAKEN),
+    (errors.LogUnavailableError, ExitCode.UNAVAILABLE),
+    (errors.LogReaderStalledError, ExitCode.UNAVAILABLE),
+    (errors.LogWriteError, ExitCode.UNAVAILABLE),
+    (errors.CorruptLogError, ExitCode.DAMAGED),
+    (errors.LogMetadataError, ExitCode.DAMAGED),
+    (errors.EntryFormatError, ExitCode.DAMAGED),
+    (BrokenPipeError, ExitCode.BROKEN_PIPE),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code that tells a script what to do about this error."""
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error to tell of, when several tasks failed at once: the first that is no mere consequence."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next(
+            (one for one in error.exceptions if exit_code_of(one) is not ExitCode.FAILED), error.exceptions[0]
+        )
+    return error

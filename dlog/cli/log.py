@@ -1,0 +1,123 @@
+"""`dlog log create|list|show|delete`."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import attrs
+import click
+
+import dlog
+from dlog.cli.output import console, print_json, print_table, tell
+from dlog.cli.position import dlsn_text
+from dlog.cli.running import run
+from dlog.cli.target import json_option, uri_option
+
+
+@click.group("log")
+def command() -> None:
+    """Create, list, show and delete logs."""
+
+
+@command.command("create")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@uri_option
+@click.option("--exist-ok", is_flag=True, help="Fine if it exists already.")
+def create(logs: tuple[str, ...], uri: str, exist_ok: bool) -> None:
+    """Create logs."""
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            for log in logs:
+                await namespace.create_log(log, exist_ok=exist_ok)
+                tell(f"created {log}")
+
+    run(go)
+
+
+@command.command("list")
+@click.argument("prefix", default="")
+@uri_option
+@json_option("the names")
+def list_(prefix: str, uri: str, as_json: bool) -> None:
+    """List the logs whose names begin with PREFIX (default: all)."""
+
+    async def go() -> list[str]:
+        async with dlog.open_namespace(uri) as namespace:
+            return await namespace.list_logs(prefix)
+
+    names = run(go)
+    if as_json:
+        print_json(names)
+    else:
+        for name in names:
+            print(name)
+
+
+@command.command("show")
+@click.argument("log")
+@uri_option
+@json_option("the description")
+def show(log: str, uri: str, as_json: bool) -> None:
+    """Show what is known about LOG: its ends, its records, its segments, its writer."""
+
+    async def go() -> Any:
+        async with dlog.open_namespace(uri) as namespace:
+            return await namespace.describe_log(log)
+
+    document = described(run(go))
+    if as_json:
+        print_json(document)
+        return
+    segments = document.pop("segments", [])
+    width = max(map(len, document))
+    for name, value in document.items():
+        console().print(f"[bold]{name.replace('_', ' '):{width}}[/]  {_shown(value)}")
+    if segments:
+        columns = list(segments[0])
+        rows = [[_shown(segment[column]) for column in columns] for segment in segments]
+        console().print()
+        print_table(None, [column.replace("_", " ") for column in columns], rows)
+
+
+@command.command("delete")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@uri_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(logs: tuple[str, ...], uri: str, yes: bool) -> None:
+    """Delete logs with all their records, for good."""
+    if not yes:
+        click.confirm(f"Delete {', '.join(logs)} with all records?", abort=True, err=True)
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            for log in logs:
+                await namespace.delete_log(log)
+                tell(f"deleted {log}")
+
+    run(partial(go))
+
+
+def described(description: Any) -> dict[str, Any]:
+    """A description as plain JSON values: names as they are, DLSNs as ``7:42:0``, enums by name."""
+    document = attrs.asdict(description, recurse=True, value_serializer=_plain)
+    assert isinstance(json.dumps(document), str)
+    return document
+
+
+def _plain(_instance: Any, _field: Any, value: Any) -> Any:
+    import enum
+
+    if isinstance(value, dlog.DLSN):
+        return dlsn_text(value)
+    return value.name.lower() if isinstance(value, enum.Enum) else value
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,89 @@
+"""Positions in a log as people type them, and records as programs read them.
+
+====================  =========================================================
+``earliest``          the first record that is left
+``latest``            behind the last record: only what comes from now on
+``7:42:0``            a DLSN: segment, entry, slot (``[7,42,0]`` as well)
+``123456``            the first record with at least this transaction id
+``2026-11-01T12:00``  a moment (local time unless it says otherwise), for logs whose transaction ids are
+                      epoch milliseconds, as they are when the writer gives none
+====================  =========================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import re
+from typing import Any
+
+import click
+
+import dlog
+
+_DLSN = re.compile(r"\[?\s*(\d{1,18})\s*[:,]\s*(\d{1,18})\s*[:,]\s*(-?\d{1,18})\s*\]?")
+_TXID_MAX = 2**63 - 2
+
+Position = dlog.DLSN | int | dlog.Start
+
+
+class PositionType(click.ParamType):
+    """A click type for positions."""
+
+    name = "position"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
+        """Text to position; whatever is no text is one already."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        try:
+            return parse_position(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_position(text: str) -> Position:
+    """The position that a text means; see the module's table.
+
+    Raises:
+        ValueError: It means none.
+    """
+    match text.strip().lower():
+        case "earliest":
+            return dlog.EARLIEST
+        case "latest":
+            return dlog.LATEST
+    if found := _DLSN.fullmatch(text.strip()):
+        segment, entry, slot = map(int, found.groups())
+        return dlog.DLSN(segment, entry, slot)
+    if text.strip().isdecimal():
+        txid = int(text)
+        if txid > _TXID_MAX:
+            raise ValueError(f"transaction id {txid} is above the greatest, {_TXID_MAX}")
+        return txid
+    try:
+        moment = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no position; one is earliest, latest, a DLSN as 7:42:0, a transaction id, or a date"
+        ) from None
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def dlsn_text(dlsn: dlog.DLSN) -> str:
+    """As ``parse_position`` reads it."""
+    return f"{dlsn.segment_seqno}:{dlsn.entry_id}:{dlsn.slot_id}"
+
+
+def record_document(record: dlog.Record) -> dict[str, object]:
+    """A record for JSON: ``payload`` if it is UTF-8 text, else ``payload_base64``."""
+    document: dict[str, object] = {
+        "dlsn": dlsn_text(record.dlsn),
+        "txid": record.txid,
+        "sequence_id": record.sequence_id,
+    }
+    try:
+        document["payload"] = record.payload.decode("utf-8")
+    except UnicodeDecodeError:
+        document["payload_base64"] = base64.b64encode(record.payload).decode("ascii")
+    return document

@@ -1,0 +1,149 @@
+"""`dlog write`: every line of a file or of stdin becomes a record.
+
+Always: what is counted as written is durable; lines are appended in order, in batches of what has arrived,
+so that a trickling pipe is written line by line and a file by the thousand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import BinaryIO
+
+import attrs
+import click
+import trio
+
+import dlog
+from dlog.cli.output import print_json, progress_bar, tell
+from dlog.cli.position import dlsn_text
+from dlog.cli.running import run
+from dlog.cli.target import json_option, uri_option
+
+CHUNK_BYTES = 1 << 20
+
+
+@attrs.define
+class Written:
+    """What has become durable so far."""
+
+    records: int = 0
+    size_bytes: int = 0
+    first: dlog.DLSN | None = None
+    last: dlog.DLSN | None = None
+
+
+@click.command("write")
+@click.argument("log")
+@click.argument("file", type=click.File("rb"), default="-")
+@uri_option
+@click.option("--create", is_flag=True, help="Create the log if it does not exist.")
+@click.option(
+    "--txid-from", type=click.IntRange(min=0), metavar="N", help="Give line i the transaction id N + i."
+)
+@click.option(
+    "--batch", type=click.IntRange(min=1), default=1000, show_default=True, help="Lines a batch, at most."
+)
+@json_option("what was written")
+def command(
+    log: str, file: BinaryIO, uri: str, create: bool, txid_from: int | None, batch: int, as_json: bool
+) -> None:
+    """Append every line of FILE (default: stdin) to LOG, without its line end.
+
+    The count that is printed at the end, or when the command is interrupted, is of lines that are durable.
+    """
+    written = Written()
+    try:
+        run(
+            partial(
+                _write,
+                uri,
+                log,
+                file,
+                written,
+                create=create,
+                txid_from=txid_from,
+                batch=batch,
+                quiet=as_json,
+            )
+        )
+    finally:
+        # Said on the way out of an interruption too: it tells the line to go on with.
+        _report(log, written, as_json=as_json)
+
+
+async def _write(
+    uri: str,
+    log: str,
+    file: BinaryIO,
+    written: Written,
+    *,
+    create: bool,
+    txid_from: int | None,
+    batch: int,
+    quiet: bool,
+) -> None:
+    async with dlog.open_namespace(uri) as namespace:
+        if create:
+            await namespace.create_log(log, exist_ok=True)
+        async with namespace.open_writer(log) as writer:
+            with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
+                read_bytes = 0
+                async for lines in _batches(file, batch):
+                    txids = None
+                    if txid_from is not None:
+                        first = txid_from + written.records
+                        txids = range(first, first + len(lines))
+                    positions = await writer.append_many(lines, txids=txids)
+                    written.first = written.first or positions[0]
+                    written.last = positions[-1]
+                    written.records += len(lines)
+                    written.size_bytes += sum(map(len, lines))
+                    read_bytes += sum(map(len, lines)) + len(lines)
+                    show(read_bytes)
+
+
+async def _batches(file: BinaryIO, lines_max: int) -> AsyncIterator[list[bytes]]:
+    """The lines as they arrive, at most ``lines_max`` at once, without their line ends."""
+    descriptor = file.fileno()
+    rest = b""
+    while chunk := await trio.to_thread.run_sync(_read_some, descriptor, abandon_on_cancel=True):
+        *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
+        for start in range(0, len(lines), lines_max):
+            yield lines[start : start + lines_max]
+    if rest:
+        yield [rest]  # a last line without an end is a line
+
+
+def _read_some(descriptor: int) -> bytes:
+    import os
+
+    return os.read(descriptor, CHUNK_BYTES)
+
+
+def _size_of(file: BinaryIO) -> int | None:
+    import os
+    import stat
+
+    facts = os.fstat(file.fileno())
+    return facts.st_size if stat.S_ISREG(facts.st_mode) else None
+
+
+def _report(log: str, written: Written, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "log": log,
+                "records": written.records,
+                "bytes": written.size_bytes,
+                "first_dlsn": None if written.first is None else dlsn_text(written.first),
+                "last_dlsn": None if written.last is None else dlsn_text(written.last),
+            }
+        )
+    elif written.first is None or written.last is None:
+        if sys.exc_info()[0] is None:
+            tell(f"{log}: nothing to write")
+    else:
+        where = f"{dlsn_text(written.first)} to {dlsn_text(written.last)}"
+        tell(f"{log}: {written.records:,} records, {written.size_bytes:,} bytes, durable at {where}")

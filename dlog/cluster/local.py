@@ -1,0 +1,422 @@
+"""A ZooKeeper and N bookies as processes of this machine: start, look at, hurt and stop them.
+
+Inside: the order of starting and stopping, waiting until each one serves, the state file between two
+commands.
+Not inside: what the directory looks like (``layout``), processes as such (``process``), ZooKeeper's command
+line (``zookeeper_process``).
+Always: one program at a time starts or stops things in a directory; what a failed or cancelled start has
+started it stops again; only processes recorded here are signalled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from dlog.cluster import process, zookeeper_process
+from dlog.cluster.layout import (
+    LEDGERS_ROOT,
+    LOCALHOST,
+    ClusterPaths,
+    ClusterState,
+    Member,
+    bookie_config_text,
+    bookie_id,
+    decode_state,
+    encode_state,
+    new_state,
+)
+from dlog.cluster.ports import free_ports
+from dlog.cluster.probe import bookie_info
+from dlog.cluster.process import Figures, ProcessId
+from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
+from namespace.errors import NamespaceError, NoNodeError
+from namespace.store import MetadataStore
+from namespace.zookeeper import open_zookeeper_store
+
+START_TIMEOUT_S = 60.0
+STOP_GRACE_S = 20.0
+LOCK_TIMEOUT_S = 120.0
+POLL_S = 0.05
+PROBE_TIMEOUT_S = 2.0
+
+
+class ClusterError(Exception):
+    """A local cluster could not be started, stopped or found; the message says why and where its logs are."""
+
+
+@attrs.frozen
+class MemberStatus:
+    """How one process of a cluster fares."""
+
+    name: str
+    pid: int | None
+    port: int
+    running: bool
+    registered: bool | None  # None: nothing to register (ZooKeeper), or ZooKeeper does not answer
+    readonly: bool | None
+    answers: bool
+    data_bytes: int  # what its directory holds on disk
+    free_bytes: int | None  # what a bookie says its disks have left
+    log: str
+
+    @property
+    def is_well(self) -> bool:
+        """Running, registered for writing where it should be, and answering."""
+        return self.running and self.answers and self.registered is not False and not self.readonly
+
+
+class LocalCluster:
+    """The cluster of one directory. Constructing one starts nothing; see ``open_local_cluster`` for tests."""
+
+    def __init__(self, directory: Path, *, rng: random.Random | None = None) -> None:
+        self.paths = ClusterPaths(directory.absolute())
+        self._rng = rng or random.Random()
+
+    def __repr__(self) -> str:
+        return f"<LocalCluster in {self.paths.directory}>"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a cluster was ever started in the directory."""
+        return self.paths.state.exists()
+
+    @property
+    def state(self) -> ClusterState:
+        """What was recorded last.
+
+        Raises:
+            ClusterError: No cluster was ever started in this directory.
+            ClusterStateError: The state file does not parse.
+        """
+        try:
+            text = self.paths.state.read_text("utf-8")
+        except FileNotFoundError:
+            raise ClusterError(
+                f"no cluster in {self.paths.directory}; `dlog cluster start` makes one"
+            ) from None
+        return decode_state(text, self.paths.state)
+
+    @property
+    def uri(self) -> str:
+        """The namespace that commands and tests use."""
+        return self.state.uri
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        """ZooKeeper's connection string."""
+        return self.state.zookeeper_hosts
+
+    async def start(
+        self, *, bookie_count: int | None = None, timeout_s: float = START_TIMEOUT_S
+    ) -> ClusterState:
+        """Start what does not run; return once every bookie is registered and answers.
+
+        If cancelled or failing, what this call started is stopped again.
+
+        Args:
+            bookie_count: None: as many as there are, or 3. More than there are: the cluster grows.
+
+        Raises:
+            ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
+                asked for.
+        """
+        async with self._locked():
+            state = self._grown(bookie_count)
+            started: list[str] = []
+            try:
+                with trio.fail_after(timeout_s):
+                    await self._start_zookeeper(state, started)
+                    for bookie in state.bookies:
+                        self._start_bookie(self.state, bookie, started)
+                    await self._wait_serving([bookie.name for bookie in state.bookies])
+            except BaseException as error:
+                with trio.CancelScope(shield=True):
+                    await self._stop_members(started, grace_s=5)
+                if isinstance(error, trio.TooSlowError):
+                    raise ClusterError(
+                        f"the cluster did not serve within {timeout_s:g} s; see {self.paths.log('').parent}"
+                    ) from error
+                raise
+            return self.state
+
+    async def stop(self, *, grace_s: float = STOP_GRACE_S) -> list[str]:
+        """Stop every process that still runs, bookies first; return the names of those that had to be killed.
+
+        If cancelled, some may still run; stop again.
+        """
+        async with self._locked():
+            return await self._stop_members([member.name for member in self.state.members], grace_s=grace_s)
+
+    async def status(self) -> list[MemberStatus]:
+        """How each process fares, ZooKeeper first."""
+        state = self.state
+        registered = await _registered(state)
+        statuses: list[MemberStatus] = []
+        for member in state.members:
+            running = member.process is not None and process.is_alive(member.process)
+            if member is state.zookeeper:
+                statuses.append(self._told(member, running, None, None, registered is not None, None))
+                continue
+            info = await bookie_info(LOCALHOST, member.port, timeout_s=PROBE_TIMEOUT_S) if running else None
+            name = bookie_id(member)
+            writable = None if registered is None else name in registered[0]
+            readonly = None if registered is None else name in registered[1]
+            free = info.free_disk_bytes if info else None
+            statuses.append(self._told(member, running, writable, readonly, info is not None, free))
+        return statuses
+
+    def kill(self, index: int) -> None:
+        """SIGKILL the bookie with this index (0: bookie-1), as a crash would. It may be started again."""
+        self._kill(self.state.bookies[index])
+
+    def kill_zookeeper(self) -> None:
+        """SIGKILL ZooKeeper."""
+        self._kill(self.state.zookeeper)
+
+    async def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start a bookie that was killed or stopped, over what it left; return once it serves.
+
+        Raises:
+            ClusterError: It ended, or did not serve in time.
+        """
+        member = self.state.bookies[index]
+        assert member.process is None or not process.is_alive(member.process), f"{member.name} still runs"
+        self._start_bookie(self.state, member, [])
+        with trio.move_on_after(timeout_s):
+            await self._wait_serving([member.name])
+            return
+        raise ClusterError(
+            f"{member.name} did not serve within {timeout_s:g} s; see {self.paths.log(member.name)}"
+        )
+
+    async def terminate(self, index: int, *, grace_s: float = STOP_GRACE_S) -> bool:
+        """Stop one bookie by SIGTERM; False if it had to be killed."""
+        member = self.state.bookies[index]
+        return member.process is None or await process.stop(member.process, grace_s=grace_s)
+
+    def figures(self) -> list[Figures | None]:
+        """What each bookie has used so far; None for one that does not run."""
+        return [
+            None if bookie.process is None else process.figures(bookie.process)
+            for bookie in self.state.bookies
+        ]
+
+    def _grown(self, bookie_count: int | None) -> ClusterState:
+        """The state to start from, recorded: the old one, perhaps with more bookies."""
+        if not self.exists:
+            count = 3 if bookie_count is None else bookie_count
+            state = new_state(count, free_ports(count + 1, self._rng, host=LOCALHOST))
+        else:
+            state = self.state
+            missing = 0 if bookie_count is None else bookie_count - len(state.bookies)
+            if missing < 0:
+                raise ClusterError(
+                    f"the cluster in {self.paths.directory} has {len(state.bookies)} bookies, which hold "
+                    f"data; it cannot shrink to {bookie_count}: start another one in another directory"
+                )
+            ports = free_ports(missing, self._rng, host=LOCALHOST)
+            first = len(state.bookies) + 1
+            more = [Member(f"bookie-{first + index}", port) for index, port in enumerate(ports)]
+            state = attrs.evolve(state, bookies=(*state.bookies, *more))
+        self._record(state)
+        return state
+
+    async def _start_zookeeper(self, state: ClusterState, started: list[str]) -> None:
+        member = state.zookeeper
+        home = self.paths.home(member.name)
+        if member.process is None or not process.is_alive(member.process):
+            home.mkdir(parents=True, exist_ok=True)
+            command = zookeeper_process.prepare(home, member.port)
+            self._spawn(member, command, started)
+        while not await zookeeper_process.is_serving(member.port, home):
+            self._check_running([member.name])
+            await trio.sleep(POLL_S)
+
+    def _start_bookie(self, state: ClusterState, member: Member, started: list[str]) -> None:
+        if member.process is not None and process.is_alive(member.process):
+            return
+        home = self.paths.home(member.name)
+        for directory in (home / "journal", home / "ledgers"):
+            directory.mkdir(parents=True, exist_ok=True)
+        config = self.paths.bookie_config(member.name)
+        if not config.exists():  # an operator may have edited it
+            config.write_text(bookie_config_text(self.paths, state, member), "utf-8")
+        self._spawn(
+            member, [sys.executable, "-m", "dlog.cli.main", "bookie", "--config", str(config)], started
+        )
+
+    def _spawn(self, member: Member, command: Sequence[str], started: list[str]) -> None:
+        # Listed first: should recording fail, the clean-up must know of it.
+        started.append(member.name)
+        identity = process.start_detached(command, self.paths.log(member.name))
+        try:
+            self._record(self.state.with_process(member.name, identity))
+        except BaseException:
+            process.send_signal(identity, signal.SIGKILL)
+            raise
+
+    async def _wait_serving(self, names: Sequence[str]) -> None:
+        waiting = [bookie for bookie in self.state.bookies if bookie.name in names]
+        async with open_zookeeper_store(self.zookeeper_hosts) as store:
+            while waiting:
+                self._check_running([bookie.name for bookie in waiting])
+                writable, readonly = await _listed(store)
+                waiting = [
+                    bookie
+                    for bookie in waiting
+                    if bookie_id(bookie) not in writable | readonly
+                    or await bookie_info(LOCALHOST, bookie.port, timeout_s=PROBE_TIMEOUT_S) is None
+                ]
+                if waiting:
+                    await trio.sleep(POLL_S)
+
+    def _check_running(self, names: Sequence[str]) -> None:
+        for member in self.state.members:
+            if member.name in names and (member.process is None or not process.is_alive(member.process)):
+                log = self.paths.log(member.name)
+                raise ClusterError(
+                    f"{member.name} ended right after its start: {_last_line(log)} (see {log})"
+                )
+
+    async def _stop_members(self, names: Sequence[str], *, grace_s: float) -> list[str]:
+        killed: list[str] = []
+
+        async def stop(member: Member, identity: ProcessId) -> None:
+            if not await process.stop(identity, grace_s=grace_s):
+                killed.append(member.name)
+
+        state = self.state
+        # Bookies first, all at once: they withdraw their nodes, for which they need ZooKeeper.
+        for members in (state.bookies, (state.zookeeper,)):
+            async with trio.open_nursery() as nursery:
+                for member in members:
+                    if member.name in names and member.process is not None:
+                        nursery.start_soon(stop, member, member.process)
+            for member in members:
+                if member.name in names:
+                    state = state.with_process(member.name, None)
+            self._record(state)
+        return killed
+
+    def _kill(self, member: Member) -> None:
+        assert member.process is not None, f"{member.name} was never started"
+        process.send_signal(member.process, signal.SIGKILL)
+        process.wait_killed(member.process)
+
+    def _told(
+        self,
+        member: Member,
+        running: bool,
+        registered: bool | None,
+        readonly: bool | None,
+        answers: bool,
+        free_bytes: int | None,
+    ) -> MemberStatus:
+        return MemberStatus(
+            name=member.name,
+            pid=member.process.pid if member.process is not None and running else None,
+            port=member.port,
+            running=running,
+            registered=registered or readonly if registered is not None else None,
+            readonly=readonly,
+            answers=answers,
+            data_bytes=_disk_bytes(self.paths.home(member.name)),
+            free_bytes=free_bytes,
+            log=str(self.paths.log(member.name)),
+        )
+
+    def _record(self, state: ClusterState) -> None:
+        self.paths.directory.mkdir(parents=True, exist_ok=True)
+        partial = self.paths.state.with_suffix(".new")
+        partial.write_text(encode_state(state), "utf-8")
+        partial.replace(self.paths.state)
+
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[None]:
+        self.paths.directory.mkdir(parents=True, exist_ok=True)
+        with self.paths.lock.open("ab") as file:
+            deadline = trio.current_time() + LOCK_TIMEOUT_S
+            while not _try_lock(file.fileno()):
+                if trio.current_time() > deadline:
+                    raise ClusterError(
+                        f"for {LOCK_TIMEOUT_S:g} s another program has been starting or stopping the cluster "
+                        f"in {self.paths.directory}; wait for it, or end it"
+                    )
+                await trio.sleep(POLL_S)
+            yield  # closing the file lets go of the lock
+
+
+@contextlib.asynccontextmanager
+async def open_local_cluster(directory: Path, *, bookie_count: int = 3) -> AsyncIterator[LocalCluster]:
+    """A running cluster; leaving the block stops its processes. Its files stay.
+
+    Raises:
+        ClusterError: It could not be started.
+    """
+    cluster = LocalCluster(directory)
+    await cluster.start(bookie_count=bookie_count)
+    try:
+        yield cluster
+    finally:
+        with trio.CancelScope(shield=True):
+            await cluster.stop(grace_s=10)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def _registered(state: ClusterState) -> tuple[set[str], set[str]] | None:
+    """Ids of writable and of read-only bookies, or None if ZooKeeper does not answer."""
+    if state.zookeeper.process is None or not process.is_alive(state.zookeeper.process):
+        return None
+    with trio.move_on_after(PROBE_TIMEOUT_S * 2):
+        try:
+            async with open_zookeeper_store(
+                state.zookeeper_hosts, connect_timeout_s=PROBE_TIMEOUT_S
+            ) as store:
+                return await _listed(store)
+        except NamespaceError:
+            return None
+    return None
+
+
+async def _listed(store: MetadataStore) -> tuple[set[str], set[str]]:
+    found = []
+    for node in (AVAILABLE, READONLY):
+        try:
+            found.append(set((await store.children(f"{LEDGERS_ROOT}/{node}")).names))
+        except NoNodeError:
+            found.append(set[str]())
+    return found[0] - {READONLY_NAME}, found[1]
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text("utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else "it said nothing"
+
+
+def _disk_bytes(directory: Path) -> int:
+    total = 0
+    for root, _, files in os.walk(directory):
+        for name in files:
+            with contextlib.suppress(OSError):  # removed while we looked
+                total += os.stat(os.path.join(root, name)).st_blocks * 512
+    return total
