@@ -120,7 +120,7 @@ def decode_binding(data: bytes) -> Binding:
         if field is None:
             continue
         value: Any = field.get(tag) if isinstance(field, dict) else None
-        if type(value) is not _TYPES[tag] or (tag == "i64" and not -(2**63) <= value < 2**63):
+        if type(value) is not _TYPES[tag] or (isinstance(value, int) and not -(2**63) <= value < 2**63):
             raise _refusal(data, f"field {field_id} ({attribute}) is not of type {tag}")
         values[attribute] = bool(value) if tag == "tf" else value
     for required in ("bk_hosts", "ledgers_root"):

@@ -1,0 +1,279 @@
+"""The metadata store in a file of this machine: persistent, embedded, shared by several processes.
+
+Inside: the session's trio side, its calls one after another in a worker thread, and a thread that looks
+for what other processes changed while somebody watches.
+Not inside: what the database holds (``sqlite_tree``), who lives (``sqlite_session``).
+Always: the loop never waits for the disk. A call once begun is not cancelled in the middle: a cancelled
+write has either not begun or is durable. It lasts at most the busy timeout of 10 s.
+
+A network file system will not do: SQLite's WAL and ``flock`` need one machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from namespace.errors import (
+    ConnectionLostError,
+    NamespaceError,
+    SessionExpiredError,
+    StoreError,
+    StoreUnreachableError,
+)
+from namespace.session import Session, Watched, WatchKind
+from namespace.sqlite_tree import SqliteTree
+from namespace.store import (
+    ANY_VERSION,
+    Children,
+    MetadataStore,
+    Node,
+    Operation,
+    SessionState,
+    Stat,
+    check_new_path,
+    check_operations,
+    check_path,
+    check_size,
+)
+
+POLL_S = 0.05  # how soon, about, other processes' writes are noticed by watches
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+# The stores of this process: a write through one makes the others look at once.
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_stores_guard = threading.Lock()
+
+
+class SqliteStore(MetadataStore):
+    """One session with the database; made by ``open_sqlite_store``."""
+
+    def __init__(self, tree: SqliteTree) -> None:
+        self._tree = tree
+        self._session = Session()
+        # One call at a time, and what it means for watches is done before the next begins.
+        self._turn = trio.Lock()
+        self._threads = trio.CapacityLimiter(1)
+        self._token = trio.lowlevel.current_trio_token()
+        # Held around each use of the tree, which the poller's thread shares.
+        self._tree_guard = threading.Lock()
+        self._seen_guard = threading.Lock()
+        self._seen: dict[Watched, int] = {}  # change numbers as of the reads that left the watches
+        self._look = False  # a watch has been left since the poller looked last
+        self._armed = threading.Event()
+        self._nudged = threading.Event()
+        self._closing = False
+        self._poller = threading.Thread(target=self._poll, name=f"watch {tree.path}", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._tree.path} session {self.session_id} {self.state.value}>"
+
+    @property
+    def session_id(self) -> int:
+        return self._tree.session_id
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    async def wait_state_change(self, seen: SessionState) -> SessionState:
+        return await self._session.wait_state_change(seen)
+
+    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
+        check_path(path)
+        async with self._turn:
+            node, change = await self._call(path, lambda: self._tree.get(path))
+            self._leave(WatchKind.DATA, path, watch, change)
+        return node
+
+    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+        check_path(path)
+        async with self._turn:
+            stat, change = await self._call(path, lambda: self._tree.exists(path))
+            self._leave(WatchKind.DATA, path, watch, change)
+        return stat
+
+    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
+        check_path(path)
+        async with self._turn:
+            children, change = await self._call(path, lambda: self._tree.children(path))
+            self._leave(WatchKind.CHILDREN, path, watch, change)
+        return children
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        check_size(check_new_path(path), len(value))
+        async with self._turn:
+            created, touched = await self._call(
+                path,
+                lambda: self._tree.create(
+                    path, bytes(value), ephemeral=ephemeral, sequential=sequential, parents=parents
+                ),
+            )
+            self._wrote(touched)
+        return created
+
+    async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
+        check_size(check_path(path), len(value))
+        async with self._turn:
+            stat, touched = await self._call(path, lambda: self._tree.put(path, bytes(value), expected))
+            self._wrote(touched)
+        return stat
+
+    async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
+        check_new_path(path)
+        async with self._turn:
+            self._wrote(await self._call(path, lambda: self._tree.delete(path, expected)))
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        check_operations(operations)
+        path = operations[0].path if operations else "/"
+        async with self._turn:
+            self._wrote(await self._call(path, lambda: self._tree.commit(operations)))
+
+    async def sync(self, path: str) -> None:
+        check_path(path)
+        async with self._turn:
+            await self._call(path, self._tree.sync)
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                with _stores_guard:
+                    _stores.discard(self)
+                self._closing = True
+                self._armed.set()
+                self._nudged.set()
+                await trio.to_thread.run_sync(self._close, limiter=self._threads)
+        self._session.change_state(SessionState.CLOSED)
+
+    async def _call(self, path: str, work: Callable[[], T]) -> T:
+        self._session.check(path)
+
+        def guarded() -> T:
+            with self._tree_guard:
+                return work()
+
+        try:
+            return await trio.to_thread.run_sync(guarded, limiter=self._threads)
+        except SessionExpiredError as exc:
+            self._session.change_state(SessionState.EXPIRED)
+            raise SessionExpiredError(path, str(exc)) from exc
+        except sqlite3.OperationalError as exc:
+            raise ConnectionLostError(path, f"{self._tree.path}: {exc}; a write may be applied") from exc
+        except (sqlite3.Error, OSError) as exc:
+            raise StoreError(path, f"{self._tree.path}: {exc}") from exc
+
+    def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None, change: int) -> None:
+        if watch is None:
+            return
+        watched = (kind, path)
+        if self._seen.get(watched, change) != change:
+            self._session.fire(kind, path)  # an older watch, which the poller was about to fire
+        self._session.watch(kind, path, watch)
+        with self._seen_guard:
+            self._seen[watched] = change
+            self._look = True
+            if len(self._seen) > 100:
+                alive = set(self._session.watched())
+                self._seen = {key: number for key, number in self._seen.items() if key in alive}
+        self._armed.set()
+
+    def _fire(self, touched: Sequence[Watched]) -> None:
+        for kind, path in touched:
+            if (kind, path) in self._seen:
+                with self._seen_guard:
+                    del self._seen[kind, path]
+                self._session.fire(kind, path)
+
+    def _wrote(self, touched: Sequence[Watched]) -> None:
+        self._fire(touched)
+        with _stores_guard:
+            for store in _stores:
+                if store is not self and store._tree.path == self._tree.path:
+                    store._nudged.set()
+
+    def _others_changed(self, changed: dict[Watched, int]) -> None:
+        # A watch left since the poller looked has seen the change already, and waits for the next.
+        self._fire([key for key, number in changed.items() if self._seen.get(key, number) != number])
+
+    def _poll(self) -> None:
+        """In a thread: look for changes by others, as long as somebody watches anything."""
+        while True:
+            self._armed.wait()
+            self._nudged.wait(POLL_S)
+            self._nudged.clear()
+            if self._closing:
+                return
+            with self._seen_guard:
+                seen, look, self._look = dict(self._seen), self._look, False
+                if not seen:
+                    self._armed.clear()
+                    continue
+            try:
+                with self._tree_guard:
+                    if self._tree.closed:
+                        return
+                    changed = self._tree.changed(seen, look=look)
+                if changed:
+                    self._token.run_sync_soon(self._others_changed, changed)
+            except SessionExpiredError:
+                self._token.run_sync_soon(self._session.change_state, SessionState.EXPIRED)
+                return
+            except trio.RunFinishedError:
+                return
+            except (sqlite3.Error, OSError) as exc:
+                log.warning("%s: watches not checked, trying again: %s", self._tree.path, exc)
+                with self._seen_guard:
+                    self._look = True
+
+    def _close(self) -> None:
+        if self._poller.ident is not None:
+            self._poller.join()
+        with self._tree_guard:
+            try:
+                self._tree.close()
+            except (sqlite3.Error, OSError) as exc:
+                # The lock is gone, so the next process that looks finds the session dead.
+                log.warning("%s: session %d not closed in order: %s", self._tree.path, self.session_id, exc)
+
+
+@asynccontextmanager
+async def open_sqlite_store(path: Path) -> AsyncIterator[SqliteStore]:
+    """Open the database, creating it if missing; leaving the block ends the session.
+
+    Raises:
+        StoreUnreachableError: The file cannot be opened or created.
+        FormatError: The file is something else than a metadata store.
+    """
+    try:
+        tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute()))
+    except NamespaceError:
+        raise
+    except (sqlite3.Error, OSError) as exc:
+        raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from exc
+    store = SqliteStore(tree)
+    store._poller.start()
+    with _stores_guard:
+        _stores.add(store)
+    try:
+        yield store
+    finally:
+        await store.aclose()
