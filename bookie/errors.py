@@ -46,7 +46,27 @@ class StorageFailedError(BookieServerError):
     """A write or a sync failed: nothing more may be acknowledged, and the bookie must stop."""
 
 
+class FormatError(BookieServerError):
+    """Bytes of a file that are not what the format allows. Whoever reads the file says which and where."""
+
+
 # Starting, and staying up
+
+
+class StartError(BookieServerError):
+    """The stored data cannot be served as they are. Nothing was changed; the message says what to do."""
+
+
+class JournalMissingError(StartError):
+    """A journal file that must still be replayed is not there."""
+
+
+class JournalCorruptError(StartError):
+    """A journal file is damaged before its torn tail: acknowledged entries may be affected."""
+
+
+class IndexMissingError(StartError):
+    """Entry logs exist, but the index that tells where each entry lies does not."""
 
 
 class ConfigError(BookieServerError):

@@ -1,0 +1,283 @@
+"""The journal on disk: names, header, records, padding, our batch trailer, and ``lastMark``.
+
+A file is ``<id in hex>.txn``. All integers are big-endian and signed.
+
+offset  size  header (512 bytes)
+     0     4  BKLG
+     4     4  version           written: 6; read: 5 and 6 (1 to 4 have no padded header)
+     8   504  zero
+
+then records, back to back:
+
+     0     4  length            0: end of file; PADDING: a padding record, whose length follows
+     4     *  entry bytes, or a special record, told by a negative entry id at offset 8 of it:
+
+     0     8  ledger id
+     8     8  -0x1000 ledger key, -0x2000 fence, -0x8000 explicit LAC; other negative ids are skipped
+    16     4  length            key and explicit LAC only
+    20     *  master key, or the LAC packet
+
+Each group ends with a padding record up to the next multiple of 4096: ``-0x100``, length, body. Apache's
+reader skips the body, so that we keep our batch trailer there:
+
+     0     4  DLJT
+     4     2  version           1
+     6     2  zero
+     8     8  journal id        of this file: what a recycled file still holds carries another
+    16     8  batch start       file offset of the batch's first record
+    24     8  durable below     file offset below which all was synced when this batch was written
+    32     4  record count
+    36     4  CRC32C            of the batch from its start through the padding's two lengths, then of
+                                bytes 0 to 35 of this trailer
+    40     *  zero
+
+and the padding record that fills the header's block has the file trailer:
+
+     0     4  DLJF
+     4     2  version           1
+     6     2  zero
+     8     8  journal id
+    16     8  previous id       0: there was none
+    24     8  previous end      that file was synced up to here before this one was made
+    32     4  CRC32C            of bytes 0 to 31
+
+Crash rules. A batch whose trailer does not hold is a torn tail, unless a later batch of the same file
+says that it had been durable (``durable below``), or the next file says that this one reached further
+(``previous end``): then it is damage, and damage is never skipped silently. Behind each group lies a
+block of zeros, so that a reader without trailers stops there as well.
+
+``lastMark`` is ``journal id``, ``offset``, 8 bytes each: all below it is in ledger storage.
+
+Source: Journal.java, JournalChannel.java, LogMark.java; trailers are ours.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from struct import Struct
+
+import attrs
+from crc32c import crc32c
+
+from bookie.errors import FormatError
+
+FILE_HEADER_BYTES = 512
+FIRST_BATCH_OFFSET = 4096  # of files written here; Apache's begin at FILE_HEADER_BYTES
+ALIGNMENT_BYTES = 4096
+RECORD_BYTES_MAX = 5_242_880  # the longest frame: nothing longer can have been added
+
+_HEADER = Struct(">4si")
+_MAGIC = b"BKLG"
+VERSION_WRITTEN = 6
+VERSIONS_READ = (5, 6)
+
+LENGTH = Struct(">i")
+PADDING = -0x100
+PADDING_HEADER = Struct(">ii")
+RECORD_IDS = Struct(">qq")
+RECORD_HEADER = Struct(">qqq")  # ledger id, entry id, LAC of an entry
+_SPECIAL = Struct(">qqi")
+SPECIAL_KEY = -0x1000
+SPECIAL_FENCE = -0x2000
+SPECIAL_EXPLICIT_LAC = -0x8000
+
+_TRAILER_BODY = Struct(">4sHHqqqI")
+_TRAILER_MAGIC = b"DLJT"
+TRAILER_BYTES = 40
+assert _TRAILER_BODY.size + 4 == TRAILER_BYTES
+_FILE_TRAILER_BODY = Struct(">4sHHqqq")
+_FILE_TRAILER_MAGIC = b"DLJF"
+FILE_TRAILER_BYTES = 36
+_CRC = Struct(">I")
+_FORMAT_VERSION = 1
+
+_NAME = re.compile(r"([0-9a-f]{1,16})\.txn")
+_MARK = Struct(">qq")
+
+
+# --- names and the mark ---------------------------------------------------------------------------
+
+
+def journal_name(journal_id: int) -> str:
+    return f"{journal_id:x}.txn"
+
+
+def journal_id_of(name: str) -> int | None:
+    """The id in a file's name; None if it is no journal file."""
+    match = _NAME.fullmatch(name)
+    return int(match[1], 16) if match else None
+
+
+@attrs.frozen(order=True)
+class JournalMark:
+    """A position in the journal: everything before it, in this file and those before, is meant."""
+
+    journal_id: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.journal_id:x}.txn:{self.offset}"
+
+
+NO_MARK = JournalMark(0, 0)  # replay every file present
+
+
+def encode_mark(mark: JournalMark) -> bytes:
+    return _MARK.pack(mark.journal_id, mark.offset)
+
+
+def decode_mark(data: bytes) -> JournalMark:
+    """The mark; ``FormatError`` unless it is 16 bytes of two numbers that are not negative."""
+    if len(data) != _MARK.size:
+        raise FormatError(f"lastMark has {len(data)} bytes, not {_MARK.size}")
+    journal_id, offset = _MARK.unpack(data)
+    if journal_id < 0 or offset < 0:
+        raise FormatError(f"lastMark names file {journal_id}, offset {offset}")
+    return JournalMark(journal_id, offset)
+
+
+# --- header ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Predecessor:
+    """How far the file before this one reached when this one was made; id 0: there was none."""
+
+    journal_id: int
+    end: int
+
+
+def encode_first_block(journal_id: int, previous: Predecessor) -> bytes:
+    """What a file begins with: header and the padding record with the file trailer, 4096 bytes."""
+    header = _HEADER.pack(_MAGIC, VERSION_WRITTEN).ljust(FILE_HEADER_BYTES, b"\0")
+    body_bytes = FIRST_BATCH_OFFSET - FILE_HEADER_BYTES - PADDING_HEADER.size
+    body = _FILE_TRAILER_BODY.pack(
+        _FILE_TRAILER_MAGIC, _FORMAT_VERSION, 0, journal_id, previous.journal_id, previous.end
+    )
+    body += _CRC.pack(crc32c(body))
+    return header + PADDING_HEADER.pack(PADDING, body_bytes) + body.ljust(body_bytes, b"\0")
+
+
+def has_header(start_of_file: bytes) -> bool:
+    """Whether a file begins with a header this program reads.
+
+    An empty or zeroed file has none: it was made just before a crash and holds nothing.
+    ``FormatError`` for versions before 5, which have other headers and no padding.
+    """
+    if len(start_of_file) < FILE_HEADER_BYTES or not any(start_of_file[: _HEADER.size]):
+        return False
+    magic, version = _HEADER.unpack_from(start_of_file)
+    if magic != _MAGIC:
+        raise FormatError(f"the file begins with {magic!r}, not {_MAGIC!r}")
+    if version not in VERSIONS_READ:
+        raise FormatError(
+            f"journal format version {version}; only {VERSIONS_READ} can be read. Let the bookie that"
+            " wrote it stop cleanly, so that nothing is left to replay"
+        )
+    return True
+
+
+def decode_file_trailer(start_of_file: bytes, journal_id: int) -> Predecessor | None:
+    """The predecessor noted in the first block; None if the block is Apache's or another file's."""
+    offset = FILE_HEADER_BYTES + PADDING_HEADER.size
+    if len(start_of_file) < FIRST_BATCH_OFFSET:
+        return None
+    body = start_of_file[offset : offset + _FILE_TRAILER_BODY.size]
+    magic, version, _, stored_id, previous_id, previous_end = _FILE_TRAILER_BODY.unpack(body)
+    if magic != _FILE_TRAILER_MAGIC or version != _FORMAT_VERSION or stored_id != journal_id:
+        return None
+    (crc,) = _CRC.unpack_from(start_of_file, offset + _FILE_TRAILER_BODY.size)
+    return Predecessor(previous_id, previous_end) if crc == crc32c(body) else None
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+class RecordKind(enum.Enum):
+    """What a journal record says."""
+
+    ENTRY = "entry"
+    KEY = "ledger key"
+    FENCE = "fence"
+    EXPLICIT_LAC = "explicit LAC"
+    UNKNOWN = "unknown"
+
+
+def key_record(ledger_id: int, master_key: bytes) -> bytes:
+    return _SPECIAL.pack(ledger_id, SPECIAL_KEY, len(master_key)) + master_key
+
+
+def fence_record(ledger_id: int) -> bytes:
+    return RECORD_IDS.pack(ledger_id, SPECIAL_FENCE)
+
+
+def explicit_lac_record(ledger_id: int, body: bytes) -> bytes:
+    return _SPECIAL.pack(ledger_id, SPECIAL_EXPLICIT_LAC, len(body)) + body
+
+
+def decode_special(record: bytes) -> tuple[RecordKind, bytes]:
+    """Kind and content of a record with a negative entry id. ``FormatError`` if its inner length lies."""
+    _, special = RECORD_IDS.unpack_from(record)
+    if special == SPECIAL_FENCE:
+        return RecordKind.FENCE, b""
+    kind = {SPECIAL_KEY: RecordKind.KEY, SPECIAL_EXPLICIT_LAC: RecordKind.EXPLICIT_LAC}.get(special)
+    if kind is None:
+        return RecordKind.UNKNOWN, b""
+    if len(record) < _SPECIAL.size:
+        raise FormatError(f"{kind.value} record of {len(record)} bytes")
+    _, _, length = _SPECIAL.unpack_from(record)
+    if length < 0 or length != len(record) - _SPECIAL.size:
+        raise FormatError(f"{kind.value} record says {length} bytes and has {len(record) - _SPECIAL.size}")
+    return kind, record[_SPECIAL.size :]
+
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def batch_bytes(records_bytes: int) -> int:
+    """Size of a batch on disk whose records, with their lengths, take ``records_bytes``."""
+    least = records_bytes + PADDING_HEADER.size + TRAILER_BYTES
+    return -(-least // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def encode_batch_end(
+    journal_id: int, start: int, durable_below: int, record_count: int, records_bytes: int, records_crc: int
+) -> bytes:
+    """Padding header and trailer that close a batch; zeros follow up to ``batch_bytes``."""
+    padding = PADDING_HEADER.pack(PADDING, batch_bytes(records_bytes) - records_bytes - PADDING_HEADER.size)
+    trailer = _TRAILER_BODY.pack(
+        _TRAILER_MAGIC, _FORMAT_VERSION, 0, journal_id, start, durable_below, record_count
+    )
+    return padding + trailer + _CRC.pack(crc32c(trailer, crc32c(padding, records_crc)))
+
+
+@attrs.frozen
+class Trailer:
+    """What a batch says of itself, checked against nothing yet."""
+
+    journal_id: int
+    start: int
+    durable_below: int
+    record_count: int
+    crc: int
+
+
+def trailer_mark(journal_id: int) -> bytes:
+    """The bytes every trailer of this file begins with."""
+    return _TRAILER_BODY.pack(_TRAILER_MAGIC, _FORMAT_VERSION, 0, journal_id, 0, 0, 0)[:16]
+
+
+def decode_trailer(padding_body: bytes) -> Trailer | None:
+    """The trailer at the start of a padding body; None if there is none (Apache's padding)."""
+    if len(padding_body) < TRAILER_BYTES or padding_body[:4] != _TRAILER_MAGIC:
+        return None
+    _, version, _, journal_id, start, durable_below, count = _TRAILER_BODY.unpack_from(padding_body)
+    if version != _FORMAT_VERSION:
+        return None
+    return Trailer(journal_id, start, durable_below, count, _CRC.unpack_from(padding_body, 36)[0])
+
+
+def trailer_holds(trailer: Trailer, batch: bytes | memoryview, padding_body: bytes) -> bool:
+    """Whether the CRC fits: ``batch`` is everything from its start through the padding's two lengths."""
+    return crc32c(padding_body[: _TRAILER_BODY.size], crc32c(batch)) == trailer.crc

@@ -1,0 +1,176 @@
+"""An ordered map of bytes on disk: what the index needs of a database, and RocksDB behind it.
+
+Inside: the interface (six methods) and its implementation with rocksdict.
+Not inside: what the keys mean (``index``, ``ledgers``).
+Always: one ``write`` is atomic and ordered after earlier ones; what was written before a ``sync`` that
+returned survives a power cut; without a sync a crash leaves a prefix of the writes.
+
+RocksDB, not LMDB or SQLite: deletes of a whole ledger cost one range tombstone, unsynced writes are
+safe in any order of crash, blocks carry checksums. Its ``write`` holds the interpreter lock, so that
+batches stay below ``BATCH_OPERATIONS_MAX`` and syncing is always a separate ``flush_wal``, which does
+not hold it.
+
+Source: reference on bookie storage 8.1 (A, F) and 8.2; EntryLocationIndex.java for the idea.
+"""
+
+from __future__ import annotations
+
+import abc
+import errno
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+)
+
+from bookie.errors import StartError
+
+BATCH_OPERATIONS_MAX = 2000  # about 0.3 ms of the interpreter lock
+_BLOCK_CACHE_BYTES = 8 << 20
+_MEMTABLE_BYTES = 4 << 20
+_WAL_BYTES_MAX = 16 << 20
+
+Operation = tuple[bytes, bytes | None]  # key and value; None deletes the key
+
+
+class KeyValues(abc.ABC):
+    """Bytes to bytes, in the order of the keys. Any thread may read; one thread at a time writes.
+
+    ``OSError`` when the disk or the stored data fail.
+    """
+
+    @abc.abstractmethod
+    def write(self, operations: Sequence[Operation]) -> None:
+        """Apply all of them or none. Not durable until ``sync``."""
+
+    @abc.abstractmethod
+    def delete_range(self, first: bytes, stop: bytes) -> None:
+        """Delete the keys of ``[first, stop)``. Not durable until ``sync``."""
+
+    @abc.abstractmethod
+    def get(self, key: bytes) -> bytes | None:
+        """The value of exactly this key."""
+
+    @abc.abstractmethod
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The greatest key not above this one, and its value."""
+
+    @abc.abstractmethod
+    def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The keys of ``[first, stop)`` in order, as they were when the scan began."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Return once everything written so far is on stable storage."""
+
+    @abc.abstractmethod
+    def close(self) -> None: ...
+
+
+class RocksKeyValues(KeyValues):
+    """A RocksDB database whose caches are small and bounded: the operating system caches as well."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create it. ``StartError`` when RocksDB refuses, with its reason."""
+        self._path = path
+        try:
+            self._db = Rdict(str(path), _options(), access_type=AccessType.read_write())
+        except Exception as exc:  # rocksdict raises bare Exception for everything
+            raise StartError(
+                f"the index {path} cannot be opened: {exc}. It can be derived from the entry logs: move"
+                " the directory away and start once with rebuild_index"
+            ) from exc
+
+    def write(self, operations: Sequence[Operation]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in operations:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch)
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
+    def delete_range(self, first: bytes, stop: bytes) -> None:
+        try:
+            self._db.delete_range(first, stop)
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as exc:
+            raise self._broken(exc) from exc
+        return value
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        try:
+            iterator = self._db.iter()
+            iterator.seek_for_prev(key)
+            if not iterator.valid():
+                iterator.status()  # raises if it stopped for an error: damage is not absence
+                return None
+            return iterator.key(), iterator.value()
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
+    def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            bounds = ReadOptions()
+            bounds.set_iterate_upper_bound(stop)
+            iterator = self._db.iter(bounds)
+            iterator.seek(first)
+            while iterator.valid():
+                yield iterator.key(), iterator.value()
+                iterator.next()
+            iterator.status()
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
+    def sync(self) -> None:
+        try:
+            self._db.flush_wal(True)
+        except Exception as exc:
+            raise self._broken(exc) from exc
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _broken(self, reason: Exception) -> OSError:
+        # rocksdict raises bare Exception whatever happened; to us all of it is a disk that fails.
+        return OSError(errno.EIO, f"index: {reason}", str(self._path))
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(_MEMTABLE_BYTES)
+    options.set_max_write_buffer_number(3)
+    options.set_max_total_wal_size(_WAL_BYTES_MAX)
+    options.set_target_file_size_base(16 << 20)
+    options.set_max_open_files(256)
+    options.set_max_background_jobs(2)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    # The write-ahead log may be torn at its very end only: a hole before that is damage.
+    options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    table.set_block_size(16 << 10)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_format_version(5)
+    options.set_block_based_table_factory(table)
+    return options
