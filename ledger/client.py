@@ -180,6 +180,7 @@ async def open_ledger_client(
     config = config or ClientConfig()
     rng = rng or random.Random()
     catalog = await open_catalog(store, root, layout)
+    error: Exception | None = None
     async with (
         open_membership(store, root) as membership,
         open_transport(dial, membership.resolve, config.transport) as transport,
@@ -188,5 +189,9 @@ async def open_ledger_client(
         client = LedgerClient(Cluster(transport, catalog, membership, rng, config), nursery, wall_ms)
         try:
             yield client
+        except Exception as exc:
+            error = exc  # raised below: a nursery would wrap it into a group
         finally:
             nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error

@@ -150,12 +150,17 @@ async def open_membership(store: MetadataStore, root: str) -> AsyncIterator[Memb
     """
     membership = Membership(store, root)
     watch = await membership._refresh()
+    error: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(membership._follow, watch)
         try:
             yield membership
+        except Exception as exc:
+            error = exc  # raised below: a nursery would wrap it into a group
         finally:
             nursery.cancel_scope.cancel()
+    if error is not None:
+        raise error
 
 
 def _parse_address(bookie: str) -> Address | None:

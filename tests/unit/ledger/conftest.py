@@ -1,0 +1,273 @@
+"""A cluster of dictionaries: bookies that speak the real protocol over streams in this process.
+
+They keep the rules of reference section 9 that clients rely on (fence, recovery adds, highest entry, denial
+against error), and can be killed, wiped, silenced and told to refuse. No disk, no journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.dial import Address
+from ledger.paths import available_path
+from ledger.pipe import PipeStream, stream_pair
+from ledger.wire import v2, v3
+from ledger.wire.codes import Code, Operation
+from ledger.wire.frame import FrameBuffer
+from ledger.wire.messages import (
+    LAST_ENTRY,
+    AddReply,
+    AddRequest,
+    BatchReadReply,
+    BatchReadRequest,
+    BookieInfoReply,
+    BookieInfoRequest,
+    IncomingRequest,
+    ReadLacReply,
+    ReadLacRequest,
+    ReadReply,
+    ReadRequest,
+    Reply,
+    WriteLacReply,
+    WriteLacRequest,
+)
+from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+
+
+class DictLedger:
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self.entries: dict[int, bytes] = {}
+        self.fenced = False
+        self.lac = -1
+        self.lac_body: bytes | None = None
+        self.moved = trio.Event()
+
+    def learn(self, lac: int) -> None:
+        if lac > self.lac:
+            self.lac = lac
+            self.wake()
+
+    def wake(self) -> None:
+        self.moved.set()
+        self.moved = trio.Event()
+
+
+class DictBookie:
+    """One bookie. ``refuse(request)`` may return a code to answer with instead."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ledgers: dict[int, DictLedger] = {}
+        self.refuse: Callable[[object], Code | None] = lambda request: None
+        self.knows_batch_read = True
+        self.is_silent = False
+        self.requests: list[object] = []
+
+    async def serve(self, stream: PipeStream) -> None:
+        frames = FrameBuffer()
+        lock = trio.Lock()
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async with trio.open_nursery() as nursery:
+                while chunk := await stream.receive_some():
+                    data, payloads = frames.feed(chunk)
+                    for start, end in payloads:
+                        codec = v2 if data[start] <= 7 else v3
+                        incoming = codec.decode_request(data, start, end)
+                        self.requests.append(incoming.request)
+                        if isinstance(incoming.request, BatchReadRequest) and not self.knows_batch_read:
+                            nursery.cancel_scope.cancel()
+                            break
+                        reply = None if self.is_silent else self._at_once(incoming)
+                        if reply is not None:
+                            await self._send(stream, lock, incoming, reply)
+                        elif not self.is_silent:
+                            nursery.start_soon(self._long_poll, stream, lock, incoming)
+                nursery.cancel_scope.cancel()
+        await stream.aclose()
+
+    async def _send(
+        self, stream: PipeStream, lock: trio.Lock, incoming: IncomingRequest, reply: Reply
+    ) -> None:
+        codec = v2 if incoming.version < 3 else v3
+        frame = codec.encode_reply(
+            reply,
+            version=incoming.version,
+            operation=incoming.operation,
+            transaction_id=incoming.transaction_id,
+        )
+        async with lock:
+            await stream.send_all(frame)
+
+    async def _long_poll(self, stream: PipeStream, lock: trio.Lock, incoming: IncomingRequest) -> None:
+        request = incoming.request
+        assert isinstance(request, ReadRequest)
+        assert request.previous_lac is not None
+        ledger = self.ledgers[request.ledger_id]
+        with trio.move_on_after((request.timeout_ms or 0) / 1000):
+            while ledger.lac <= request.previous_lac and not ledger.fenced:
+                await ledger.moved.wait()
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._send(stream, lock, incoming, self._read(request))
+
+    def _at_once(self, incoming: IncomingRequest) -> Reply | None:
+        request = incoming.request
+        code = self.refuse(request)
+        match request:
+            case AddRequest():
+                return AddReply(code or self._add(request), request.ledger_id, request.entry_id)
+            case ReadRequest():
+                if code is not None:
+                    return ReadReply(code, request.ledger_id, request.entry_id)
+                if request.previous_lac is not None and request.ledger_id in self.ledgers:
+                    return None
+                return self._read(request)
+            case BatchReadRequest():
+                return self._batch(request) if code is None else self._no_batch(request, code)
+            case WriteLacRequest():
+                ledger = self.ledgers.setdefault(request.ledger_id, DictLedger(request.master_key))
+                ledger.lac_body = request.body
+                ledger.learn(request.lac)
+                return WriteLacReply(code or Code.OK, request.ledger_id)
+            case ReadLacRequest():
+                return self._read_lac(request, code)
+            case BookieInfoRequest():
+                return BookieInfoReply(code or Code.OK, 1, 1)
+            case _:
+                raise AssertionError(request)
+
+    def _add(self, request: AddRequest) -> Code:
+        ledger = self.ledgers.setdefault(request.ledger_id, DictLedger(request.master_key))
+        if ledger.key != request.master_key:
+            return Code.UNAUTHORIZED
+        if ledger.fenced and not request.recovery:
+            return Code.FENCED
+        ledger.entries[request.entry_id] = request.body
+        ledger.learn(int.from_bytes(request.body[16:24], "big", signed=True))
+        return Code.OK
+
+    def _read(self, request: ReadRequest) -> ReadReply:
+        if request.fence:
+            assert request.master_key is not None
+            ledger = self.ledgers.setdefault(request.ledger_id, DictLedger(request.master_key))
+            if ledger.key != request.master_key:
+                return ReadReply(Code.UNAUTHORIZED, request.ledger_id, request.entry_id)
+            ledger.fenced = True
+            ledger.wake()
+        elif request.ledger_id not in self.ledgers:
+            return ReadReply(Code.NO_LEDGER, request.ledger_id, request.entry_id)
+        else:
+            ledger = self.ledgers[request.ledger_id]
+        entry_id = request.entry_id
+        if entry_id == LAST_ENTRY:
+            entry_id = max(ledger.entries, default=LAST_ENTRY)
+        body = ledger.entries.get(entry_id)
+        if body is None:
+            return ReadReply(Code.NO_ENTRY, request.ledger_id, request.entry_id)
+        return ReadReply(Code.OK, request.ledger_id, request.entry_id, body, max_lac=ledger.lac)
+
+    def _batch(self, request: BatchReadRequest) -> BatchReadReply:
+        if request.ledger_id not in self.ledgers:
+            return self._no_batch(request, Code.NO_LEDGER)
+        entries = self.ledgers[request.ledger_id].entries
+        bodies: list[bytes] = []
+        size, entry_id = 36, request.entry_id
+        while entry_id in entries and (request.count_max <= 0 or len(bodies) < request.count_max):
+            size += len(entries[entry_id]) + 4
+            if bodies and size > request.size_bytes_max:
+                break
+            bodies.append(entries[entry_id])
+            entry_id += 1
+        if not bodies:
+            return self._no_batch(request, Code.NO_ENTRY)
+        return BatchReadReply(
+            Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies)
+        )
+
+    def _no_batch(self, request: BatchReadRequest, code: Code) -> BatchReadReply:
+        return BatchReadReply(code, request.ledger_id, request.entry_id, request.request_id)
+
+    def _read_lac(self, request: ReadLacRequest, code: Code | None) -> ReadLacReply:
+        ledger = self.ledgers.get(request.ledger_id)
+        if code is not None or ledger is None or (not ledger.entries and ledger.lac_body is None):
+            return ReadLacReply(code or Code.NO_ENTRY, request.ledger_id)
+        last = ledger.entries[max(ledger.entries)] if ledger.entries else None
+        return ReadLacReply(Code.OK, request.ledger_id, ledger.lac_body, last)
+
+
+class DictCluster:
+    """Bookies by name, a metadata tree, and the network between."""
+
+    def __init__(self, tree: MemoryTree, registrar: MemoryStore, nursery: trio.Nursery) -> None:
+        self.tree = tree
+        self.bookies: dict[str, DictBookie] = {}
+        self._registrar, self._nursery = registrar, nursery
+        self._scopes: dict[str, set[trio.CancelScope]] = {}  # of each bookie that is up, its connections
+
+    async def start(self, name: str) -> DictBookie:
+        """Start a bookie: a new one, or one that was stopped, with what it had."""
+        bookie = self.bookies.setdefault(name, DictBookie(name))
+        self._scopes[name] = set()
+        await self._registrar.create(available_path("/ledgers", name), b"", ephemeral=True, parents=True)
+        return bookie
+
+    async def stop(self, name: str, *, registered: bool = False) -> None:
+        """Break a bookie's connections and refuse new ones; its node goes too, unless ``registered``."""
+        for scope in self._scopes.pop(name):
+            scope.cancel()
+        if not registered:
+            await self._registrar.delete(available_path("/ledgers", name))
+
+    def wipe(self, name: str) -> None:
+        """A new, empty bookie under the old name."""
+        self.bookies[name] = DictBookie(name)
+
+    def revive(self, name: str) -> None:
+        """Let a bookie that was stopped as ``registered`` answer again."""
+        self._scopes[name] = set()
+
+    async def dial(self, address: Address) -> PipeStream:
+        await trio.lowlevel.checkpoint()
+        name = str(address)
+        if name not in self._scopes:
+            raise OSError(f"{name} refuses connections")
+        ours, theirs = stream_pair()
+        self._nursery.start_soon(self._serve, name, theirs)
+        return ours
+
+    async def _serve(self, name: str, stream: PipeStream) -> None:
+        try:
+            with trio.CancelScope() as scope:
+                if name in self._scopes:
+                    self._scopes[name].add(scope)
+                    await self.bookies[name].serve(stream)
+        finally:
+            self._scopes.get(name, set()).discard(scope)
+            await trio.aclose_forcefully(stream)
+
+    @asynccontextmanager
+    async def client(self, config: ClientConfig | None = None) -> AsyncIterator[LedgerClient]:
+        async with (
+            open_memory_store(self.tree) as store,
+            open_ledger_client(store, self.dial, config or ClientConfig()) as client,
+        ):
+            yield client
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[DictCluster]:
+    """Three bookies, b1:1 to b3:1."""
+    tree = MemoryTree()
+    async with open_memory_store(tree) as registrar, trio.open_nursery() as nursery:
+        cluster = DictCluster(tree, registrar, nursery)
+        for number in (1, 2, 3):
+            await cluster.start(f"b{number}:1")
+        yield cluster
+        nursery.cancel_scope.cancel()

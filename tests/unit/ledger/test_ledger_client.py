@@ -1,0 +1,142 @@
+"""Ledgers from creation to deletion, over bookies that are dictionaries behind the real protocol."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from ledger.config import ClientConfig
+from ledger.digest import DigestType
+from ledger.errors import (
+    EntryBeyondLacError,
+    LedgerClosedError,
+    LedgerExistsError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    WrongPasswordError,
+)
+from ledger.metadata import LedgerState
+from ledger.transport import TransportConfig
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_what_is_appended_and_closed_is_read_back(cluster: Any, version: Any) -> None:
+    config = ClientConfig(transport=TransportConfig(add_version=version))
+    async with cluster.client(config) as client:
+        writer = await client.create(custom={"who": b"test"})
+        assert await writer.append(b"zero") == 0
+        assert await writer.append_many([b"one", b"", b"three"]) == range(1, 4)
+        assert (writer.lac, writer.last_pushed, writer.length_bytes) == (3, 3, 12)
+        await writer.close()
+        metadata = await client.metadata(writer.ledger_id)
+        assert (metadata.state, metadata.last_entry_id, metadata.length_bytes) == (LedgerState.CLOSED, 3, 12)
+        assert metadata.custom == {"who": b"test"}
+        reader = await client.open(writer.ledger_id)
+        assert reader.is_closed
+        entries = await reader.read(0, reader.last_confirmed)
+        assert [entry.payload for entry in entries] == [b"zero", b"one", b"", b"three"]
+        assert [entry.length_bytes for entry in entries] == [4, 7, 7, 12]
+        assert all(entry.lac < entry.entry_id for entry in entries)
+        assert (await reader.read_payloads(1, 3))[0] == b"one"
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+async def test_every_digest_type_works_with_striping(cluster: Any, digest_type: DigestType) -> None:
+    async with cluster.client() as client:
+        payloads = [b"%d" % number * number for number in range(200)]
+        async with await client.create(
+            ensemble_size=3, write_quorum=2, ack_quorum=2, digest_type=digest_type, password=b"secret"
+        ) as writer:
+            await writer.append_many(payloads)
+        held = [bookie.ledgers[writer.ledger_id].entries for bookie in cluster.bookies.values()]
+        assert [sum(entry_id in entries for entries in held) for entry_id in range(200)] == [2] * 200
+        with pytest.raises(WrongPasswordError):
+            await client.open(writer.ledger_id, password=b"guess")
+        async with await client.open(writer.ledger_id, password=b"secret") as reader:
+            read: list[bytes] = []
+            while len(read) < 200:
+                read += await reader.read_payloads(len(read), 199)
+            assert read == payloads
+
+
+async def test_entries_submitted_without_waiting_are_sent_all_the_same(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        told: list[tuple[int, object]] = []
+        writer.on_confirmed(lambda lac, error: told.append((lac, error)))
+        for _ in range(10):
+            writer.submit(b"x")
+        await trio.testing.wait_all_tasks_blocked()
+        assert writer.lac == 9
+        assert told[-1] == (9, None)
+        assert [lac for lac, _ in told] == sorted(lac for lac, _ in told)
+
+
+async def test_creating_needs_enough_bookies_and_a_free_id(cluster: Any) -> None:
+    async with cluster.client() as client:
+        with pytest.raises(NotEnoughBookiesError, match="4 bookies wanted, 3 writable"):
+            await client.create(ensemble_size=4, write_quorum=4, ack_quorum=2)
+        with pytest.raises(ValueError, match="write_quorum=3, ack_quorum=4"):
+            await client.create(ack_quorum=4)
+        writer = await client.create(ledger_id=7)
+        with pytest.raises(LedgerExistsError):
+            await client.create(ledger_id=7)
+        assert writer.ledger_id == 7
+        other = await client.create()
+        assert await client.ledger_ids() == sorted([7, other.ledger_id])
+
+
+async def test_a_closed_handle_takes_nothing_and_a_deleted_ledger_is_gone(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        await writer.append(b"only")
+        await writer.close()
+        await writer.close()
+        with pytest.raises(LedgerClosedError, match="closed at entry 0"):
+            writer.submit(b"late")
+        await client.delete(writer.ledger_id)
+        await client.delete(writer.ledger_id)
+        with pytest.raises(NoSuchLedgerError):
+            await client.open(writer.ledger_id)
+
+
+async def test_a_reader_without_recovery_sees_what_is_confirmed_and_follows(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        await writer.append_many([b"0", b"1", b"2"])
+        reader = await client.open(writer.ledger_id, recover=False)
+        assert reader.last_confirmed <= 1  # the bookies cannot know yet that entry 2 is confirmed
+        with pytest.raises(EntryBeyondLacError):
+            await reader.read(0, 2)
+        await writer.write_explicit_lac()
+        assert await reader.read_last_confirmed() == 2
+        assert [entry.payload for entry in await reader.read(0, 2)] == [b"0", b"1", b"2"]
+        async with trio.open_nursery() as nursery:
+
+            async def write_later() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                await writer.append(b"3")
+                await writer.append(b"4")
+
+            nursery.start_soon(write_later)
+            assert await reader.wait_last_confirmed_beyond(2, timeout_s=5) >= 3
+        assert not reader.is_closed
+
+
+async def test_a_waiting_reader_notices_that_the_ledger_was_closed(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        await writer.append_many([b"0", b"1"])
+        reader = await client.open(writer.ledger_id, recover=False)
+        async with trio.open_nursery() as nursery:
+
+            async def close_later() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                await writer.close()
+
+            nursery.start_soon(close_later)
+            assert await reader.wait_last_confirmed_beyond(1, timeout_s=60) == 1
+        assert reader.is_closed
+        assert "closed ledger" in repr(reader)

@@ -1,0 +1,207 @@
+"""The writer machine, called by hand."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ledger.writer import LedgerWriter
+
+B1, B2, B3, B4 = "b1", "b2", "b3", "b4"
+FRAME = struct.Struct(">qqq")
+
+
+def pack(entry_id: int, lac: int, length_bytes: int, payload: bytes) -> bytes:
+    return FRAME.pack(entry_id, lac, length_bytes) + payload
+
+
+def make(ensemble: tuple[str, ...] = (B1, B2, B3), write_quorum: int = 3, ack_quorum: int = 2) -> LedgerWriter:
+    return LedgerWriter(ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, pack=pack)
+
+
+def push(writer: LedgerWriter, count: int) -> None:
+    for _ in range(count):
+        writer.append(b"12345")
+    writer.take_outgoing()
+    writer.check()
+
+
+def test_the_lac_waits_for_the_oldest_entry() -> None:
+    writer = make()
+    push(writer, 2)
+    assert not writer.answered(B1, [1])
+    assert not writer.answered(B2, [1])  # durable, but entry 0 is not yet
+    assert not writer.answered(B1, [0])
+    assert writer.answered(B3, [0])
+    assert writer.lac == 1
+    writer.check()
+
+
+def test_all_bookies_get_the_very_same_frames() -> None:
+    writer = make()
+    writer.append(b"a")
+    writer.append(b"b")
+    runs = writer.take_outgoing()
+    assert [run.bookie for run in runs] == [B1, B2, B3]
+    assert all(run.frames is runs[0].frames and list(run.entry_ids) == [0, 1] for run in runs)
+    assert writer.take_outgoing() == []
+
+
+def test_with_striping_each_bookie_gets_its_share() -> None:
+    writer = make(write_quorum=2, ack_quorum=2)
+    for number in range(6):
+        writer.append(b"%d" % number)
+    shares = {run.bookie: (list(run.entry_ids), [frame[-1:] for frame in run.frames]) for run in writer.take_outgoing()}
+    assert shares == {
+        B1: ([0, 2, 3, 5], [b"0", b"2", b"3", b"5"]),
+        B2: ([0, 1, 3, 4], [b"0", b"1", b"3", b"4"]),
+        B3: ([1, 2, 4, 5], [b"1", b"2", b"4", b"5"]),
+    }
+    writer.answered(B3, [0])  # was never sent to it: counts for nothing
+    assert not writer.answered(B1, [0])
+    assert writer.answered(B2, [0])
+
+
+def test_one_bookie_answering_twice_is_no_quorum() -> None:
+    writer = make()
+    push(writer, 1)
+    assert not writer.answered(B1, [0, 0])
+    assert not writer.answered(B1, [0])
+    assert writer.lac == -1
+
+
+def test_the_lac_in_an_entry_is_what_was_confirmed_when_it_was_packed() -> None:
+    writer = make()
+    push(writer, 3)
+    writer.answered(B1, [0, 1])
+    writer.answered(B2, [0, 1])
+    writer.append(b"xyz")
+    frame = writer.take_outgoing()[0].frames[0]
+    assert FRAME.unpack_from(frame) == (3, 1, 18)
+    assert (writer.length_bytes, writer.lac_length_bytes) == (18, 10)
+
+
+def test_bytes_count_until_the_last_replica_has_answered_or_is_lost() -> None:
+    writer = make()
+    push(writer, 4)
+    size = writer.bytes_in_flight
+    writer.answered(B1, range(4))
+    writer.answered(B2, range(4))
+    assert (writer.lac, writer.bytes_in_flight) == (3, size)
+    writer.answered(B3, [0])
+    assert writer.bytes_in_flight == size * 3 // 4
+    writer.failed(B3, OSError(), lost=True)
+    assert writer.bytes_in_flight == 0
+    writer.check()
+
+
+def test_nothing_is_confirmed_while_an_ensemble_change_is_not() -> None:
+    writer = make()
+    push(writer, 2)
+    writer.failed(B3, OSError(), lost=True)
+    writer.begin_change()
+    assert not writer.answered(B1, [0, 1])
+    assert not writer.answered(B2, [0, 1])
+    assert writer.lac == -1
+    (run,) = writer.finish_change((B1, B2, B4))
+    assert (run.bookie, list(run.entry_ids)) == (B4, [0, 1])
+    assert writer.advance()
+    assert writer.lac == 1
+    writer.check()
+
+
+def test_after_a_change_even_entries_with_their_quorum_need_the_new_bookies() -> None:
+    writer = make(ack_quorum=3)
+    push(writer, 2)
+    writer.answered(B1, [0, 1])
+    writer.answered(B2, [1])
+    writer.failed(B1, OSError(), lost=False)
+    writer.begin_change()
+    (run,) = writer.finish_change((B4, B2, B3))
+    assert list(run.entry_ids) == [0, 1]
+    assert not writer.answered(B1, [0, 1])  # no longer of the ensemble
+    writer.answered(B2, [0])
+    writer.answered(B3, [0, 1])
+    assert writer.lac == -1
+    assert writer.answered(B4, [0, 1])
+    assert writer.lac == 1
+
+
+def test_bytes_sent_again_are_the_same() -> None:
+    writer = make()
+    writer.append(b"first")
+    sent = writer.take_outgoing()[0].frames
+    writer.failed(B2, OSError(), lost=True)
+    again = writer.revive(1)
+    assert again is not None
+    assert again.frames == sent
+    assert again.frames[0] is sent[0]
+
+
+def test_an_ack_counts_only_for_the_connection_it_was_sent_on() -> None:
+    writer = make(ack_quorum=3)
+    push(writer, 2)
+    writer.answered(B1, [0, 1])
+    writer.answered(B2, [0, 1])
+    writer.failed(B1, OSError(), lost=True)  # perhaps wiped: what it said counts no more
+    writer.answered(B3, [0, 1])
+    assert writer.lac == -1
+    run = writer.revive(0)
+    assert run is not None
+    assert list(run.entry_ids) == [0, 1]
+    writer.answered(B1, [0, 1])
+    assert writer.lac == -1  # held until the metadata has been looked at
+    assert writer.doubtful == [(0, 1)]
+    assert not writer.trust(0, 0)  # a look from before the last loss
+    assert writer.trust(0, 1)
+    assert writer.lac == 1
+    writer.check()
+
+
+def test_a_failing_bookie_gets_nothing_and_owes_nothing() -> None:
+    writer = make()
+    writer.failed(B3, OSError(), lost=True)
+    writer.append(b"x")
+    assert [run.bookie for run in writer.take_outgoing()] == [B1, B2]
+    writer.answered(B1, [0])
+    writer.answered(B2, [0])
+    assert (writer.lac, writer.bytes_in_flight) == (0, 0)
+    writer.append(b"y")
+    writer.take_outgoing()
+    run = writer.revive(2)
+    assert run is not None
+    assert list(run.entry_ids) == [1]  # entry 0 was confirmed without it
+    writer.check()
+
+
+def test_blocked_says_whether_the_oldest_entry_can_get_its_quorum() -> None:
+    writer = make()
+    assert not writer.blocked
+    push(writer, 1)
+    writer.failed(B1, OSError(), lost=True)
+    assert not writer.blocked
+    writer.answered(B2, [0])
+    writer.failed(B2, OSError(), lost=False)  # refused something else: its acknowledgement stands
+    assert not writer.blocked
+    writer.failed(B3, OSError(), lost=True)
+    assert writer.blocked
+
+
+def test_an_abandoned_change_lets_confirmations_through() -> None:
+    writer = make()
+    push(writer, 1)
+    writer.begin_change()
+    writer.answered(B1, [0])
+    writer.answered(B2, [0])
+    assert writer.lac == -1
+    assert writer.abandon_change()
+    assert writer.lac == 0
+
+
+def test_a_payload_that_cannot_be_packed_changes_nothing() -> None:
+    writer = make()
+    with pytest.raises(TypeError):
+        writer.append("text")  # type: ignore[arg-type]
+    assert (writer.last_pushed, writer.length_bytes, writer.bytes_in_flight) == (-1, 0, 0)
+    writer.check()
