@@ -12,7 +12,6 @@ A network file system will not do: SQLite's WAL and ``flock`` need one machine.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,14 +22,12 @@ from typing import TypeVar
 import trio
 
 from namespace.errors import (
-    ConnectionLostError,
     NamespaceError,
     SessionExpiredError,
-    StoreError,
     StoreUnreachableError,
 )
 from namespace.session import Session, Watched, WatchKind
-from namespace.sqlite_tree import SqliteTree
+from namespace.sqlite_tree import FAILURES, SqliteTree, translated
 from namespace.store import (
     ANY_VERSION,
     Children,
@@ -176,10 +173,8 @@ class SqliteStore(MetadataStore):
         except SessionExpiredError as exc:
             self._session.change_state(SessionState.EXPIRED)
             raise SessionExpiredError(path, str(exc)) from exc
-        except sqlite3.OperationalError as exc:
-            raise ConnectionLostError(path, f"{self._tree.path}: {exc}; a write may be applied") from exc
-        except (sqlite3.Error, OSError) as exc:
-            raise StoreError(path, f"{self._tree.path}: {exc}") from exc
+        except FAILURES as exc:
+            raise translated(self._tree.path, path, exc) from exc
 
     def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None, change: int) -> None:
         if watch is None:
@@ -239,7 +234,7 @@ class SqliteStore(MetadataStore):
                 return
             except trio.RunFinishedError:
                 return
-            except (sqlite3.Error, OSError) as exc:
+            except FAILURES as exc:
                 log.warning("%s: watches not checked, trying again: %s", self._tree.path, exc)
                 with self._seen_guard:
                     self._look = True
@@ -250,7 +245,7 @@ class SqliteStore(MetadataStore):
         with self._tree_guard:
             try:
                 self._tree.close()
-            except (sqlite3.Error, OSError) as exc:
+            except FAILURES as exc:
                 # The lock is gone, so the next process that looks finds the session dead.
                 log.warning("%s: session %d not closed in order: %s", self._tree.path, self.session_id, exc)
 
@@ -267,7 +262,7 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SqliteStore]:
         tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute()))
     except NamespaceError:
         raise
-    except (sqlite3.Error, OSError) as exc:
+    except FAILURES as exc:
         raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from exc
     store = SqliteStore(tree)
     store._poller.start()

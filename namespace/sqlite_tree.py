@@ -28,12 +28,14 @@ import attrs
 
 from namespace.errors import (
     BadVersionError,
+    ConnectionLostError,
     FormatError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
+    StoreError,
 )
 from namespace.session import Watched, WatchKind
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
@@ -76,6 +78,7 @@ INSERT INTO change VALUES (0);
 INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
 """
 _COLUMNS = "value, version, creations, children_count, created_ms, owner, data_change, children_change"
+FAILURES = (sqlite3.Error, OSError)  # what a call may raise besides this package's errors
 ABSENT = -1  # the change number of a node that does not exist
 
 
@@ -93,6 +96,13 @@ class _Row:
     def stat(self) -> Stat:
         child_version = 2 * self.creations - self.children_count
         return Stat(self.version, child_version, self.children_count, self.created_ms, self.owner)
+
+
+def translated(database: Path, path: str, failure: Exception) -> StoreError:
+    """One of ``FAILURES`` as the store's own error about a node's path."""
+    if isinstance(failure, sqlite3.OperationalError):  # locked too long, disk full, input or output failed
+        return ConnectionLostError(path, f"{database}: {failure}; a write may be applied")
+    return StoreError(path, f"{database}: {failure}")
 
 
 class SqliteTree:
