@@ -22,14 +22,12 @@ ACTING = _names(
     """
     metadataServiceUri zkServers zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass zkTimeout
     bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
-    useHostNameAsBookieID useShortHostName allowMultipleDirsUnderSameDiskPartition permittedStartupUsers
+    useHostNameAsBookieID useShortHostName permittedStartupUsers
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
     journalDirectories ledgerDirectories indexDirectories allowStorageExpansion
-    journalSyncData journalMaxSizeMB journalMaxBackups journalPreAllocSizeMB journalAlignmentSize
-    journalBufferedWritesThreshold journalQueueSize journalMaxMemorySizeMb
-    flushInterval logSizeLimit skipListSizeLimit
-    gcWaitTime minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
-    majorCompactionInterval compactionRateByBytes
+    journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
+    journalMaxMemorySizeMb skipReplayJournalInvalidRecord
+    flushInterval logSizeLimit skipListSizeLimit minUsableSizeForEntryLogCreation
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
@@ -45,6 +43,7 @@ WITHOUT_EFFECT = _names(
     zkRetryBackoffStartMs zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRequestRateLimit
     ledgerMetadataVersion storeSystemTimeAsLedgerCreationTime allowShadedLedgerManagerFactoryClass
     shadedLedgerManagerFactoryClassPrefix zkReplicationTaskRateLimit
+    allowMultipleDirsUnderSameDiskPartition
     enableLocalTransport disableServerSocketBind bookieDeathWatchInterval extraServerComponents
     ignoreExtraServerComponentsStartupFailures numAddWorkerThreads numReadWorkerThreads
     numLongPollWorkerThreads numHighPriorityWorkerThreads maxPendingReadRequestsPerThread
@@ -59,7 +58,7 @@ WITHOUT_EFFECT = _names(
     journalFormatVersionToWrite journalWriteBufferSizeKB journalAdaptiveGroupWrites journalMaxGroupWaitMSec
     journalBufferedEntriesThreshold journalFlushWhenQueueEmpty journalPageCacheFlushIntervalMSec
     journalRemoveFromPageCache journalReuseFiles journalChannelProvider numJournalCallbackThreads
-    skipReplayJournalInvalidRecord
+    journalMaxBackups journalAlignmentSize journalQueueSize
     ledgerStorageClass sortedLedgerStorageEnabled openFileLimit pageSize pageLimit
     fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity fileInfoMaxIdleTime skipListArenaChunkSize
     skipListArenaMaxAllocSize minUsableSizeForIndexFileCreation
@@ -73,7 +72,7 @@ WITHOUT_EFFECT = _names(
     dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMB
     dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
     entryLogFilePreallocationEnabled flushEntrylogBytes readBufferSizeBytes writeBufferSizeBytes
-    minUsableSizeForEntryLogCreation entryLogPerLedgerEnabled numOfMemtableFlushThreads
+    entryLogPerLedgerEnabled numOfMemtableFlushThreads
     entrylogMapAccessExpiryTimeInSeconds maximumNumberOfActiveEntryLogs
     entryLogPerLedgerCounterLimitsMultFactor
     gcMetadataOpRateLimit isForceGCAllowWhenNoSpace gcEntryLogMetadataCacheEnabled
@@ -119,6 +118,8 @@ NOT_OFFERED = _names(
     localConsistencyCheckOnStartup dataIntegrityStampMissingCookies authorizedRoles
     tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
     gcOverreplicatedLedgerMaxConcurrentRequests
+    gcWaitTime minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
+    majorCompactionInterval compactionRateByBytes
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort

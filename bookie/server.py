@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from bookie.answers import SlowAnswers, is_long_poll
+from bookie.errors import StorageFailedError
 from bookie.service import BookieService, Slow, refusal
 from ledger.errors import WireError
 from ledger.wire import v3
@@ -67,7 +68,7 @@ class Server:
         self,
         listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
         *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept and serve until cancelled; then every connection is closed at once (see ``drain``)."""
         await trio.serve_listeners(self.serve_stream, list(listeners), task_status=task_status)
@@ -190,6 +191,8 @@ class _Connection:
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as lost:
             log.debug("connection lost: %s", lost.exceptions[0])
+        except* StorageFailedError:
+            log.debug("connection closed: the storage has failed")
         except* WireError as bad:
             log.warning("connection closed: %s", bad.exceptions[0])
         finally:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 
 from bookie.lac_watch import LacWatches
-from bookie.ledgers import LedgerRecord
+from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from ledger.digest import ENTRY_HEADER_BYTES
 from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import v2, v3
@@ -369,7 +369,7 @@ class Session:
     def _ledger_for_writing(self, ledger_id: int, master_key: bytes) -> LedgerRecord | None:
         """The ledger, made and bound to the key at first contact; None if bound to another key."""
         ledger = self._storage.ledger(ledger_id)
-        if ledger is None:
+        if ledger is None or ledger.master_key == UNKNOWN_KEY:
             if len(master_key) != MASTER_KEY_BYTES:
                 return None
             ledger = self._storage.create_ledger(ledger_id, master_key)

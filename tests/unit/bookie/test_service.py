@@ -137,17 +137,17 @@ def fence(ledger_id: int, entry_id: int = -1, key: bytes | None = KEY) -> ReadRe
     return ReadRequest(ledger_id, entry_id, fence=True, master_key=key)
 
 
-@pytest.fixture()
+@pytest.fixture
 def disk() -> HandDisk:
     return HandDisk()
 
 
-@pytest.fixture()
+@pytest.fixture
 def service(disk: HandDisk) -> BookieService:
     return BookieService(disk)  # type: ignore[arg-type]
 
 
-@pytest.fixture()
+@pytest.fixture
 def peer(service: BookieService) -> Peer:
     return Peer(service)
 

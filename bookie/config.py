@@ -1,0 +1,333 @@
+"""What a bookie is told: Apache's ``bk_server.conf``, read into one small frozen class for each part.
+
+Inside: the classes, the defaults, the reading of a file. Not inside: the syntax (``properties``), the table
+of keys (``config_keys``), typed values (``settings``).
+Always: a key that cannot be obeyed is said so, in an error or in ``remarks``; none is passed over in silence.
+What would weaken a promise if it were ignored (who may connect, who may write) is an error.
+
+Source: ServerConfiguration.java, conf/bk_server.conf; reference on operations 5.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bookie.address import AddressConfig
+from bookie.config_keys import ACTING, NOT_OFFERED, PREFIXES_OF_OTHERS, WITHOUT_EFFECT, nearest_key
+from bookie.errors import ConfigError
+from bookie.fullness import FullnessConfig
+from bookie.journal import JournalConfig
+from bookie.properties import PropertiesError, parse_properties
+from bookie.server import ServerConfig
+from bookie.settings import Settings
+from bookie.storage import StorageConfig
+from bookie.tls import TlsConfig, refuse_store
+from ledger.paths import Layout
+from namespace.errors import InvalidPathError, InvalidUriError
+from namespace.store import check_path
+from namespace.uri import ServiceUri, parse_metadata_service_uri
+
+_MIB = 1 << 20
+_LAYOUTS = {layout.uri_name: layout for layout in Layout if layout.uri_name}
+
+
+@attrs.frozen(kw_only=True)
+class MetadataConfig:
+    """Where the cluster's metadata are."""
+
+    hosts: str  # ZooKeeper's connect string
+    ledgers_root: str = "/ledgers"
+    layout: Layout | None = None  # None: whatever the cluster has
+    session_timeout_ms: int = 10_000
+
+
+@attrs.frozen(kw_only=True)
+class DirectoryConfig:
+    """Directories as the file has them, which is how they stand in the cookie."""
+
+    journal: tuple[str, ...]
+    ledger: tuple[str, ...]
+    index: tuple[str, ...] = ()
+    allow_expansion: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class BookieConfig:
+    """One bookie."""
+
+    metadata: MetadataConfig
+    directories: DirectoryConfig
+    storage: StorageConfig
+    address: AddressConfig = attrs.field(factory=AddressConfig)
+    server: ServerConfig = attrs.field(factory=ServerConfig)
+    tls: TlsConfig | None = None
+    fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
+    read_only: bool = False
+    sync_adds: bool = True
+    remarks: tuple[str, ...] = ()  # to be logged: what in the file does nothing here
+
+
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> BookieConfig:
+    """Read a ``bk_server.conf``.
+
+    Raises:
+        ConfigError: It cannot be read, or a key or value in it cannot be obeyed.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        text = path.read_text("latin-1")  # what java.util.Properties takes for granted
+    except OSError as exc:
+        raise ConfigError(f"configuration {path} cannot be read: {exc.strerror or exc}") from exc
+    return parse_config(text, str(path), environment)
+
+
+def parse_config(text: str, source: str, environment: Mapping[str, str] | None = None) -> BookieConfig:
+    """Read the text of a ``bk_server.conf``; ``source`` is for messages.
+
+    Raises:
+        ConfigError: As ``load_config``.
+    """
+    try:
+        parsed = parse_properties(text, environment)
+    except PropertiesError as exc:
+        raise ConfigError(f"{source}, {exc}") from exc
+    settings = Settings(source, parsed)
+    idle: dict[str, list[str]] = {"only a JVM can obey": [], "not offered by this bookie": []}
+    remarks = []
+    for key, setting in parsed.items():
+        if key in WITHOUT_EFFECT or key.startswith(PREFIXES_OF_OTHERS):
+            idle["only a JVM can obey"].append(key)
+        elif key in NOT_OFFERED:
+            idle["not offered by this bookie"].append(key)
+        elif key not in ACTING:
+            nearest = nearest_key(key)
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            raise ConfigError(f"{source}, line {setting.line}: there is no key {key!r}{hint}")
+        if setting.set_count > 1 and key in ACTING:
+            remarks.append(f"{source}: {key} is set {setting.set_count} times; the first value counts")
+    remarks[:0] = [
+        f"{source}: keys without effect ({why}): {', '.join(keys)}" for why, keys in idle.items() if keys
+    ]
+    _refuse_what_would_be_unsafe(settings, remarks)
+    directories = _directories(settings)
+    return BookieConfig(
+        metadata=_metadata(settings),
+        directories=directories,
+        storage=_storage(settings, directories),
+        address=_address(settings),
+        server=_server(settings),
+        tls=_tls(settings),
+        fullness=_fullness(settings),
+        read_only=settings.boolean("forceReadOnlyBookie", False),
+        sync_adds=settings.boolean("journalSyncData", True),
+        remarks=tuple(remarks),
+    )
+
+
+def _refuse_what_would_be_unsafe(settings: Settings, remarks: list[str]) -> None:
+    if settings.text("bookieAuthProviderFactoryClass") is not None:
+        raise settings.error(
+            "bookieAuthProviderFactoryClass",
+            "nothing: authentication by plug-in is not offered, and a bookie that ignored the key would serve"
+            " everybody. Remove it to allow that, or demand client certificates by TLS",
+        )
+    if settings.boolean("dataIntegrityChecking", False):
+        raise settings.error(
+            "dataIntegrityChecking",
+            "false: a lost disk is not repaired here; the bookie refuses to start on it",
+        )
+    if not settings.boolean("journalWriteData", True):
+        remarks.append("journalWriteData=false: the journal is written all the same; nothing is lost by that")
+    if not settings.boolean("journalSyncData", True):
+        remarks.append(
+            "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
+            " acknowledged entries of this bookie"
+        )
+    users = settings.texts("permittedStartupUsers")
+    if users and getpass.getuser() not in users:
+        raise settings.error(
+            "permittedStartupUsers", f"the user who starts it, {getpass.getuser()}, to be in it"
+        )
+
+
+def _metadata(settings: Settings) -> MetadataConfig:
+    timeout_ms = settings.integer("zkTimeout", 10_000, least=100, most=2**31 - 1, unit="milliseconds")
+    root = settings.text("zkLedgersRootPath") or "/ledgers"
+    hosts = settings.texts("zkServers")
+    manager = settings.text("ledgerManagerFactoryClass") or settings.text("ledgerManagerType")
+    # Where it is split by commas Apache's reader loses all hosts but the first; here they count.
+    parts = settings.texts("metadataServiceUri")
+    uri: ServiceUri
+    try:
+        if parts:
+            uri = parse_metadata_service_uri(",".join(parts))
+        elif hosts:
+            uri = parse_metadata_service_uri(f"zk+null://{';'.join(hosts)}{check_path(root)}")
+        else:
+            raise settings.error(
+                "metadataServiceUri", "the cluster, such as zk+null://localhost:2181/ledgers"
+            )
+    except (InvalidUriError, InvalidPathError) as exc:
+        key = "metadataServiceUri" if parts else "zkServers"
+        raise settings.error(key, f"zk+null://host:port;host:port/ledgers or its parts ({exc})") from exc
+    layout = _LAYOUTS[uri.layout] if uri.layout else None
+    if layout is None and manager is not None and not parts:
+        layout = next(
+            (one for one in Layout if manager == one.uri_name or manager.rpartition(".")[2] == one.value),
+            None,
+        )
+        if layout is None:
+            key = (
+                "ledgerManagerFactoryClass"
+                if "ledgerManagerFactoryClass" in settings
+                else "ledgerManagerType"
+            )
+            raise settings.error(key, f"one of {', '.join(sorted(_LAYOUTS))} or its factory's class")
+    return MetadataConfig(
+        hosts=uri.hosts, ledgers_root=uri.ledgers_root, layout=layout, session_timeout_ms=timeout_ms
+    )
+
+
+def _directories(settings: Settings) -> DirectoryConfig:
+    journal = settings.texts("journalDirectories")
+    ledger = settings.texts("ledgerDirectories")
+    for key, directories in (("journalDirectories", journal), ("ledgerDirectories", ledger)):
+        if not directories:
+            # Apache's default lies in the system's temporary directory, where the next reboot loses it.
+            raise settings.error(key, "a directory that survives a reboot")
+        if len(directories) > 1:
+            raise settings.error(key, "exactly one directory: more are not served so far")
+    return DirectoryConfig(
+        journal=journal,
+        ledger=ledger,
+        index=settings.texts("indexDirectories"),
+        allow_expansion=settings.boolean("allowStorageExpansion", False),
+    )
+
+
+def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
+    journal = JournalConfig()
+    mib = 2**31 - 1
+    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=mib, unit="MiB") * _MIB
+    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=mib, unit="MiB") * _MIB
+    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
+    journal = attrs.evolve(
+        journal,
+        file_bytes_max=file_bytes or journal.file_bytes_max,
+        preallocate_bytes=ahead or journal.preallocate_bytes,
+        group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
+    )
+    config = StorageConfig(
+        journal_directories=_paths(directories.journal),
+        ledger_directories=_paths(directories.ledger),
+        journal=journal,
+        entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
+        flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
+        skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
+    )
+    cache_bytes = settings.integer(
+        "skipListSizeLimit", config.write_cache_bytes_max, least=1 << 16, unit="bytes"
+    )
+    queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=mib, unit="MiB")
+    return attrs.evolve(
+        config,
+        write_cache_bytes_max=cache_bytes,
+        journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
+    )
+
+
+def _paths(names: tuple[str, ...]) -> Any:
+    # Any: for a field whose converter is ``tuple``, mypy demands a tuple of a type that nothing has.
+    return tuple(Path(name) for name in names)
+
+
+def _address(settings: Settings) -> AddressConfig:
+    port = settings.integer("bookiePort", 3181, most=65535)
+    if port == 0 and not settings.boolean("allowEphemeralPorts", False):
+        raise settings.error("bookiePort", "a port from 1 to 65535; 0 only with allowEphemeralPorts=true")
+    settings.boolean("allowEphemeralPorts", False)
+    return AddressConfig(
+        bookie_id=settings.text("bookieId"),
+        port=port,
+        interface=settings.text("listeningInterface"),
+        advertised=settings.text("advertisedAddress"),
+        host_name_as_id=settings.boolean("useHostNameAsBookieID", False),
+        short_host_name=settings.boolean("useShortHostName", False),
+        allow_loopback=settings.boolean("allowLoopback", False),
+    )
+
+
+def _server(settings: Settings) -> ServerConfig:
+    frame_bytes = settings.integer(
+        "nettyMaxFrameSizeBytes", 5_242_880, least=1024, most=2**31 - 1, unit="bytes"
+    )
+    batch_bytes = settings.integer("maxBatchReadSize", 5_242_880, least=1, unit="bytes")
+    outbox = settings.integer("serverWriteBufferHighWaterMark", 0, least=0, unit="bytes")
+    defaults = ServerConfig()
+    return ServerConfig(
+        frame_bytes_max=frame_bytes,
+        # Netty's mark is a hint that more may pass; here it is the limit, so a smaller one only slows down.
+        outbox_bytes_max=max(outbox, defaults.outbox_bytes_max),
+        batch_bytes_max=min(batch_bytes, frame_bytes),
+        tcp_keepalive=settings.boolean("serverSockKeepalive", True),
+    )
+
+
+def _fullness(settings: Settings) -> FullnessConfig:
+    full = settings.fraction("diskUsageThreshold", 0.95)
+    low = settings.fraction("diskUsageLwmThreshold", full)
+    if low > full:
+        raise settings.error("diskUsageLwmThreshold", f"at most diskUsageThreshold, {full}")
+    room = settings.integer("minUsableSizeForEntryLogCreation", 1 << 30, unit="bytes")
+    return FullnessConfig(
+        full=full,
+        warn=settings.fraction("diskUsageWarnThreshold", min(0.90, full)),
+        low=low,
+        any_disk=settings.boolean("readOnlyModeOnAnyDiskFullEnabled", True),
+        high_priority_bytes_min=settings.integer("minUsableSizeForHighPriorityWrites", room, unit="bytes"),
+        check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
+        may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
+    )
+
+
+def _tls(settings: Settings) -> TlsConfig | None:
+    provider = settings.text("tlsProviderFactoryClass")
+    demand = settings.boolean("tlsClientAuthentication", False)
+    key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
+    trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
+    key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
+    trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
+    settings.text("tlsTrustStorePasswordPath")  # PEM authorities have none
+    ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
+    if provider is None:
+        return None
+    if provider.rpartition(".")[2] != "TLSContextFactory":
+        raise settings.error("tlsProviderFactoryClass", "org.apache.bookkeeper.tls.TLSContextFactory")
+    for name, store_type, path in (
+        ("tlsKeyStoreType", key_type, key),
+        ("tlsTrustStoreType", trust_type, trust),
+    ):
+        if store_type not in ("JKS", "PKCS12", "PEM"):
+            raise settings.error(name, "PEM")
+        if store_type != "PEM" and (path is not None or name == "tlsKeyStoreType"):
+            raise refuse_store(name, store_type, path)
+    if key is None:
+        raise settings.error("tlsKeyStore", "the file of the private key, in PEM")
+    if certificate is None:
+        raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
+    return TlsConfig(
+        key=Path(key),
+        certificate=Path(certificate),
+        authorities=None if trust is None else Path(trust),
+        key_password=None if password is None else Path(password),
+        demand_client_certificate=demand,
+        protocols=protocols,
+        ciphers=ciphers,
+    )

@@ -1,0 +1,377 @@
+"""One bookie put together and run: storage, service, server; cookies, registration, disk watch.
+
+Inside: ``open_bookie``, a bookie without a cluster (for programs that carry their own), and ``run_bookie``,
+one that belongs to a cluster. Not inside: processes, signals, the choice of a metadata store (``__main__``).
+Always: nothing of a bookie is visible before it can serve; its node goes before its port, and its port before
+its storage; it serves nothing more once its storage has failed.
+
+Source: EmbeddedServer.java, BookieImpl.java; reference on metadata 7.1.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from bookie.address import AddressConfig, Identity, Machine, resolve_identity
+from bookie.cluster_root import prepare_cluster_root
+from bookie.config import BookieConfig
+from bookie.cookie import Cookie
+from bookie.cookie_check import check_cookies, read_instance_id
+from bookie.disk import Disk, RealDisk
+from bookie.errors import DirectoryError, ListenError, StorageFailedError
+from bookie.fullness import Fullness, FullnessConfig, judge
+from bookie.registration import OpenStore, Registration
+from bookie.server import Server, ServerConfig
+from bookie.service import BookieService
+from bookie.storage import Storage, StorageConfig, open_storage
+from bookie.tls import server_context
+from ledger.service_info import (
+    RPC_ID,
+    RPC_PROTOCOL,
+    TLS_EXTENSION,
+    Endpoint,
+    ServiceInfo,
+    encode_service_info,
+)
+from namespace.errors import NamespaceError
+
+DRAIN_S = 3.0  # for answers still to be sent when a bookie is stopped
+WITHDRAW_S = 2.0
+SWITCH_INTERVAL_S = 0.0002  # a journal thread wants the interpreter back within a sync, not within 5 ms
+_BACKLOG = 1024
+
+log = logging.getLogger(__name__)
+
+
+class Bookie:
+    """A bookie that serves whoever is handed to it. Made by ``open_bookie``."""
+
+    def __init__(self, storage: Storage, service: BookieService, server: Server) -> None:
+        self.storage = storage
+        self.service = service
+        self.server = server
+
+    def __repr__(self) -> str:
+        return f"<Bookie on {self.storage!r}>"
+
+    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        """Serve one peer until it goes; never raises for what the peer did. Closes the stream."""
+        await self.server.serve_stream(stream)
+
+    async def serve_listeners(
+        self,
+        listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
+        *,
+        task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve everybody who connects, until cancelled."""
+        await self.server.serve(listeners, task_status=task_status)
+
+    async def drain(self) -> None:
+        """Take no more requests; return once what was taken is answered, or too much time has passed."""
+        await self.server.drain(timeout_s=DRAIN_S)
+
+
+@asynccontextmanager
+async def open_bookie(
+    storage_config: StorageConfig,
+    *,
+    server_config: ServerConfig | None = None,
+    sync_adds: bool = True,
+    disk: Disk | None = None,
+) -> AsyncIterator[Bookie]:
+    """A bookie over its directories, without cookies and cluster; leaving the block flushes and closes it.
+
+    While the block runs, a failure of the storage cancels it and is raised in its place.
+
+    Args:
+        sync_adds: False acknowledges adds before they are synced.
+        disk: None: the machine's.
+
+    Raises:
+        StorageFailedError: A write or a sync failed; nothing was acknowledged since.
+        DirectoryInUseError, StartError, OSError: As ``open_storage``.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raised: BaseException | None = None
+    failure: BaseException | None = None
+
+    async def watch(storage: Storage, scope: trio.CancelScope) -> None:
+        nonlocal failure
+        failure = await storage.wait_failed()
+        scope.cancel()
+
+    async with open_storage(disk or RealDisk(), storage_config) as storage:
+        service = BookieService(storage, sync_adds=sync_adds)
+        bookie = Bookie(storage, service, Server(service, server_config))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, storage, nursery.cancel_scope)
+            try:
+                yield bookie
+            except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
+                raised = exc
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise StorageFailedError(f"the bookie's storage failed: {failure}") from failure
+        if raised is not None:
+            raise raised
+
+
+async def run_bookie(
+    config: BookieConfig,
+    *,
+    open_store: OpenStore,
+    stop: trio.Event | None = None,
+    disk: Disk | None = None,
+    machine: Machine | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a bookie of a cluster until ``stop`` is set. If cancelled it ends without its last answers.
+
+    Args:
+        open_store: Opens a session with the metadata store; called again when a session expires.
+        task_status: Gets the port once the bookie is announced and serves.
+
+    Raises:
+        ConfigError, ListenError, CookieError, DirectoryError, StartError: It did not start.
+        RegistrationError: It could not be announced, or not any more.
+        StorageFailedError: Its disk failed.
+        StoreUnreachableError: Nobody answers at the metadata store.
+    """
+    stop = stop or trio.Event()
+    disk = disk or RealDisk()
+    for remark in config.remarks:
+        log.warning("%s", remark)
+    tls = None if config.tls is None else server_context(config.tls)
+    identity = resolve_identity(config.address, machine)
+    sockets = await _bind(identity.listen_host, config.address.port)
+    try:
+        port: int = sockets[0].getsockname()[1]
+        if config.address.port != port:
+            identity = resolve_identity(attrs.evolve(config.address, port=port), machine)
+        async with open_store() as store:
+            root = config.metadata.ledgers_root
+            await prepare_cluster_root(store, root, config.metadata.layout)
+            directories = config.directories
+            cookie = Cookie(
+                identity.bookie_id,
+                directories.journal,
+                directories.ledger,
+                directories.index,
+                await read_instance_id(store, root),
+            )
+            await check_cookies(
+                store,
+                root,
+                disk,
+                cookie,
+                possible_ids=identity.possible_ids,
+                allow_expansion=directories.allow_expansion,
+            )
+            registration = Registration(
+                store,
+                root,
+                identity.bookie_id,
+                _service_info(identity, port, has_tls=tls is not None),
+                wait_s=config.metadata.session_timeout_ms / 1000,
+            )
+            async with open_bookie(
+                config.storage,
+                server_config=attrs.evolve(config.server, tls=tls),
+                sync_adds=config.sync_adds,
+                disk=disk,
+            ) as bookie:
+                await _serve(
+                    bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
+                )
+    finally:
+        for bound in sockets:
+            bound.close()
+    log.info("bookie %s has stopped", identity.bookie_id)
+
+
+async def _serve(
+    bookie: Bookie,
+    config: BookieConfig,
+    identity: Identity,
+    sockets: Sequence[trio.socket.SocketType],
+    registration: Registration,
+    open_store: OpenStore,
+    stop: trio.Event,
+    disk: Disk,
+    task_status: trio.TaskStatus[int],
+) -> None:
+    watch = _DiskWatch(bookie.service, registration, disk, config)
+    await watch.look()
+    for bound in sockets:
+        _listen(bound)
+    listeners = [trio.SocketListener(bound) for bound in sockets]
+    async with trio.open_nursery() as serving:
+        accepting = trio.CancelScope()
+
+        async def accept(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
+            with accepting:
+                await trio.serve_listeners(
+                    bookie.serve_stream, listeners, handler_nursery=serving, task_status=task_status
+                )
+
+        await serving.start(accept)
+        try:
+            await registration.announce(read_only=not bookie.service.rights.writable)
+            port: int = sockets[0].getsockname()[1]
+            log.info(
+                "bookie %s is ready, %s, at %s port %d",
+                identity.bookie_id,
+                "writable" if bookie.service.rights.writable else "read-only",
+                identity.listen_host or "all addresses",
+                port,
+            )
+            task_status.started(port)
+            async with trio.open_nursery() as watching:
+                watching.start_soon(registration.keep, open_store)
+                watching.start_soon(watch.run)
+                await stop.wait()
+                watching.cancel_scope.cancel()
+        finally:
+            # Nobody new chooses this bookie, then nobody new gets in, then those inside are answered.
+            with trio.move_on_after(WITHDRAW_S, shield=True):
+                await registration.withdraw()
+            accepting.cancel()
+            for listener in listeners:
+                listener.socket.close()
+        await bookie.drain()
+        serving.cancel_scope.cancel()
+
+
+def _service_info(identity: Identity, port: int, *, has_tls: bool) -> bytes:
+    extensions = (TLS_EXTENSION,) if has_tls else ()
+    endpoint = Endpoint(RPC_ID, port, identity.advertised_host, RPC_PROTOCOL, (), extensions)
+    return encode_service_info(ServiceInfo((endpoint,)))
+
+
+class _DiskWatch:
+    """Makes the bookie read-only when its disks are full, and writable again when they are not."""
+
+    def __init__(
+        self, service: BookieService, registration: Registration, disk: Disk, config: BookieConfig
+    ) -> None:
+        self._service = service
+        self._registration = registration
+        self._disk = disk
+        self._config: FullnessConfig = config.fullness
+        self._forced = config.read_only
+        self._directories = [Path(name) for name in config.directories.ledger]
+        self._has_room = True
+        self._has_warned = False
+
+    async def look(self) -> None:
+        """Measure, and set the rights accordingly.
+
+        Raises:
+            DirectoryError: A disk cannot be measured, or is full and the bookie may not become read-only.
+        """
+        judged = await self._measure()
+        self._has_room = judged.writable
+        if not judged.writable and not self._config.may_be_read_only:
+            raise DirectoryError(
+                f"{', '.join(map(str, self._directories))}: the disk is full (diskUsageThreshold"
+                f" {self._config.full}), and readOnlyModeEnabled=false. Free some space"
+            )
+        if judged.is_near and not self._has_warned:
+            log.warning("%s: the disk is filling up", ", ".join(map(str, self._directories)))
+        self._has_warned = judged.is_near
+        rights = self._service.rights
+        rights.writable = judged.writable and not self._forced
+        rights.high_priority_writable = judged.high_priority_writable
+
+    async def run(self) -> None:
+        """Look again and again; what cannot be announced now is announced at the next look."""
+        announced = self._service.rights.writable
+        while True:
+            await trio.sleep(self._config.check_interval_s)
+            await self.look()
+            writable = self._service.rights.writable
+            if writable == announced:
+                continue
+            try:
+                if writable:
+                    await self._registration.become_writable()
+                else:
+                    await self._registration.become_read_only()
+            except NamespaceError as exc:
+                log.warning("the change to %s waits: %s", "writable" if writable else "read-only", exc)
+            else:
+                announced = writable
+
+    async def _measure(self) -> Fullness:
+        try:
+            usages = [await self._disk.run(self._disk.usage, path) for path in self._directories]
+        except OSError as exc:
+            raise DirectoryError(f"the disk of {self._directories[0]} cannot be measured: {exc}") from exc
+        return judge(
+            [(usage.total_bytes, usage.free_bytes) for usage in usages],
+            was_writable=self._has_room,
+            config=self._config,
+        )
+
+
+async def _bind(host: str | None, port: int) -> list[trio.socket.SocketType]:
+    """Reserve the port without listening: a taken one shows at once, and nobody connects too early."""
+    if host is None and port != 0:
+        addresses = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
+    else:
+        addresses = [(socket.AF_INET, host or "0.0.0.0")]
+    bound: list[trio.socket.SocketType] = []
+    try:
+        for family, address in addresses:
+            try:
+                one = trio.socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                if bound:
+                    continue  # a machine without IPv6
+                raise
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                await one.bind((address, port))
+            except OSError as exc:
+                if family == socket.AF_INET6 and exc.errno == errno.EADDRNOTAVAIL:
+                    bound.pop().close()
+                    continue
+                raise _listen_error(address, port, exc) from exc
+    except BaseException:
+        for one in bound:
+            one.close()
+        raise
+    return bound
+
+
+def _listen(bound: trio.socket.SocketType) -> None:
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as exc:
+        address, port = bound.getsockname()[:2]
+        raise _listen_error(address, port, exc) from exc
+
+
+def _listen_error(address: str, port: int, exc: OSError) -> ListenError:
+    if exc.errno == errno.EADDRINUSE:
+        return ListenError(
+            f"port {port} at {address} is in use: another bookie, or another program, listens there. Stop it,"
+            " or set bookiePort"
+        )
+    return ListenError(f"cannot listen at {address} port {port}: {exc.strerror or exc}")
+
+
+__all__ = ["AddressConfig", "Bookie", "open_bookie", "run_bookie"]

@@ -1,0 +1,84 @@
+"""Typed answers out of a properties file, with errors that name key, value, line and expectation.
+
+Inside: reading one value at a time, and which keys were asked for. Not inside: which keys there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bookie.errors import ConfigError
+from bookie.properties import Setting
+
+_TRUE = frozenset({"true", "yes", "on", "t", "y"})
+_FALSE = frozenset({"false", "no", "off", "f", "n"})
+
+
+class Settings:
+    """One configuration file. A key that is absent, or set to nothing, gives the default."""
+
+    def __init__(self, source: str, settings: Mapping[str, Setting]) -> None:
+        self._source = source
+        self._settings = settings
+        self.asked: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Settings of {self._source}, {len(self._settings)} keys>"
+
+    def __contains__(self, key: str) -> bool:
+        setting = self._settings.get(key)
+        return setting is not None and setting.first != ""
+
+    def error(self, key: str, expectation: str) -> ConfigError:
+        """What to raise for a value that is not what it should be."""
+        setting = self._settings.get(key)
+        if setting is None:
+            return ConfigError(f"{self._source}: {key} is missing: expected {expectation}")
+        value = ", ".join(setting.values)
+        return ConfigError(f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}")
+
+    def text(self, key: str) -> str | None:
+        self.asked.add(key)
+        return self._settings[key].first if key in self else None
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        self.asked.add(key)
+        return self._settings[key].values if key in self else ()
+
+    def boolean(self, key: str, default: bool) -> bool:
+        text = self.text(key)
+        if text is None:
+            return default
+        if text.lower() in _TRUE:
+            return True
+        if text.lower() in _FALSE:
+            return False
+        raise self.error(key, "true or false")
+
+    def integer(
+        self, key: str, default: int, *, least: int = 0, most: int = 2**63 - 1, unit: str = ""
+    ) -> int:
+        """A number of ``unit`` (bytes, milliseconds ...), which is for the error's text."""
+        text = self.text(key)
+        if text is None:
+            return default
+        try:
+            value = int(text)
+        except ValueError:
+            value = None
+        if value is None or not least <= value <= most:
+            span = f"from {least} to {most}" if most < 2**31 - 1 else f"of at least {least}"
+            raise self.error(key, f"a whole number {span}" + (f", in {unit}" if unit else ""))
+        return value
+
+    def fraction(self, key: str, default: float) -> float:
+        text = self.text(key)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1:
+            raise self.error(key, "a share from 0 to 1, such as 0.95")
+        return value
