@@ -20,7 +20,7 @@ from ledger.errors import BookieSecurityError, BookieUnavailableError, WireError
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code, Operation
 from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
-from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, RefusedReply, StartTlsRequest
+from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, StartTlsRequest
 
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"  # what a bookie that wants no authentication answers to it
 EXCHANGES_MAX = 32
@@ -114,15 +114,11 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth, v
         except WireError as exc:
             raise BookieSecurityError(bookie, f"no proper answer to AUTH: {exc}") from exc
         reply = incoming.reply
-        if not isinstance(reply, AuthReply):
-            code = reply.code if isinstance(reply, RefusedReply) else None
-            raise BookieSecurityError(
-                bookie,
-                f"does not authenticate by plug-in {auth.plugin!r}"
-                + (f": {code.name}" if code else f": answered as {incoming.operation.name}"),
-            )
-        if reply.code is not Code.OK:
-            raise BookieSecurityError(bookie, f"refused the token of {auth.plugin!r} with {reply.code.name}")
+        if incoming.operation is not Operation.AUTH:
+            raise BookieSecurityError(bookie, f"answered AUTH as {incoming.operation.name}")
+        if not isinstance(reply, AuthReply) or reply.code is not Code.OK:
+            # It knows no such plug-in, or did not like the token: both are told alike.
+            raise BookieSecurityError(bookie, f"refused plug-in {auth.plugin!r} with {reply.code.name}")
         if reply.plugin == AUTH_DISABLED_PLUGIN:
             return
         if reply.plugin != auth.plugin:
