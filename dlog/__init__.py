@@ -1,1 +1,118 @@
-"""Streams of records over ledgers; what applications import."""
+"""DLog: durable, replicated log streams, compatible with Apache DistributedLog and BookKeeper.
+
+    async with dlog.open_namespace("file:///var/lib/shop/log") as ns:
+        async with ns.open_writer("orders", create=True) as log:
+            dlsn = await log.append(b"first")
+        async with ns.open_reader("orders", follow=False) as reader:
+            async for record in reader:
+                print(record.dlsn, record.txid, record.payload)
+
+``dlog.blocking`` offers the same without ``async``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dlog.compression import Compression
+from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
+from dlog.connect import open_namespace
+from dlog.description import LogDescription, SegmentDescription
+from dlog.errors import (
+    ConfigError,
+    CorruptLogError,
+    DLogError,
+    EmbeddedStoreError,
+    EndOfStreamError,
+    EntryFormatError,
+    InvalidLogNameError,
+    InvalidUriError,
+    LogExistsError,
+    LogFencedError,
+    LogLockedError,
+    LogMetadataError,
+    LogNotFoundError,
+    LogReaderStalledError,
+    LogTruncatedError,
+    LogUnavailableError,
+    LogWriteError,
+    NamespaceClosedError,
+    NamespaceLostError,
+    NamespaceNotBoundError,
+    RecordOutcome,
+    RecordTooLongError,
+    TxidOutOfOrderError,
+    WriteError,
+    WriterClosedError,
+    WriterOverloadedError,
+)
+from dlog.log_reader import LogReader
+from dlog.log_writer import LogWriter
+from dlog.namespace_handle import Namespace
+from dlog.pending import Pending
+from dlog.positioning import EARLIEST, LATEST, Start
+from dlog.record import PAYLOAD_BYTES_MAX, Record
+from ledger.digest import DigestType
+from namespace.dlsn import DLSN
+
+if TYPE_CHECKING:
+    from dlog import blocking as blocking
+    from dlog import cluster as cluster
+
+__all__ = [
+    "DLSN",
+    "EARLIEST",
+    "LATEST",
+    "PAYLOAD_BYTES_MAX",
+    "Compression",
+    "ConfigError",
+    "CorruptLogError",
+    "DLogError",
+    "DigestType",
+    "EmbeddedStoreError",
+    "EndOfStreamError",
+    "EntryFormatError",
+    "InvalidLogNameError",
+    "InvalidUriError",
+    "LogDescription",
+    "LogExistsError",
+    "LogFencedError",
+    "LogLockedError",
+    "LogMetadataError",
+    "LogNotFoundError",
+    "LogReader",
+    "LogReaderStalledError",
+    "LogTruncatedError",
+    "LogUnavailableError",
+    "LogWriteError",
+    "LogWriter",
+    "Namespace",
+    "NamespaceClosedError",
+    "NamespaceConfig",
+    "NamespaceLostError",
+    "NamespaceNotBoundError",
+    "Pending",
+    "ReaderConfig",
+    "Record",
+    "RecordOutcome",
+    "RecordTooLongError",
+    "SegmentDescription",
+    "Start",
+    "TxidOutOfOrderError",
+    "WriteError",
+    "WriterClosedError",
+    "WriterConfig",
+    "WriterOverloadedError",
+    "blocking",
+    "cluster",
+    "open_namespace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Not everybody wants a second way of calling, or processes to start: they are imported when first used.
+    if name in ("blocking", "cluster"):
+        import importlib
+
+        return importlib.import_module(f"dlog.{name}")
+    raise AttributeError(f"module 'dlog' has no attribute {name!r}")

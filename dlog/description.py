@@ -1,0 +1,61 @@
+"""What can be told about a log without reading it: its segments, ends, number of records, writer.
+
+Inside: the values. Not inside: finding them out (``namespace_handle``).
+Always: numbers of a segment in progress are those visible to readers; a writer may be ahead of them.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from namespace.dlsn import DLSN
+from namespace.segment import LogSegment, TruncationStatus
+
+
+@attrs.frozen
+class SegmentDescription:
+    """One log segment. Times are epoch milliseconds."""
+
+    segment_seqno: int
+    ledger_id: int
+    is_completed: bool
+    first_txid: int
+    last_txid: int | None  # None while in progress
+    record_count: int | None  # likewise
+    last_entry_id: int  # of its last user record; -1 if it has none, or is in progress
+    last_slot_id: int
+    start_sequence_id: int | None  # of its first record; None while in progress
+    completed_ms: int | None
+    truncation: TruncationStatus
+
+    @staticmethod
+    def of(segment: LogSegment) -> SegmentDescription:
+        """The description of stored metadata."""
+        done = not segment.in_progress
+        return SegmentDescription(
+            segment_seqno=segment.segment_seqno,
+            ledger_id=segment.ledger_id,
+            is_completed=done,
+            first_txid=segment.first_txid,
+            last_txid=segment.last_txid if done else None,
+            record_count=segment.record_count if done else None,
+            last_entry_id=segment.last_entry_id,
+            last_slot_id=segment.last_slot_id,
+            start_sequence_id=segment.start_sequence_id if done else None,
+            completed_ms=segment.completed_ms if done else None,
+            truncation=segment.truncation,
+        )
+
+
+@attrs.frozen
+class LogDescription:
+    """A log as of one moment."""
+
+    name: str
+    first_dlsn: DLSN | None  # where reading at EARLIEST begins; None if the log has no segment
+    last_dlsn: DLSN | None  # of the last visible record; None if there is none
+    last_txid: int | None
+    record_count: int  # visible records, truncated but not yet purged ones included
+    is_sealed: bool
+    writer: str | None  # who holds the lock
+    segments: tuple[SegmentDescription, ...]

@@ -1,0 +1,255 @@
+"""A namespace in a directory: metadata, bookie and all inside the application's own process.
+
+Inside: who hosts the directory's bookie, how the others reach it, taking over when the host is gone.
+Not inside: the bookie, the metadata store and the ledger client, which are the same as in a cluster.
+Always: at most one process hosts the bookie, the one that holds the lock on ``host.lock``, which the system
+takes away with the process however it ends; everything that was acknowledged is on the disk before; a process
+that only reads or writes never needs to know who hosts.
+
+    metadata.sqlite   the metadata store, shared by all processes
+    bookie/           the bookie's journal and ledgers, as Apache's
+    bookie.sock       where the host serves the other processes
+    host.lock         locked (flock) by the host
+
+The first process that wants to talk to the bookie becomes the host. When it dies, the connections of the
+others break; they dial again, as they would any bookie, and one of them gets the lock, replays the journal
+and serves. Since the bookie keeps its name, the ledger client sends what was not acknowledged to the new
+host: nothing is lost and nothing is repeated.
+
+Source: our own; the roles are those of ledger.transport's ``Dial`` and of bookie.run's ``open_bookie``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+from bookie.cluster_root import prepare_cluster_root
+from bookie.errors import BookieServerError
+from bookie.run import Bookie, open_bookie
+from bookie.storage_config import StorageConfig
+from dlog.errors import EmbeddedStoreError
+from dlog.nursery import open_service_nursery
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.dial import Address
+from ledger.paths import available_path
+from ledger.pipe import stream_pair
+from namespace.errors import NodeExistsError
+from namespace.sqlite import SqliteStore, open_sqlite_store
+
+BOOKIE_ID = "embedded:1"  # for ever the same: it is written in every ledger's metadata
+LEDGERS_ROOT = "/ledgers"
+NAMESPACE_PATH = "/dlog"
+METADATA, BOOKIE, SOCKET, LOCK = "metadata.sqlite", "bookie", "bookie.sock", "host.lock"
+
+DIAL_PAUSE_S = 0.02  # between a host that is gone and one that serves
+SOCKET_BACKLOG = 128
+CLOSE_S = 5.0  # what a host grants the others' last requests, and itself, when it goes
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class EmbeddedStack:
+    """What a namespace is made of."""
+
+    store: SqliteStore
+    client: LedgerClient
+
+
+class _Directory:
+    """The directory, held open, so that its files are reached however long its path is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as exc:
+            raise EmbeddedStoreError(
+                f"directory {path}: {exc.strerror}; a file:// namespace needs a directory it may create and write"
+            ) from exc
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @property
+    def socket_address(self) -> str:
+        """An address of the socket that fits into the 108 bytes which the system allows."""
+        direct = str(self.path / SOCKET)
+        return direct if len(os.fsencode(direct)) < 100 else f"/proc/self/fd/{self._fd}/{SOCKET}"
+
+    def try_lock(self) -> int | None:
+        """The lock's file descriptor, None if another process, or this one elsewhere, has it."""
+        try:
+            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=self._fd)
+        except OSError as exc:
+            raise EmbeddedStoreError(
+                f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"
+            ) from exc
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except OSError as exc:
+            os.close(fd)
+            raise EmbeddedStoreError(
+                f"directory {self.path}: its file system has no locks ({exc.strerror}); use a local one"
+            ) from exc
+        # For people who wonder who it is; nobody reads it otherwise.
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        return fd
+
+    def remove_socket(self) -> None:
+        try:
+            os.unlink(SOCKET, dir_fd=self._fd)
+        except FileNotFoundError:
+            pass  # what was wanted
+
+
+class _Hosting:
+    """Reaches the directory's bookie, wherever it runs, and runs it here if it runs nowhere."""
+
+    def __init__(self, directory: _Directory, nursery: trio.Nursery) -> None:
+        self._directory, self._nursery = directory, nursery
+        self._bookie: Bookie | None = None
+        self._streams: trio.Nursery | None = None
+        self._deciding = trio.Lock()
+        self._stop = trio.Event()
+        self._stopped = trio.Event()
+        self._stopped.set()
+
+    async def dial(self, _address: Address) -> trio.abc.Stream:
+        """A stream to the bookie; ``ledger.transport`` calls this for every connection.
+
+        Raises:
+            OSError: The host of the moment cannot be reached.
+            EmbeddedStoreError: The bookie cannot be started here either.
+        """
+        while True:
+            async with self._deciding:
+                if self._bookie is not None and self._streams is not None:
+                    ours, theirs = stream_pair()
+                    self._streams.start_soon(self._bookie.serve_stream, theirs)
+                    return ours
+                stream = await self._connect()
+                if stream is not None:
+                    return stream
+                if self._stop.is_set():
+                    raise ConnectionRefusedError(errno.ECONNREFUSED, "the namespace is being closed")
+                fd = self._directory.try_lock()
+                if fd is not None:
+                    # In a task of its own: a dial that is given up must not stop a replay half way.
+                    self._stopped = trio.Event()
+                    await self._nursery.start(self._host, fd)
+                    continue
+            # Somebody has the lock and does not serve yet.
+            await trio.sleep(DIAL_PAUSE_S)
+
+    async def _connect(self) -> trio.abc.Stream | None:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(self._directory.socket_address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketStream(sock)
+
+    async def _host(self, fd: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        path = self._directory.path
+        config = StorageConfig(journal_directories=(path / BOOKIE,), ledger_directories=(path / BOOKIE,))
+        try:
+            async with open_bookie(config) as bookie:
+                listener = self._listen()
+                try:
+                    async with trio.open_nursery() as streams:
+                        await streams.start(bookie.serve_listeners, [listener])
+                        self._bookie, self._streams = bookie, streams
+                        logger.info("%s: this process (%d) hosts the bookie", path, os.getpid())
+                        task_status.started()
+                        await self._stop.wait()
+                        # First nobody finds it any more, then those who did are answered, then it closes, and
+                        # only then may another process have the lock.
+                        self._bookie = None
+                        self._directory.remove_socket()
+                        with trio.move_on_after(CLOSE_S):
+                            await bookie.drain()
+                        streams.cancel_scope.cancel()
+                finally:
+                    self._bookie = self._streams = None
+                    listener.socket.close()
+        except (BookieServerError, OSError) as exc:
+            raise EmbeddedStoreError(f"directory {path}: its bookie cannot run: {exc}") from exc
+        finally:
+            os.close(fd)
+            self._stopped.set()
+
+    def _listen(self) -> trio.SocketListener:
+        self._directory.remove_socket()  # of a host that was killed
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(self._directory.socket_address)
+            sock.listen(SOCKET_BACKLOG)
+        except OSError as exc:
+            sock.close()
+            raise EmbeddedStoreError(
+                f"directory {self._directory.path}: no socket can be made there ({exc.strerror})"
+            ) from exc
+        return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+
+    async def stop(self) -> None:
+        """Close the bookie if it runs here; the clients of this process are gone already."""
+        self._stop.set()
+        await self._stopped.wait()
+
+
+@asynccontextmanager
+async def open_embedded_stack(path: Path, config: ClientConfig | None = None) -> AsyncIterator[EmbeddedStack]:
+    """Open the directory's metadata, reach its bookie, and a client for it.
+
+    Raises:
+        EmbeddedStoreError: The directory, or what is in it, cannot be used.
+        namespace.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+    """
+    directory = _Directory(path)
+    try:
+        async with open_sqlite_store(path / METADATA) as store, open_service_nursery() as nursery:
+            await _prepare(store)
+            hosting = _Hosting(directory, nursery)
+            try:
+                # Now rather than at the first write: a directory that cannot work is told at once.
+                stream = await hosting.dial(Address("", 0))
+                await stream.aclose()
+                async with open_ledger_client(store, hosting.dial, config, root=LEDGERS_ROOT) as client:
+                    yield EmbeddedStack(store, client)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await hosting.stop()
+    finally:
+        directory.close()
+
+
+async def _prepare(store: SqliteStore) -> None:
+    """The nodes that administrators make in a cluster."""
+    await prepare_cluster_root(store, LEDGERS_ROOT, None)
+    for node in (NAMESPACE_PATH, available_path(LEDGERS_ROOT, BOOKIE_ID)):
+        try:
+            # The bookie's node is no ephemeral one: whoever wants the bookie and finds it gone becomes it.
+            await store.create(node, b"", parents=True)
+        except NodeExistsError:
+            pass

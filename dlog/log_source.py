@@ -1,0 +1,184 @@
+"""What a reader asks of a log: its segments, their ledgers, where to start, where it ends now.
+
+Inside: listing with a watch, opening ledgers without fencing them, positioning, the last record.
+Not inside: reading on (``log_reader``), changing anything: nothing here writes.
+Always: errors are this package's; an open ledger is never recovered, so a reader disturbs no writer.
+
+Source: DistributedLog, BKLogReadHandler.java, ReadUtils.java (reference 5.2, 5.7, 5.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from dlog.errors import CorruptLogError, EntryFormatError, LogNotFoundError, as_dlog_error
+from dlog.positioning import EntrySearch, Start, check_left, first_left, segment_for_txid
+from dlog.record import Record
+from dlog.segment_reader import SegmentReader, last_record_of, slot_not_before
+from dlog.segments import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.handle import ReadHandle
+from namespace import errors as namespace_errors
+from namespace.dlsn import DLSN
+from namespace.logs import list_segments
+from namespace.segment import LogSegment, sequence_id_base
+from namespace.store import MetadataStore
+
+
+class LogSource:
+    """Reads one log's metadata and ledgers."""
+
+    def __init__(
+        self, store: MetadataStore, client: LedgerClient, namespace_path: str, log: str, password: bytes
+    ) -> None:
+        self.log = log
+        self._store, self._client = store, client
+        self._namespace_path, self._password = namespace_path, password
+
+    async def segments(
+        self, *, known: Sequence[LogSegment] = (), watch: trio.Event | None = None
+    ) -> tuple[LogSegment, ...]:
+        """The segments in order; the watch fires when the list changes.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, LogUnavailableError
+        """
+        with self.translated("listing segments"):
+            listed = await list_segments(
+                self._store, self._namespace_path, self.log, known=known, watch=watch
+            )
+        return listed.segments
+
+    async def open(self, segment: LogSegment) -> ReadHandle:
+        """The segment's ledger, to be closed by the caller.
+
+        Raises:
+            ledger.errors.NoSuchLedgerError: It is gone; list again. Everything else is translated.
+        """
+        return await self._client.open(segment.ledger_id, password=self._password, recover=False)
+
+    async def locate(self, segments: Sequence[LogSegment], start: DLSN | int | Start) -> DLSN | None:
+        """The position that a start means now; None: wherever the first segment begins, as there is none yet.
+
+        Raises:
+            LogTruncatedError: A DLSN whose record is gone.
+        """
+        match start:
+            case Start.EARLIEST:
+                return first_left(segments)
+            case Start.LATEST:
+                if not segments:
+                    return None
+                last = segments[-1]
+                if not last.in_progress:
+                    return last.first_dlsn.next_segment()
+                return DLSN(last.segment_seqno, await self._confirmed(last) + 1, 0)
+            case DLSN():
+                check_left(self.log, segments, start)
+                return start
+            case int():
+                return await self._locate_txid(segments, start)
+
+    async def _locate_txid(self, segments: Sequence[LogSegment], txid: int) -> DLSN | None:
+        left = first_left(segments)
+        segment = segment_for_txid(segments, txid)
+        while segment is not None:
+            with self.translated(f"looking for txid {txid} in segment {segment.segment_seqno}"):
+                async with await self.open(segment) as handle:
+                    last = handle.last_confirmed
+                    first = 0
+                    if left is not None and left.segment_seqno == segment.segment_seqno:
+                        first = max(0, left.entry_id)
+                    search = EntrySearch(first, last)
+                    while (entry_id := search.next_entry_id) is not None:
+                        (entry, *_) = await handle.read_payloads(entry_id, entry_id)
+                        with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):
+                            search.looked(slot_not_before(entry, txid, enveloped=segment.enveloped))
+            if search.found is not None:
+                return max(DLSN(segment.segment_seqno, *search.found), left or segment.first_dlsn)
+            following = [each for each in segments if each.segment_seqno > segment.segment_seqno]
+            if not following:
+                return DLSN(segment.segment_seqno, last + 1, 0)
+            segment = following[0]
+        return segments[-1].first_dlsn.next_segment() if segments else None
+
+    async def start_sequence_id(self, segments: Sequence[LogSegment], segment: LogSegment) -> int:
+        """The sequence id of a segment's first record, also while the one before it is still in progress."""
+        before = next((each for each in segments if each.segment_seqno == segment.segment_seqno - 1), None)
+        if not segment.in_progress or before is None or not before.in_progress:
+            return sequence_id_base(segment, before)
+        # Two segments are in progress for a moment when a writer rolls, and for longer if it died in it. The
+        # older one is whole by then, so its last record tells how many it has.
+        return await self.start_sequence_id(segments, before) + await self.visible_count(before)
+
+    async def visible_count(self, segment: LogSegment) -> int:
+        """How many records of a segment in progress can be read now."""
+        with self.translated(f"counting the records of segment {segment.segment_seqno}"):
+            async with await self.open(segment) as handle:
+                last = handle.last_confirmed
+                if last < 0:
+                    return 0
+                (entry, *_) = await handle.read_payloads(last, last)
+                with self.decoding(DLSN(segment.segment_seqno, last, 0)):
+                    found = last_record_of(entry, enveloped=segment.enveloped)
+                return 0 if found is None else found[1]
+
+    async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:
+        """The last user record visible now; None if there is none.
+
+        Its ``sequence_id`` counts from 1 in its segment: what precedes the segment is not looked at.
+        """
+        for segment in reversed(segments):
+            with self.translated(f"looking for the last record of segment {segment.segment_seqno}"):
+                async with await self.open(segment) as handle:
+                    record = await self._last_user_record(handle, segment)
+            if record is not None:
+                return record
+        return None
+
+    async def _last_user_record(self, handle: ReadHandle, segment: LogSegment) -> Record | None:
+        stop, window = handle.last_confirmed + 1, SCAN_ENTRIES_FIRST
+        while stop > 0:
+            first = max(0, stop - window)
+            entries = await read_entries(handle, first, stop - 1)
+            for entry_id, entry in reversed(list(enumerate(entries, first))):
+                reader = SegmentReader(
+                    segment.segment_seqno,
+                    1,
+                    start=DLSN(segment.segment_seqno, entry_id, 0),
+                    enveloped=segment.enveloped,
+                )
+                reader.confirmed(entry_id, closed=False)
+                with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):
+                    records = reader.decode_run([entry])
+                if records:
+                    return records[-1]
+            stop, window = first, min(2 * window, SCAN_ENTRIES_MAX)
+        return None
+
+    async def _confirmed(self, segment: LogSegment) -> int:
+        with self.translated(f"asking for the end of segment {segment.segment_seqno}"):
+            async with await self.open(segment) as handle:
+                return handle.last_confirmed  # opening asked for it
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Turn what the packages below raise into this one's errors."""
+        try:
+            yield
+        except namespace_errors.LogNotFoundError as exc:
+            raise LogNotFoundError(self.log) from exc
+        except (LedgerError, namespace_errors.NamespaceError) as exc:
+            raise as_dlog_error(exc, self.log, doing) from exc
+
+    @contextmanager
+    def decoding(self, position: DLSN) -> Iterator[None]:
+        """Say where it is that an entry does not decode."""
+        try:
+            yield
+        except EntryFormatError as exc:
+            raise CorruptLogError(self.log, position, str(exc)) from exc

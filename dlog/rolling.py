@@ -1,0 +1,26 @@
+"""When a log segment ends and the next one begins.
+
+Inside: the rule. Not inside: doing it (``log_writer``).
+Always: a segment without a user record is never rolled.
+
+Source: DistributedLog, SizeBasedRollingPolicy.java, TimeBasedRollingPolicy.java. There a time limit switches
+the size limit off; here either of them ends a segment, so that no ledger grows without bound on a busy log.
+"""
+
+from __future__ import annotations
+
+
+def should_roll(
+    *,
+    record_count: int,
+    size_bytes: int,
+    age_s: float,
+    segment_bytes_max: int | None,
+    segment_age_s_max: float | None,
+) -> bool:
+    """Whether the segment is full: more bytes, or older, than its limit. None means no such limit."""
+    if record_count == 0:
+        return False
+    if segment_bytes_max is not None and size_bytes >= segment_bytes_max:
+        return True
+    return segment_age_s_max is not None and age_s >= segment_age_s_max

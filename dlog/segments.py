@@ -1,0 +1,383 @@
+"""The segments of one log, seen by its writer: metadata and ledgers together.
+
+Inside: starting, completing, recovering and deleting a segment, and finding out what a lost connection left
+open.
+Not inside: when any of it happens (``segment_keeper``), records of the segment in use (``segment_writer``),
+the transactions themselves (``namespace.logs``).
+Always: a ledger is written to only once its segment is known in the log; a segment is completed only after
+its ledger's end is decided for good; versions remembered from the moment the lock was held are never
+refreshed behind another writer's back, so whoever was overtaken fails (``LogFencedError``) instead of going
+on.
+
+Source: DistributedLog, BKLogWriteHandler.java, SimpleLedgerAllocator.java (reference 4.4, 4.5, 4.7, 9.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from dlog.compression import Compression
+from dlog.config import NamespaceConfig
+from dlog.errors import (
+    CorruptLogError,
+    EndOfStreamError,
+    EntryFormatError,
+    LogFencedError,
+    as_dlog_error,
+)
+from dlog.record import TXID_INVALID
+from dlog.segment_reader import last_record_of
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosedError, LedgerError, LedgerFencedError, NoSuchLedgerError
+from ledger.handle import ReadHandle, WriteHandle
+from namespace import paths
+from namespace.dlsn import DLSN
+from namespace.errors import (
+    ConnectionLostError,
+    LogSealedError,
+    LogTakenOverError,
+    NamespaceError,
+    NoNodeError,
+)
+from namespace.log_metadata import LogMetadata, next_segment_seqno
+from namespace.logs import (
+    complete_segment,
+    delete_segment,
+    list_segments,
+    open_log,
+    record_allocation,
+    start_segment,
+)
+from namespace.segment import LogSegment, encode_segment, start_sequence_id_after
+from namespace.store import MetadataStore
+
+SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX = 2, 16  # windows of the backward scan for the last record
+
+
+@attrs.frozen
+class _Uncertain:
+    """A transaction that may or may not have been applied: it would have left this data at this node."""
+
+    path: str
+    data: bytes
+    versions: tuple[int, int, int]  # of maxtxid, ledgers, allocation, before it
+
+
+def _versions(metadata: LogMetadata) -> tuple[int, int, int]:
+    return metadata.max_txid_version, metadata.max_segment_seqno_version, metadata.allocation_version
+
+
+class LogSegments:
+    """What the holder of a log's lock does with its segments. Call ``refresh`` first, once the lock is
+    held."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        client: LedgerClient,
+        namespace_path: str,
+        log: str,
+        config: NamespaceConfig,
+        *,
+        first_segment_seqno: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.log = log
+        self._store, self._client, self._namespace_path = store, client, namespace_path
+        self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
+        self._metadata: LogMetadata | None = None
+        self._segments: list[LogSegment] = []
+        self._uncertain: _Uncertain | None = None
+
+    @property
+    def compression(self) -> Compression:
+        """Of entries to be written."""
+        return self._config.compression
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """As this writer last listed or changed them."""
+        return tuple(self._segments)
+
+    @property
+    def last_txid(self) -> int:
+        """The greatest transaction id that completed segments are known to hold; -1 if there is none."""
+        assert self._metadata is not None
+        ids = [segment.last_txid for segment in self._segments if not segment.in_progress]
+        # A log without records stores 0, which is a transaction id as well; nothing is lost by starting above
+        # it.
+        return max([-1, self._metadata.max_txid or -1, *ids])
+
+    async def refresh(self) -> None:
+        """Read the log's nodes and segments, as of now. Only for the moment after the lock was acquired.
+
+        Raises:
+            LogNotFoundError, LogUnavailableError, LogMetadataError
+            EndOfStreamError: The log is sealed.
+        """
+        with self._translated("opening it for writing"):
+            self._metadata = await open_log(self._store, self._namespace_path, self.log)
+            listed = await list_segments(self._store, self._namespace_path, self.log)
+        self._segments = list(listed.segments)
+        if self._metadata.sealed:
+            raise EndOfStreamError(self.log)
+
+    async def recover_all(self) -> None:
+        """Decide the end of every segment in progress, in order: a writer before us left them."""
+        for segment in [each for each in self._segments if each.in_progress]:
+            await self._recover(segment)
+        assert self._metadata is not None
+        if self._metadata.sealed:
+            raise EndOfStreamError(self.log)
+
+    async def allocate(self) -> WriteHandle:
+        """Create a ledger for the next segment and write its id down, so that it is not lost if we are."""
+        await self._settle_uncertain()
+        config, before = self._config, self._known
+        assert config.digest_type is not None
+        with self._translated("creating a ledger"):
+            handle = await self._client.create(
+                ensemble_size=config.ensemble_size,
+                write_quorum=config.write_quorum,
+                ack_quorum=config.ack_quorum,
+                digest_type=config.digest_type,
+                password=config.password,
+            )
+            left_over = before.allocated_ledger_id
+            try:
+                await self._transact(
+                    lambda: record_allocation(self._store, before, handle.ledger_id),
+                    paths.allocation_path(self._namespace_path, self.log),
+                    b"%d" % handle.ledger_id,
+                )
+                # A previous owner created it and never used it. (Older Java releases allocate ahead.)
+                if left_over is not None:
+                    await self._client.delete(left_over)
+            except BaseException:
+                handle.abandon()
+                raise
+        return handle
+
+    async def start(self, handle: WriteHandle, first_txid: int) -> LogSegment:
+        """Make the ledger the log's newest segment. Calling again after LogUnavailableError is safe.
+
+        Raises:
+            LogFencedError: Another writer has started or completed a segment; nothing was changed.
+        """
+        if await self._settle_uncertain():
+            for segment in self._segments:
+                if segment.ledger_id == handle.ledger_id:
+                    return segment
+        with self._translated("starting a segment"):
+            segment = LogSegment(
+                segment_seqno=next_segment_seqno(
+                    self._known, self._segments, first_seqno=self._first_segment_seqno
+                ),
+                ledger_id=handle.ledger_id,
+                first_txid=max(first_txid, self._known.max_txid, 0),
+            )
+            await self._transact(
+                lambda: start_segment(self._store, self._known, segment),
+                self._path_of(segment),
+                encode_segment(segment),
+            )
+        self._segments.append(segment)
+        return segment
+
+    async def close(self, handle: WriteHandle, segment: LogSegment) -> None:
+        """Close the segment's ledger at its last entry, which is confirmed.
+
+        Raises:
+            LogFencedError: Somebody else decides, or decided, its end.
+        """
+        with self._translated("closing a segment's ledger"):
+            try:
+                await handle.close()
+            except LedgerClosedError:
+                pass  # what was wanted
+            except LedgerFencedError as exc:
+                raise LogFencedError(self.log, str(exc)) from exc
+
+    async def complete(
+        self, segment: LogSegment, *, last_txid: int, record_count: int, last_dlsn: DLSN | None
+    ) -> None:
+        """Record the end of a segment whose ledger is closed. Calling again after LogUnavailableError is
+        safe.
+
+        Raises:
+            LogFencedError: Another writer has completed it, or started another; nothing was changed.
+        """
+        await self._settle_uncertain()
+        index = next(
+            (i for i, each in enumerate(self._segments) if each.ledger_id == segment.ledger_id), None
+        )
+        if index is None or not self._segments[index].in_progress:
+            return
+        before = next(
+            (each for each in self._segments if each.segment_seqno == segment.segment_seqno - 1), None
+        )
+        completed = segment.completed(
+            last_txid=last_txid,
+            record_count=record_count,
+            last_entry_id=-1 if last_dlsn is None else last_dlsn.entry_id,
+            last_slot_id=-1 if last_dlsn is None else last_dlsn.slot_id,
+            completed_ms=self._wall_ms(),
+            start_sequence_id=start_sequence_id_after(before),
+        )
+        with self._translated("completing a segment"):
+            await self._transact(
+                lambda: complete_segment(self._store, self._known, segment, completed),
+                self._path_of(completed),
+                encode_segment(completed),
+            )
+        self._segments[index] = completed
+
+    async def recovered_end(self, segment: LogSegment) -> int:
+        """Fence the segment's ledger and decide its end; return its last entry id, -1 if it has none.
+
+        From then on its entries up to there are in the log for good, and no other ever will be.
+        """
+        with self._translated(f"recovering ledger {segment.ledger_id}"):
+            try:
+                opened = await self._client.open(
+                    segment.ledger_id, password=self._config.password, recover=True
+                )
+            except NoSuchLedgerError:
+                return -1  # another writer found it empty and deleted it
+            async with opened as handle:
+                return handle.last_confirmed
+
+    async def settle_own(self, segment: LogSegment) -> None:
+        """Complete or delete a segment of ours whose ledger ``recovered_end`` has closed.
+
+        Raises:
+            LogFencedError: Another writer has done so, or has gone on behind it.
+        """
+        await self._settle_uncertain()
+        mine = next((each for each in self._segments if each.ledger_id == segment.ledger_id), None)
+        if mine is not None and mine.in_progress:
+            await self._recover(mine)
+        # Whether or not there was anything to do: are the versions still those this writer knows?
+        with self._translated("looking for another writer"):
+            now = await open_log(self._store, self._namespace_path, self.log)
+            if _versions(now) != _versions(self._known):
+                raise LogFencedError(self.log, "another writer has changed its segments")
+
+    async def _recover(self, segment: LogSegment) -> None:
+        with self._translated(f"recovering segment {segment.segment_seqno}"):
+            try:
+                opened = await self._client.open(
+                    segment.ledger_id, password=self._config.password, recover=True
+                )
+            except NoSuchLedgerError:
+                last_entry_id = -1  # a recovery before us deleted the ledger and got no further
+            else:
+                async with opened as handle:
+                    last_entry_id = handle.last_confirmed
+                    if last_entry_id >= 0:
+                        last = await self._last_record(handle, segment)
+            if last_entry_id < 0:
+                await self._client.delete(segment.ledger_id)
+                await delete_segment(self._store, self._namespace_path, self.log, segment)
+                self._segments = [each for each in self._segments if each.ledger_id != segment.ledger_id]
+                return
+        txid, position, dlsn = last
+        await self.complete(segment, last_txid=txid, record_count=position, last_dlsn=dlsn)
+
+    async def _last_record(self, handle: ReadHandle, segment: LogSegment) -> tuple[int, int, DLSN | None]:
+        """Transaction id, position and DLSN of the ledger's last record of any kind."""
+        stop, window = handle.last_confirmed + 1, SCAN_ENTRIES_FIRST
+        while stop > 0:
+            first = max(0, stop - window)
+            entries = await read_entries(handle, first, stop - 1)
+            for entry_id, entry in reversed(list(enumerate(entries, first))):
+                dlsn = DLSN(segment.segment_seqno, entry_id, 0)
+                try:
+                    last = last_record_of(entry, enveloped=segment.enveloped)
+                except EntryFormatError as exc:
+                    raise CorruptLogError(self.log, dlsn, str(exc)) from exc
+                if last is not None:
+                    _, position, txid, slot_id = last
+                    if txid == TXID_INVALID:
+                        raise CorruptLogError(self.log, dlsn, f"a record has the reserved txid {txid}")
+                    return txid, position, DLSN(segment.segment_seqno, entry_id, slot_id)
+            stop, window = first, min(2 * window, SCAN_ENTRIES_MAX)
+        return segment.first_txid, 0, None
+
+    # Transactions whose answer may be lost.
+
+    @property
+    def _known(self) -> LogMetadata:
+        assert self._metadata is not None, "refresh() comes first"
+        return self._metadata
+
+    def _path_of(self, segment: LogSegment) -> str:
+        return paths.segment_path(self._namespace_path, self.log, segment.name)
+
+    async def _transact(self, commit: Callable[[], Awaitable[LogMetadata]], path: str, data: bytes) -> None:
+        """Commit; if the answer is lost, remember what to look for before anything else is done."""
+        assert self._uncertain is None
+        # Set beforehand, so that a cancellation in the middle leaves the question open too.
+        self._uncertain = _Uncertain(path, data, _versions(self._known))
+        try:
+            metadata = await commit()
+        except ConnectionLostError:
+            raise
+        except NamespaceError:
+            self._uncertain = None
+            raise
+        self._metadata, self._uncertain = metadata, None
+
+    async def _settle_uncertain(self) -> bool:
+        """Find out what became of a transaction whose answer was lost; True if it had been applied.
+
+        Raises:
+            LogFencedError: The log's nodes are neither as before it nor as it would have left them.
+        """
+        uncertain = self._uncertain
+        if uncertain is None:
+            return False
+        with self._translated("finding out what a lost connection left"):
+            await self._store.sync(uncertain.path)
+            now = await open_log(self._store, self._namespace_path, self.log)
+            try:
+                found: bytes | None = (await self._store.get(uncertain.path)).value
+            except NoNodeError:
+                found = None
+            if found == uncertain.data:
+                # The data names our ledger, or our completion of it: nobody else could have written it.
+                listed = await list_segments(self._store, self._namespace_path, self.log)
+                if any(
+                    after not in (before, before + 1)
+                    for before, after in zip(uncertain.versions, _versions(now), strict=True)
+                ):
+                    raise LogFencedError(self.log, "another writer has changed its segments")
+                self._metadata, self._segments = now, list(listed.segments)
+                self._uncertain = None
+                return True
+            if _versions(now) != uncertain.versions:
+                raise LogFencedError(self.log, "another writer has changed its segments")
+            self._uncertain = None
+            return False
+
+    @contextmanager
+    def _translated(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except LogTakenOverError as exc:
+            raise LogFencedError(self.log, str(exc)) from exc
+        except LogSealedError as exc:
+            raise EndOfStreamError(self.log) from exc
+        except (LedgerError, NamespaceError) as exc:
+            raise as_dlog_error(exc, self.log, doing) from exc
+
+
+async def read_entries(handle: ReadHandle, first: int, last: int) -> list[bytes]:
+    """All entries from first to last, both included, however many reads that takes."""
+    entries: list[bytes] = []
+    while first + len(entries) <= last:
+        entries += await handle.read_payloads(first + len(entries), last)
+    return entries
