@@ -6,6 +6,7 @@ Not inside: printing (``main``). The same table is in docs/cli.md; a test compar
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 
 from dlog import errors
 
@@ -54,8 +55,13 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 def first_cause(error: BaseException) -> BaseException:
     """The error to tell of, when several tasks failed at once: the first that is no mere consequence."""
-    while isinstance(error, BaseExceptionGroup):
-        error = next(
-            (one for one in error.exceptions if exit_code_of(one) is not ExitCode.FAILED), error.exceptions[0]
-        )
-    return error
+    alone = list(_alone(error))
+    return next((one for one in alone if exit_code_of(one) is not ExitCode.FAILED), alone[0])
+
+
+def _alone(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _alone(one)
+    else:
+        yield error

@@ -102,11 +102,9 @@ def _report(error: BaseException, *, debug: bool) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    from dlog.errors import DLogError
-
     text = " ".join(str(error).split())
     # Our own errors are sentences. Others say little without their class.
-    if isinstance(error, DLogError) and text:
+    if type(error).__module__.startswith("dlog.") and text:
         return text
     hint = "" if isinstance(error, OSError) else " (--debug shows where)"
     return f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}"

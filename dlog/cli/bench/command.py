@@ -6,16 +6,12 @@ Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``flo
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import attrs
 import click
-import trio
 
 import dlog
 from dlog.cli.bench import floor, ledger_level, stream_level
@@ -23,7 +19,8 @@ from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
 from dlog.cli.output import print_json, print_table
 from dlog.cli.running import run
-from dlog.cli.target import json_option, scratch_directory
+from dlog.cli.scratch import open_scratch
+from dlog.cli.target import json_option
 from dlog.cluster import LocalCluster, open_local_cluster
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.dial import dial_tcp
@@ -99,7 +96,7 @@ def command(
     )
     if options.batch > options.inflight:
         raise click.UsageError(f"--batch {options.batch} is more than --inflight {options.inflight}")
-    with _scratch() as directory:
+    with open_scratch("bench") as directory:
         floor_s = _floor_s(directory, options)
         outcome, usage, target = run(partial(_measure, directory, options, uri, bookies))
     document = _document(options, outcome, usage, floor_s, target)
@@ -117,17 +114,6 @@ class Target:
     config: dlog.NamespaceConfig
     cluster: LocalCluster | None
     replicas: int
-
-
-@contextlib.contextmanager
-def _scratch() -> Iterator[Path]:
-    parent = scratch_directory(os.environ, Path.home())
-    parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _floor_s(directory: Path, options: BenchOptions) -> float:
@@ -170,12 +156,11 @@ async def _measure(
 
 @contextlib.asynccontextmanager
 async def _ledger_client(target: Target) -> AsyncIterator[LedgerClient]:
-    async with trio.open_nursery():  # the store and the client live side by side
-        parsed = parse_namespace_uri(target.uri)
-        async with open_zookeeper_store(parsed.hosts) as store:
-            root = "/ledgers" if target.cluster else (await resolve_binding(store, parsed.path)).ledgers_path
-            async with open_ledger_client(store, dial_tcp, root=root) as client:
-                yield client
+    parsed = parse_namespace_uri(target.uri)
+    async with open_zookeeper_store(parsed.hosts) as store:
+        root = "/ledgers" if target.cluster else (await resolve_binding(store, parsed.path)).ledgers_root
+        async with open_ledger_client(store, dial_tcp, root=root) as client:
+            yield client
 
 
 def _document(

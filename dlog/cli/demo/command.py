@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -29,9 +26,10 @@ from dlog.cli.demo.lines import Lines, survey, write_default_lines
 from dlog.cli.demo.report import Report, print_report
 from dlog.cli.demo.verdict import Comparison
 from dlog.cli.demo.writer import write_lines
-from dlog.cli.output import print_json, progress_bar, tell
+from dlog.cli.output import print_json, progress_bar
 from dlog.cli.running import run
-from dlog.cli.target import json_option, scratch_directory
+from dlog.cli.scratch import open_scratch
+from dlog.cli.target import json_option
 from dlog.cluster import LocalCluster, open_local_cluster
 
 LOG = "demo"
@@ -60,28 +58,13 @@ def command(file: Path | None, bookies: int | None, spark: bool, keep: bool, as_
     FILE is by default some 100,000 lines of the Python library's own source. Exit code 1 if a record was
     lost, repeated or reordered.
     """
-    with _scratch(keep=keep) as directory:
+    with open_scratch("demo", keep=keep) as directory:
         report = run(partial(_demo, directory, file, bookies, spark=spark, quiet=as_json))
     if as_json:
         print_json(report.document())
     else:
         print_report(report)
     return 0 if report.is_good else 1
-
-
-@contextlib.contextmanager
-def _scratch(*, keep: bool) -> Iterator[Path]:
-    """A directory on a real disk, removed at the end unless it is to be kept."""
-    parent = scratch_directory(os.environ, Path.home())
-    parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="demo-", dir=parent))
-    try:
-        yield directory
-    finally:
-        if keep:
-            tell(f"files kept in {directory}")
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _demo(

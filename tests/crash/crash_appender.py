@@ -1,0 +1,122 @@
+"""A process to be killed: appends numbered records and prints each acknowledgement. Also what its tests
+share.
+
+``python crash_appender.py URI LOG`` goes on behind the last record of the log. Lines it prints: ``open N``
+once the writer is open behind record N, then ``ack N`` whenever every record up to N is acknowledged.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from subprocess import PIPE
+
+import trio
+
+import dlog
+
+BATCHES_IN_FLIGHT = 4
+
+
+def payload_of(number: int) -> bytes:
+    """What record ``number`` must hold: of very different sizes, none like another."""
+    rng = random.Random(number)
+    return b"%d:" % number + rng.randbytes(rng.choice([0, 1, 20, 100, 1000, 5000]))
+
+
+async def append_until_killed(uri: str, log: str) -> None:
+    """Append batches, some of them in flight at once, and tell what is acknowledged."""
+    config = dlog.NamespaceConfig(create=True)
+    async with dlog.open_namespace(uri, config=config) as namespace:
+        await namespace.create_log(log, exist_ok=True)
+        async with namespace.open_writer(log) as writer, trio.open_nursery() as nursery:
+            number = max(writer.last_txid, 0)
+            print("open", number, flush=True)
+            send, receive = trio.open_memory_channel[tuple[int, dlog.Pending]](BATCHES_IN_FLIGHT)
+            nursery.start_soon(_tell, receive)
+            while True:
+                await writer.wait_room()
+                for _ in range(random.randint(1, 20)):
+                    number += 1
+                    pending = writer.submit(payload_of(number), txid=number)
+                await send.send((number, pending))
+
+
+async def _tell(receive: trio.MemoryReceiveChannel[tuple[int, dlog.Pending]]) -> None:
+    async for number, pending in receive:
+        await pending
+        print("ack", number, flush=True)
+
+
+class Appender:
+    """The child, seen by its test."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self.acknowledged = 0
+        self.opened_behind: int | None = None
+        self._rest = b""
+
+    async def _receive(self) -> bool:
+        assert self.process.stdout is not None
+        chunk = await self.process.stdout.receive_some()
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            word, number = line.split()
+            if word == b"open":
+                self.opened_behind = int(number)
+            else:
+                self.acknowledged = int(number)
+        return bool(chunk)
+
+    async def wait_open(self) -> None:
+        """Until it has its writer; an early end is an error."""
+        while self.opened_behind is None:
+            assert await self._receive(), "the appender ended by itself; its message is above"
+
+    async def wait_acknowledged(self, number: int) -> None:
+        """Until record ``number`` is acknowledged; an early end is an error."""
+        while self.acknowledged < number:
+            assert await self._receive(), "the appender ended by itself; its message is above"
+
+    async def kill(self) -> int:
+        """SIGKILL; return the last record it had told to be acknowledged."""
+        self.process.kill()
+        while await self._receive():
+            pass  # what it told before it died, it told
+        await self.process.wait()
+        return self.acknowledged
+
+
+@asynccontextmanager
+async def open_appender(uri: str, log: str) -> AsyncIterator[Appender]:
+    """A running child; killed at the latest when the block is left."""
+    process = await trio.lowlevel.open_process([sys.executable, __file__, uri, log], stdout=PIPE)
+    appender = Appender(process)
+    try:
+        yield appender
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+            assert process.stdout is not None
+            await process.stdout.aclose()
+
+
+async def check_log(uri: str, log: str, acknowledged: int) -> int:
+    """Every acknowledged record is there, each once, unchanged and in order; return how many there are."""
+    last = 0
+    async with dlog.open_namespace(uri) as namespace, namespace.open_reader(log, follow=False) as reader:
+        while records := await reader.read_batch(5000):
+            for record in records:
+                assert record.txid == last + 1, f"record {record.txid} follows {last}"
+                assert record.payload == payload_of(record.txid), f"record {record.txid} is another one"
+                last = record.txid
+    assert last >= acknowledged, f"{acknowledged} was acknowledged, the log ends at {last}"
+    return last
+
+
+if __name__ == "__main__":
+    trio.run(append_until_killed, sys.argv[1], sys.argv[2])

@@ -1,0 +1,48 @@
+"""One error, one exit code; the same table in the documentation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dlog import errors
+from dlog.cli.exit_codes import ExitCode, exit_code_of, first_cause
+
+CLI_PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.LogNotFoundError("a"), ExitCode.NOT_FOUND),
+        (errors.LogExistsError("a"), ExitCode.EXISTS),
+        (errors.LogLockedError("a", None, 1), ExitCode.TAKEN),
+        (errors.LogFencedError("a", "fenced"), ExitCode.TAKEN),
+        (errors.InvalidUriError("bad"), ExitCode.USAGE),
+        (errors.ConfigError("bad"), ExitCode.USAGE),
+        (errors.LogUnavailableError("away"), ExitCode.UNAVAILABLE),
+        (errors.LogWriteError("a", "stopped"), ExitCode.UNAVAILABLE),
+        (errors.CorruptLogError("a", 1, "bad"), ExitCode.DAMAGED),
+        (errors.RecordTooLongError(2, 1), ExitCode.FAILED),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (ValueError(), ExitCode.FAILED),
+    ],
+)
+def test_each_error_has_the_code_that_says_what_to_do(error: BaseException, code: ExitCode) -> None:
+    assert exit_code_of(error) is code
+
+
+def test_of_several_errors_the_telling_one_is_reported() -> None:
+    inner = errors.LogNotFoundError("orders")
+    group = BaseExceptionGroup("", [ValueError("consequence"), BaseExceptionGroup("", [inner])])
+    assert first_cause(group) is inner
+    assert first_cause(BaseExceptionGroup("", [ValueError("a"), inner])) is inner
+    assert first_cause(inner) is inner
+
+
+def test_the_documentation_lists_exactly_these_codes() -> None:
+    table = CLI_PAGE.read_text("utf-8").partition("## Exit codes")[2]
+    documented = {int(number) for number in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+    assert documented == set(ExitCode)
