@@ -147,7 +147,7 @@ async def run_bookie(
         StorageFailedError: Its disk failed.
         StoreUnreachableError: Nobody answers at the metadata store.
     """
-    stop = stop or trio.Event()
+    stop = trio.Event() if stop is None else stop
     disk = disk or RealDisk()
     for remark in config.remarks:
         log.warning("%s", remark)
