@@ -30,6 +30,7 @@ from ledger.errors import WireError
 _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
 _RUN_MAX = 2**31 - 1
+_ENTRY_ID_STOP = 2**63
 assert _HEADER.size == 64
 assert _GROUP.size == 24
 
@@ -123,7 +124,7 @@ def decode_availability(data: bytes) -> Availability:
     for group in groups:
         one_run = group.period == 0 and group.last == group.first
         more_runs = group.period >= group.run and (group.last - group.first) % max(group.period, 1) == 0
-        too_far = group.last + group.run > 2**63 - 1
+        too_far = group.last + group.run > _ENTRY_ID_STOP
         if (
             too_far
             or group.first < beyond
@@ -133,4 +134,6 @@ def decode_availability(data: bytes) -> Availability:
         ):
             raise WireError(f"a list of entries with an impossible group: {group}")
         beyond = group.last + group.run
+    if sum(group.count() for group in groups) >= _ENTRY_ID_STOP:
+        raise WireError("a list of every entry that could ever be")
     return Availability(groups)

@@ -29,6 +29,7 @@ from ledger.digest import DigestType
 from ledger.errors import LedgerMetadataError, MetadataFormatError
 from ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
 from ledger.wire.data_formats_pb2 import LedgerMetadataFormat
+from ledger.wire.protobuf import encode_varint, text_of
 
 _MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
@@ -59,7 +60,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
             return header + text_format.MessageToString(_to_message(metadata)).encode()
         case _:
             body = _to_message(metadata).SerializeToString()
-            return header + _encode_varint(len(body)) + body
+            return header + encode_varint(len(body)) + body
 
 
 def decode_metadata(data: bytes) -> LedgerMetadata:
@@ -128,7 +129,8 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         write_quorum=message.quorumSize,
         ack_quorum=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
         ensembles=tuple(
-            Ensemble(segment.firstEntryId, tuple(segment.ensembleMember)) for segment in message.segment
+            Ensemble(segment.firstEntryId, tuple(map(text_of, segment.ensembleMember)))
+            for segment in message.segment
         ),
         state=state,
         # Of a ledger that is not closed these two mean nothing, whatever is stored.
@@ -137,7 +139,7 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
         digest_type=_digest_type_of(message),
         password=message.password if message.HasField("password") else None,
         ctime_ms=message.ctime if message.HasField("ctime") else None,
-        custom={pair.key: pair.value for pair in message.customMetadata},
+        custom={text_of(pair.key): pair.value for pair in message.customMetadata},
         creator_token=message.cToken,
         format_version=version,
     )
@@ -248,15 +250,6 @@ def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise MetadataFormatError(f"{text[:40]!r} where ledger metadata of version 1 has a number")
     return int(text)
-
-
-def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
 
 
 def _decode_varint(data: bytes) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ledger.errors import MetadataFormatError
 from ledger.wire.data_formats_pb2 import BookieServiceInfoFormat
+from ledger.wire.protobuf import text_of
 
 RPC_ID = "bookie"
 RPC_PROTOCOL = "bookie-rpc"
@@ -81,16 +82,16 @@ def decode_service_info(data: bytes) -> ServiceInfo:
         return ServiceInfo(
             tuple(
                 Endpoint(
-                    endpoint.id,
+                    text_of(endpoint.id),
                     endpoint.port,
-                    endpoint.host,
-                    endpoint.protocol,
-                    tuple(endpoint.auth),
-                    tuple(endpoint.extensions),
+                    text_of(endpoint.host),
+                    text_of(endpoint.protocol),
+                    tuple(map(text_of, endpoint.auth)),
+                    tuple(map(text_of, endpoint.extensions)),
                 )
                 for endpoint in message.endpoints
             ),
-            dict(message.properties),
+            {text_of(key): text_of(value) for key, value in message.properties.items()},
         )
     except (DecodeError, UnicodeDecodeError) as exc:
         raise MetadataFormatError(f"a bookie's service info that does not parse: {exc}") from exc

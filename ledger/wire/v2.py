@@ -64,6 +64,7 @@ from ledger.wire.messages import (
     Reply,
     Request,
 )
+from ledger.wire.protobuf import text_of
 
 VERSION = 2
 FLAG_FENCE = 0x0001
@@ -321,10 +322,10 @@ def _decode_auth(data: bytes) -> tuple[str, bytes]:
     message = pb.AuthMessage()
     try:
         message.ParseFromString(data)
-        # Parsing does not look for required fields (reference 3.8), and text is only decoded when read.
+        # Parsing does not look for required fields (reference 3.8).
         if not message.IsInitialized():
             raise WireError("an AUTH message without its plug-in name or payload")
-        return message.authPluginName, message.payload
+        return text_of(message.authPluginName), message.payload
     except (DecodeError, UnicodeDecodeError) as exc:
         raise WireError(f"an AUTH message that does not parse: {exc}") from exc
 

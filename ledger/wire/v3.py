@@ -50,6 +50,7 @@ from ledger.wire.messages import (
     WriteLacReply,
     WriteLacRequest,
 )
+from ledger.wire.protobuf import text_of
 from ledger.wire.v3_add import AddEncoder, decode_usual_add, decode_usual_add_reply, encode_add_reply
 
 __all__ = ["AddEncoder", "decode_reply", "decode_request", "encode_reply", "encode_request"]
@@ -241,7 +242,7 @@ def _request_in(message: pb.Request, operation: Operation) -> Request | None:
         case Operation.START_TLS if message.HasField("startTLSRequest"):
             return StartTlsRequest()
         case Operation.AUTH if message.HasField("authRequest"):
-            return AuthRequest(message.authRequest.authPluginName, message.authRequest.payload)
+            return AuthRequest(text_of(message.authRequest.authPluginName), message.authRequest.payload)
         case _:
             return None
 
@@ -405,7 +406,7 @@ def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:
         case Operation.START_TLS if code is Code.OK:
             return StartTlsReply(code)
         case Operation.AUTH if message.HasField("authResponse"):
-            return AuthReply(code, message.authResponse.authPluginName, message.authResponse.payload)
+            return AuthReply(code, text_of(message.authResponse.authPluginName), message.authResponse.payload)
     if code is Code.OK:
         # Java would take the ids from its request and believe it. No bookie sends this; one that does is not
         # one whose OK means that something is on disk.

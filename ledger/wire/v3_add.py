@@ -21,6 +21,7 @@ import struct
 from ledger.digest import ENTRY_HEADER, EntryCodec
 from ledger.wire.codes import MASTER_KEY_BYTES, Code, Operation
 from ledger.wire.messages import AddReply, AddRequest, IncomingReply, IncomingRequest
+from ledger.wire.protobuf import encode_varint
 
 _VERSION = 3
 _LENGTH = struct.Struct(">I")
@@ -32,26 +33,6 @@ _KEY_FIELD = b"\x1a\x14"  # the master key, 20 bytes
 _DEFERRED_SYNC_FIELD = b"\x28\x01"
 _RECOVERY_FIELD = b"\xa0\x06\x01"
 _PRIORITY_FIELD = b"\x20\x64"
-_UINT64 = 2**64
-_INT64_MAX = 2**63 - 1
-
-
-def _varint(value: int) -> bytes:
-    """A protobuf varint; a negative int64 takes ten bytes."""
-    if 0 <= value < 0x80:
-        return bytes((value,))
-    if 0 <= value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if 0 <= value < 0x20_0000:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    assert -(2**63) <= value < _UINT64
-    rest = value % _UINT64
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
 
 
 def decode_usual_add(data: bytes, start: int, end: int) -> IncomingRequest | None:
@@ -85,7 +66,7 @@ def decode_usual_add(data: bytes, start: int, end: int) -> IncomingRequest | Non
     except IndexError:
         return None
     body_end = at + size
-    if body_end > end or ledger_id > _INT64_MAX or entry_id > _INT64_MAX or priority > 0xFFFF_FFFF:
+    if body_end > end or priority > 0xFFFF_FFFF:
         return None
     rest = data[body_end:end]
     deferred_sync = rest.startswith(_DEFERRED_SYNC_FIELD)
@@ -120,9 +101,9 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_add_reply(reply: AddReply, transaction_id: int) -> bytes:
-    transaction = _varint(transaction_id)
-    status = b"\x00" if reply.code is Code.OK else _varint(reply.code.value)
-    ids = b"".join((status, b"\x10", _varint(reply.ledger_id), b"\x18", _varint(reply.entry_id)))
+    transaction = encode_varint(transaction_id)
+    status = b"\x00" if reply.code is Code.OK else encode_varint(reply.code.value)
+    ids = b"".join((status, b"\x10", encode_varint(reply.ledger_id), b"\x18", encode_varint(reply.entry_id)))
     payload = b"".join(
         (
             bytes((0x0A, len(_ADD_HEADER) + len(transaction))),
@@ -184,7 +165,7 @@ class AddEncoder:
         self._entry_overhead_bytes = entries.overhead_bytes
         self._digest = entries.digest
         self._priority = _PRIORITY_FIELD if recovery else b""
-        self._ledger_field = b"\x08" + _varint(ledger_id) + b"\x10"
+        self._ledger_field = b"\x08" + encode_varint(ledger_id) + b"\x10"
         assert len(entries.master_key) == MASTER_KEY_BYTES
         self._key_field = _KEY_FIELD + entries.master_key + b"\x22"
         self._after_body = (_DEFERRED_SYNC_FIELD if deferred_sync else b"") + (
@@ -195,9 +176,11 @@ class AddEncoder:
         """The frame that adds this entry, length prefix included."""
         entry_header = ENTRY_HEADER.pack(self.ledger_id, entry_id, lac, length_bytes)
         body_size = self._entry_overhead_bytes + len(payload)
-        before_body = b"".join((self._ledger_field, _varint(entry_id), self._key_field, _varint(body_size)))
-        add_size = _varint(len(before_body) + body_size + len(self._after_body))
-        transaction = _varint(entry_id + 1) + self._priority
+        before_body = b"".join(
+            (self._ledger_field, encode_varint(entry_id), self._key_field, encode_varint(body_size))
+        )
+        add_size = encode_varint(len(before_body) + body_size + len(self._after_body))
+        transaction = encode_varint(entry_id + 1) + self._priority
         header_size = len(_ADD_HEADER) + len(transaction)
         size = 4 + header_size + len(add_size) + len(before_body) + body_size + len(self._after_body)
         return b"".join(
