@@ -77,7 +77,7 @@ class _Directory:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
             raise EmbeddedStoreError(
-                f"directory {path}: {exc.strerror}; a file:// namespace needs a directory it may create and write"
+                f"directory {path}: {exc.strerror}; a file:// namespace needs one it may create and write"
             ) from exc
 
     def close(self) -> None:

@@ -76,6 +76,11 @@ class LogWriter:
         """Bytes submitted whose records are neither durable nor failed yet."""
         return self._keeper.waiting_bytes
 
+    @property
+    def bytes_in_flight_max(self) -> int:
+        """From here on ``wait_room`` waits."""
+        return self._config.bytes_in_flight_max
+
     async def append(self, payload: bytes, *, txid: int | None = None) -> DLSN:
         """Write one record; return its position once it, and every record before it, is durable.
 
