@@ -67,6 +67,23 @@ def test_a_run_ends_in_front_of_a_gap(digest_type: DigestType) -> None:
         entries.payloads(bodies, 7, 2)
 
 
+@pytest.mark.parametrize("digest_type", TYPES)
+def test_a_run_ends_in_front_of_each_kind_of_bad_entry(digest_type: DigestType) -> None:
+    entries = EntryCodec(digest_type, b"pass")
+    good = entries.pack(7, 3, -1, 0, b"good")
+    bad = [
+        entries.pack(8, 4, -1, 0, b"of another ledger"),
+        entries.pack(7, 5, -1, 0, b"of another id"),
+        entries.pack(7, 4, -1, 0, b"")[: entries.overhead_bytes - 1],
+    ]
+    if digest_type is not DigestType.DUMMY:
+        bad.append(entries.pack(7, 4, -1, 0, b"changed")[:-1] + b"!")
+    for body in bad:
+        assert entries.payloads([good, body], 7, 3) == [b"good"]
+        with pytest.raises(CorruptEntryError):
+            entries.payloads([body], 7, 4)
+
+
 def test_the_error_names_the_entry_and_its_evidence() -> None:
     entries = EntryCodec(DigestType.DUMMY, b"")
     with pytest.raises(CorruptEntryError, match="ledger 7, last entry: 3 bytes") as caught:

@@ -74,6 +74,15 @@ def test_an_add_with_anything_unusual_is_left_to_protobuf() -> None:
     assert decode_request(message).request == AddRequest(1, 2, b"short", BODY, deferred_sync=True)
 
 
+def test_what_follows_an_add_in_its_message_is_no_flag_of_it() -> None:
+    frame = v3.encode_request(AddRequest(1, 2, KEY, BODY), transaction_id=5)
+    data = (
+        frame[4:] + b"\xa0\x06\x01"
+    )  # an unknown field of the request, with the add's recovery flag's bytes
+    assert decode_usual_add(data, 0, len(data)) is None
+    assert v3.decode_request(data, 0, len(data)).request == AddRequest(1, 2, KEY, BODY)
+
+
 def test_a_required_field_that_is_missing_is_a_wire_error() -> None:
     message = request_message(pb.ADD_ENTRY)
     message.addRequest.ledgerId = 1
