@@ -12,34 +12,17 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from typing import Protocol
 
 import trio
 
+from ledger.auth import AUTH_DISABLED_PLUGIN, ClientAuth
 from ledger.errors import BookieSecurityError, BookieUnavailableError, WireError
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code, Operation
 from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
 from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, StartTlsRequest
 
-AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"  # what a bookie that wants no authentication answers to it
-EXCHANGES_MAX = 32
-
-
-class ClientAuth(Protocol):
-    """One authentication of one connection. The bookie must know a plug-in of the same name."""
-
-    plugin: str
-
-    def first_token(self) -> bytes:
-        """What the client says first; may be empty."""
-
-    def next_token(self, challenge: bytes) -> bytes | None:
-        """What to say to the bookie's answer; None: nothing, we are done.
-
-        Raises:
-            ValueError: The bookie is not who it should be, or does not make sense.
-        """
+EXCHANGES_MAX = 32  # of tokens, on one connection
 
 
 class _Conversation:

@@ -33,7 +33,7 @@ class Outbox:
         if not frames:
             return []
         self._frames, self._bytes = [], 0
-        if size_bytes <= SEND_ALONE_BYTES_MIN:
+        if size_bytes <= SEND_BYTES_MAX and max(map(len, frames)) < SEND_ALONE_BYTES_MIN:
             return [b"".join(frames)]
         pieces: list[bytes] = []
         gathered: list[bytes] = []

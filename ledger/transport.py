@@ -21,10 +21,10 @@ from contextlib import asynccontextmanager
 import trio
 
 from ledger.add_lanes import SILENT_TICKS, AddSink
+from ledger.auth import ClientAuth
 from ledger.connection import OPERATIONS, Call
 from ledger.dial import Address, Dial
 from ledger.errors import BookieTimeoutError, BookieUnavailableError
-from ledger.handshake import ClientAuth
 from ledger.line import CalledAdds, Line, Resolve, Waiter
 from ledger.transport_config import TransportConfig
 from ledger.wire.codes import Code

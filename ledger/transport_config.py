@@ -12,7 +12,7 @@ from typing import Literal
 import attrs
 from attrs.validators import ge, gt, in_
 
-from ledger.handshake import ClientAuth
+from ledger.auth import ClientAuth
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from ledger.auth import AUTH_DISABLED_PLUGIN
 from ledger.errors import BookieSecurityError, BookieUnavailableError
-from ledger.handshake import AUTH_DISABLED_PLUGIN
 from ledger.pipe import stream_pair
 from ledger.tls import client_context
 from ledger.transport import Address, TransportConfig, open_transport
