@@ -121,7 +121,7 @@ async def _show(cluster: Any, *, as_json: bool) -> int:
             ]
             for member in members
         ]
-        print_table(None, columns, rows)
+        print_table(columns, rows)
         tell(f"logs in {cluster.paths.directory / 'logs'}")
     return 0 if all(member.is_well for member in members) else 1
 

@@ -43,7 +43,6 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.CorruptLogError, ExitCode.DAMAGED),
     (errors.LogMetadataError, ExitCode.DAMAGED),
     (errors.EntryFormatError, ExitCode.DAMAGED),
-    (BrokenPipeError, ExitCode.BROKEN_PIPE),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import datetime
+import enum
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.output import console, print_json, print_table, tell
+from dlog.cli.output import print_facts, print_json, print_table, tell
 from dlog.cli.position import dlsn_text
 from dlog.cli.running import run
 from dlog.cli.target import json_option, uri_option
@@ -38,15 +39,15 @@ def create(logs: tuple[str, ...], uri: str, exist_ok: bool) -> None:
 
 
 @command.command("list")
-@click.argument("prefix", default="")
+@click.argument("parent", default="")
 @uri_option
 @json_option("the names")
-def list_(prefix: str, uri: str, as_json: bool) -> None:
-    """List the logs whose names begin with PREFIX (default: all)."""
+def list_(parent: str, uri: str, as_json: bool) -> None:
+    """List the logs below PARENT (shop gives shop/orders), or all."""
 
     async def go() -> list[str]:
         async with dlog.open_namespace(uri) as namespace:
-            return await namespace.list_logs(prefix)
+            return await namespace.list_logs(parent)
 
     names = run(go)
     if as_json:
@@ -71,15 +72,31 @@ def show(log: str, uri: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
-    segments = document.pop("segments", [])
-    width = max(map(len, document))
-    for name, value in document.items():
-        console().print(f"[bold]{name.replace('_', ' '):{width}}[/]  {_shown(value)}")
+    segments = document.pop("segments")
+    print_facts((name.replace("_", " "), _shown(value)) for name, value in document.items())
     if segments:
-        columns = list(segments[0])
-        rows = [[_shown(segment[column]) for column in columns] for segment in segments]
-        console().print()
-        print_table(None, [column.replace("_", " ") for column in columns], rows)
+        columns = ["segment", "ledger", "state", "records", "first txid", "last txid", "completed"]
+        print()
+        print_table(columns, [_row(segment) for segment in segments])
+
+
+def _row(segment: dict[str, Any]) -> list[str]:
+    state = "complete" if segment["is_completed"] else "in progress"
+    if segment["truncation"] != "active":
+        state += ", " + segment["truncation"].replace("_", " ")
+    completed = "-"
+    if segment["completed_ms"] is not None:
+        moment = datetime.datetime.fromtimestamp(segment["completed_ms"] / 1000)
+        completed = moment.isoformat(" ", "seconds")
+    return [
+        str(segment["segment_seqno"]),
+        str(segment["ledger_id"]),
+        state,
+        _shown(segment["record_count"]),
+        _shown(segment["first_txid"]),
+        _shown(segment["last_txid"]),
+        completed,
+    ]
 
 
 @command.command("delete")
@@ -102,14 +119,10 @@ def delete(logs: tuple[str, ...], uri: str, yes: bool) -> None:
 
 def described(description: Any) -> dict[str, Any]:
     """A description as plain JSON values: names as they are, DLSNs as ``7:42:0``, enums by name."""
-    document = attrs.asdict(description, recurse=True, value_serializer=_plain)
-    assert isinstance(json.dumps(document), str)
-    return document
+    return attrs.asdict(description, value_serializer=_plain)
 
 
 def _plain(_instance: Any, _field: Any, value: Any) -> Any:
-    import enum
-
     if isinstance(value, dlog.DLSN):
         return dlsn_text(value)
     return value.name.lower() if isinstance(value, enum.Enum) else value
@@ -120,4 +133,4 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return str(value)

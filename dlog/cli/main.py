@@ -27,8 +27,19 @@ COMMANDS = {
 }
 
 
+class OutputClosedError(Exception):
+    """The program that read our output has left."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported when called, not when listed."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click itself would end the program with code 1 if our reader leaves."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the table."""
@@ -90,11 +101,12 @@ def _report(error: BaseException, *, debug: bool) -> int:
         raise cause
     if isinstance(cause, TerminatedError):
         return cause.exit_code
-    code = exit_code_of(cause)
-    if code is ExitCode.BROKEN_PIPE:
-        # Nobody reads stdout any more: let the interpreter's last flush go nowhere instead of failing.
+    if isinstance(cause, OutputClosedError):
+        # Let the interpreter's last flush go nowhere instead of failing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    elif code is not ExitCode.INTERRUPTED:
+        return ExitCode.BROKEN_PIPE
+    code = exit_code_of(cause)
+    if code is not ExitCode.INTERRUPTED:
         if debug:
             sys.excepthook(type(error), error, error.__traceback__)
         print(f"dlog: {_one_line(cause)}", file=sys.stderr)

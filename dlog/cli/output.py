@@ -10,12 +10,15 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import trio
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+WIDTH_IN_FILES = 160  # where there is no terminal to ask
 
 
 def print_json(document: object) -> None:
@@ -23,20 +26,31 @@ def print_json(document: object) -> None:
     print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
-def print_table(title: str | None, columns: list[str], rows: list[list[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table for people; numbers to the right."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        numeric = bool(rows) and all(row[index][:1].isdigit() for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values, a line each."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(value))
     console().print(table)
 
 
 def console() -> Console:
-    """Standard output, for people."""
-    return Console(highlight=False, soft_wrap=True)
+    """Standard output, for people. What commands print is data: ``:100:`` is no picture."""
+    width = None if sys.stdout.isatty() else WIDTH_IN_FILES
+    return Console(highlight=False, emoji=False, width=width)
 
 
 def tell(message: str) -> None:

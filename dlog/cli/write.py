@@ -6,8 +6,9 @@ so that a trickling pipe is written line by line and a file by the thousand.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import BinaryIO
 
@@ -84,48 +85,52 @@ async def _write(
     batch: int,
     quiet: bool,
 ) -> None:
-    async with dlog.open_namespace(uri) as namespace:
-        if create:
-            await namespace.create_log(log, exist_ok=True)
-        async with namespace.open_writer(log) as writer:
-            with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
-                read_bytes = 0
-                async for lines in _batches(file, batch):
-                    txids = None
-                    if txid_from is not None:
-                        first = txid_from + written.records
-                        txids = range(first, first + len(lines))
-                    positions = await writer.append_many(lines, txids=txids)
-                    written.first = written.first or positions[0]
-                    written.last = positions[-1]
-                    written.records += len(lines)
-                    written.size_bytes += sum(map(len, lines))
-                    read_bytes += sum(map(len, lines)) + len(lines)
-                    show(read_bytes)
+    async with dlog.open_namespace(uri) as namespace, namespace.open_writer(log, create=create) as writer:
+        with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
+            read_bytes = 0
+            reader = LineReader(file.fileno(), batch)
+            while lines := await reader.next_batch():
+                txids = None
+                if txid_from is not None:
+                    first = txid_from + written.records
+                    txids = range(first, first + len(lines))
+                positions = await writer.append_many(lines, txids=txids)
+                written.first = written.first or positions[0]
+                written.last = positions[-1]
+                written.records += len(lines)
+                written.size_bytes += sum(map(len, lines))
+                read_bytes += sum(map(len, lines)) + len(lines)
+                show(read_bytes)
 
 
-async def _batches(file: BinaryIO, lines_max: int) -> AsyncIterator[list[bytes]]:
-    """The lines as they arrive, at most ``lines_max`` at once, without their line ends."""
-    descriptor = file.fileno()
-    rest = b""
-    while chunk := await trio.to_thread.run_sync(_read_some, descriptor, abandon_on_cancel=True):
-        *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
-        for start in range(0, len(lines), lines_max):
-            yield lines[start : start + lines_max]
-    if rest:
-        yield [rest]  # a last line without an end is a line
+class LineReader:
+    """The lines of a file descriptor as they arrive, without their line ends."""
 
+    def __init__(self, descriptor: int, lines_max: int) -> None:
+        self._descriptor, self._lines_max = descriptor, lines_max
+        self._lines: list[bytes] = []  # whole ones, not handed out yet
+        self._rest = b""
+        self._is_over = False
 
-def _read_some(descriptor: int) -> bytes:
-    import os
+    async def next_batch(self) -> list[bytes]:
+        """From one line to ``lines_max``; nothing at the end. A last line without an end is a line.
 
-    return os.read(descriptor, CHUNK_BYTES)
+        A line longer than a record may be is handed out before it is whole, for the writer to refuse.
+        """
+        while not self._lines and not self._is_over:
+            chunk = await trio.to_thread.run_sync(
+                os.read, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True
+            )
+            *self._lines, self._rest = (self._rest + chunk).split(b"\n")
+            self._is_over = not chunk
+            if self._rest and (self._is_over or len(self._rest) > dlog.PAYLOAD_BYTES_MAX):
+                self._lines.append(self._rest)
+                self._rest = b""
+        batch, self._lines = self._lines[: self._lines_max], self._lines[self._lines_max :]
+        return batch
 
 
 def _size_of(file: BinaryIO) -> int | None:
-    import os
-    import stat
-
     facts = os.fstat(file.fileno())
     return facts.st_size if stat.S_ISREG(facts.st_mode) else None
 

@@ -24,6 +24,7 @@ import trio
 
 from dlog.cluster import process, zookeeper_process
 from dlog.cluster.layout import (
+    DEFAULT_NAMESPACE,
     LEDGERS_ROOT,
     LOCALHOST,
     ClusterPaths,
@@ -39,7 +40,9 @@ from dlog.cluster.ports import free_ports
 from dlog.cluster.probe import bookie_info
 from dlog.cluster.process import Figures, ProcessId
 from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
-from namespace.errors import NamespaceError, NoNodeError
+from namespace.binding import new_binding
+from namespace.bindings import bind, resolve_binding
+from namespace.errors import NamespaceError, NoBindingError, NoNodeError
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
 
@@ -139,6 +142,7 @@ class LocalCluster:
                     for bookie in state.bookies:
                         self._start_bookie(self.state, bookie, started)
                     await self._wait_serving([bookie.name for bookie in state.bookies])
+                    await self._bind_namespace()
             except BaseException as error:
                 with trio.CancelScope(shield=True):
                     await self._stop_members(started, grace_s=5)
@@ -279,6 +283,15 @@ class LocalCluster:
                 ]
                 if waiting:
                     await trio.sleep(POLL_S)
+
+    async def _bind_namespace(self) -> None:
+        """Say where the ledgers of the namespace are, so that the cluster's URI can be used as it is."""
+        path = f"/{DEFAULT_NAMESPACE}"
+        async with open_zookeeper_store(self.zookeeper_hosts) as store:
+            try:
+                await resolve_binding(store, path)
+            except NoBindingError:
+                await bind(store, path, new_binding(self.zookeeper_hosts, LEDGERS_ROOT))
 
     def _check_running(self, names: Sequence[str]) -> None:
         for member in self.state.members:

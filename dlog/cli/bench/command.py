@@ -17,7 +17,7 @@ import dlog
 from dlog.cli.bench import floor, ledger_level, stream_level
 from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
-from dlog.cli.output import print_json, print_table
+from dlog.cli.output import print_facts, print_json
 from dlog.cli.running import run
 from dlog.cli.scratch import open_scratch
 from dlog.cli.target import json_option
@@ -103,7 +103,7 @@ def command(
     if as_json:
         print_json(document)
     else:
-        print_table(None, ["figure", "value"], [[name, _shown(value)] for name, value in document.items()])
+        print_facts((name, _shown(value)) for name, value in document.items())
 
 
 @attrs.frozen
@@ -125,7 +125,7 @@ def _floor_s(directory: Path, options: BenchOptions) -> float:
 async def _target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
     if bookies is not None:
         async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
-            yield Target(cluster.uri, dlog.NamespaceConfig(create=True), cluster, REPLICAS)
+            yield Target(cluster.uri, dlog.NamespaceConfig(), cluster, REPLICAS)
     elif uri is not None:
         embedded = uri.startswith("file:")
         yield Target(uri, dlog.NamespaceConfig(), None, 1 if embedded else REPLICAS)

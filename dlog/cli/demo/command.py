@@ -93,7 +93,7 @@ async def _deployment(directory: Path, bookies: int | None) -> AsyncIterator[Dep
         yield Deployment((directory / "log").as_uri(), dlog.NamespaceConfig(), None)
         return
     async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
-        yield Deployment(cluster.uri, dlog.NamespaceConfig(create=True), cluster)
+        yield Deployment(cluster.uri, dlog.NamespaceConfig(), cluster)
 
 
 async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: bool, quiet: bool) -> Report:

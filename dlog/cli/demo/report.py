@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-from rich.table import Table
 
-from dlog.cli.output import console
+from dlog.cli.output import console, print_facts
 
 
 @attrs.frozen(kw_only=True)
@@ -64,25 +63,22 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def print_report(report: Report) -> None:
     """A short table, and the verdict as a sentence."""
     numbers = report.document()
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("deployment", report.deployment)
-    table.add_row("records", f"{report.records:,} of {report.lines:,} lines, {report.size_bytes:,} bytes")
-    table.add_row("written in", f"{report.seconds:.2f} s: {numbers['records_per_s']:,.0f} records/s")
-    table.add_row(
-        "one append", f"p50 {numbers['append_p50_ms']:.2f} ms, p99 {numbers['append_p99_ms']:.2f} ms"
-    )
-    table.add_row("segments", str(report.segments))
     kept = report.acknowledged_before_kill - report.acknowledged_lost
-    table.add_row(
-        "SIGKILL",
-        f"{report.acknowledged_before_kill:,} lines acknowledged before it, {kept:,} of them are there",
-    )
+    facts = [
+        ("deployment", report.deployment),
+        ("records", f"{report.records:,} of {report.lines:,} lines, {report.size_bytes:,} bytes"),
+        ("written in", f"{report.seconds:.2f} s: {report.lines / report.seconds:,.0f} records/s"),
+        ("one append", f"p50 {numbers['append_p50_ms']:.2f} ms, p99 {numbers['append_p99_ms']:.2f} ms"),
+        ("segments", str(report.segments)),
+        (
+            "SIGKILL",
+            f"{report.acknowledged_before_kill:,} lines acknowledged before it, {kept:,} of them there",
+        ),
+    ]
     if report.spark_records is not None:
-        table.add_row("Spark counts", f"{report.spark_records:,}")
+        facts.append(("Spark counts", f"{report.spark_records:,}"))
+    print_facts(facts)
     out = console()
-    out.print(table)
     if report.is_good:
         out.print("[bold green]Every line is there once, unchanged and in order.[/]")
     else:

@@ -105,12 +105,12 @@ def test_tail_prints_what_is_there_from_a_position_and_stops_at_its_count(dlog: 
 
 
 def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
-    assert dlog("log", "create", "a", "b", "ab").code == 0
-    assert dlog("log", "list").lines == ["a", "ab", "b"]
-    assert json.loads(dlog("log", "list", "a", "--json").out) == ["a", "ab"]
+    assert dlog("log", "create", "a", "b", "shop/orders").code == 0
+    assert dlog("log", "list").lines == ["a", "b", "shop/orders"]
+    assert json.loads(dlog("log", "list", "shop", "--json").out) == ["shop/orders"]
     assert "segments" in json.loads(dlog("log", "show", "a", "--json").out)
     assert dlog("log", "delete", "a", "--yes").code == 0
-    assert dlog("log", "list").lines == ["ab", "b"]
+    assert dlog("log", "list").lines == ["b", "shop/orders"]
 
 
 @pytest.mark.parametrize(
