@@ -126,6 +126,8 @@ Request = (
 
 @attrs.frozen
 class AddReply:
+    """The entry is stored, or why not."""
+
     code: Code
     ledger_id: int
     entry_id: int
@@ -133,6 +135,8 @@ class AddReply:
 
 @attrs.frozen
 class ReadReply:
+    """An entry, or why there is none; to a long poll, how far the ledger has grown."""
+
     code: Code
     ledger_id: int
     entry_id: int  # the id asked for; for a piggy-backed long poll the one sent along, or -1
@@ -143,6 +147,8 @@ class ReadReply:
 
 @attrs.frozen
 class BatchReadReply:
+    """Consecutive entries; fewer than asked for is normal."""
+
     code: Code
     ledger_id: int
     entry_id: int
@@ -152,12 +158,16 @@ class BatchReadReply:
 
 @attrs.frozen
 class WriteLacReply:
+    """The explicit LAC is stored, or why not."""
+
     code: Code
     ledger_id: int
 
 
 @attrs.frozen
 class ReadLacReply:
+    """The two things from which a reader learns how far a ledger has grown."""
+
     code: Code
     ledger_id: int
     lac_body: bytes | None = None  # the LAC packet of the last WRITE_LAC
@@ -166,12 +176,16 @@ class ReadLacReply:
 
 @attrs.frozen
 class ForceLedgerReply:
+    """All that was added before is on disk, or why not."""
+
     code: Code
     ledger_id: int
 
 
 @attrs.frozen
 class BookieInfoReply:
+    """Disk space, as far as it was asked for."""
+
     code: Code
     total_disk_bytes: int | None = None
     free_disk_bytes: int | None = None
@@ -179,6 +193,8 @@ class BookieInfoReply:
 
 @attrs.frozen
 class ListEntriesReply:
+    """Which entries the bookie holds."""
+
     code: Code
     ledger_id: int
     availability: bytes | None = None  # see ledger.availability
@@ -186,11 +202,15 @@ class ListEntriesReply:
 
 @attrs.frozen
 class StartTlsReply:
+    """If OK, all bytes after this one are TLS."""
+
     code: Code
 
 
 @attrs.frozen
 class AuthReply:
+    """The other side's step of an authentication exchange."""
+
     code: Code  # v2 cannot carry it: always OK there
     plugin: str = ""
     payload: bytes = b""

@@ -101,6 +101,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_add_reply(reply: AddReply, transaction_id: int) -> bytes:
+    """The frame of the answer to an add, length prefix included."""
     transaction = encode_varint(transaction_id)
     status = b"\x00" if reply.code is Code.OK else encode_varint(reply.code.value)
     ids = b"".join((status, b"\x10", encode_varint(reply.ledger_id), b"\x18", encode_varint(reply.entry_id)))
