@@ -60,8 +60,8 @@ def _log(options: SourceOptions) -> NamedLog:
 
 
 def _check_schema(schema: StructType) -> None:
-    wanted = StructType.fromDDL(DDL)
-    if [(f.name, f.dataType) for f in schema.fields] != [(f.name, f.dataType) for f in wanted.fields]:
+    given = ", ".join(f"{field.name} {field.dataType.simpleString().upper()}" for field in schema.fields)
+    if given != DDL:
         raise OptionError(
             f"the columns of this source are: {DDL}; leave out .schema(...) and select from them"
         )
