@@ -10,6 +10,7 @@ Source: PerChannelBookieClient.java; reference section 1.3.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -25,6 +26,8 @@ from ledger.wire import v2, v3
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest, Reply
 
+logger = logging.getLogger(__name__)
+
 Resolve = Callable[[str], Awaitable[Address]]
 
 
@@ -38,12 +41,15 @@ class Waiter:
         self._result: Reply | Code | Exception | None = None
 
     def wake(self, result: Reply | Code | Exception) -> None:
+        """Hand over the answer, or the exception to raise; nothing happens if nobody waits any more."""
         task, self._task = self._task, None
         if task is not None:
             self._result = result
             trio.lowlevel.reschedule(task)
 
     async def wait(self, on_cancel: Callable[[], None] | None = None) -> Reply | Code:
+        """Return the answer, or raise why there is none."""
+
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             self._task = None
             if on_cancel is not None:
@@ -250,6 +256,13 @@ class Line:
     def tell(self) -> None:
         """Everyone who waits learns of the loss. They may ask again at once, on a new line."""
         lost = self.connection.lose()
+        logger.info(
+            "%s; its %s connection owed answers to %d calls and to the adds of %d ledgers",
+            self.make_cause(),
+            self.name,
+            len(lost.calls),
+            len(lost.lanes),
+        )
         self.room.unpark_all()
         for call in lost.calls:
             if call.waiter is not None:

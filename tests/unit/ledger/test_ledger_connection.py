@@ -429,8 +429,8 @@ def test_whatever_the_order_everyone_gets_his_own_answer_or_is_told_of_the_loss(
                 chunk, bookie.bytes_out = bookie.bytes_out[:size], bookie.bytes_out[size:]
                 deliver(connection.receive(chunk))
     if rng.random() < 0.5:
-        while sent_now := sent(connection) or bookie.requests or bookie.bytes_out:
-            bookie.take(sent_now if isinstance(sent_now, bytes) else b"")
+        while connection.outbox.queued_bytes or bookie.requests or bookie.bytes_out:
+            bookie.take(sent(connection))
             while bookie.requests:
                 bookie.answer(rng.randrange(len(bookie.requests)))
             chunk, bookie.bytes_out = bookie.bytes_out, b""
