@@ -147,17 +147,22 @@ class LedgerCatalog:
     async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
         """All ledgers in ranges that together cover every possible id, ascending.
 
-        An id inside a range and not in its ``ledger_ids`` was no ledger when the range was read.
+        An id inside a range and not in its ``ledger_ids`` was no ledger when the range was read. Who stops
+        before the end surrounds it with ``contextlib.aclosing``.
 
         Raises:
             namespace.errors.StoreError: The listing is incomplete; nothing may be concluded about ids
                 beyond the last range.
         """
         first = 0
-        for prefix, depth in self._trees():
-            async for parent in self._lowest_parents(self.root, prefix, depth):
-                ids = await self._leaves(parent)
-                if ids:
+        for digits, depth in self._trees():
+            todo = [(self.root, depth)]  # the next to visit is the last; ids ascend in the order of visits
+            while todo:
+                path, levels = todo.pop()
+                if levels:
+                    names = reversed(await self._inner_names(path, digits if path == self.root else 4))
+                    todo += [(f"{path}/{name}", levels - 1) for name in names]
+                elif ids := await self._leaves(path):
                     assert ids[0] >= first
                     yield LedgerRange(first, ids[-1], tuple(ids))
                     first = ids[-1] + 1
@@ -202,14 +207,12 @@ class LedgerCatalog:
             case Layout.HIERARCHICAL:
                 return [(2, 2), (3, 4)]
 
-    async def _lowest_parents(self, path: str, digits: int, depth: int) -> AsyncIterator[str]:
-        if depth == 0:
-            yield path
-            return
-        for name in await self._names(path):
-            if len(name) == digits and name.isascii() and name.isdigit():
-                async for parent in self._lowest_parents(f"{path}/{name}", 4, depth - 1):
-                    yield parent
+    async def _inner_names(self, path: str, digits: int) -> list[str]:
+        return [
+            name
+            for name in await self._names(path)
+            if len(name) == digits and name.isascii() and name.isdigit()
+        ]
 
     async def _leaves(self, parent: str) -> list[int]:
         found = [ledger_id_of(self.root, f"{parent}/{name}") for name in await self._names(parent)]

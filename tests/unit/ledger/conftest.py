@@ -19,7 +19,7 @@ from ledger.dial import Address
 from ledger.paths import available_path
 from ledger.pipe import PipeStream, stream_pair
 from ledger.wire import v2, v3
-from ledger.wire.codes import Code, Operation
+from ledger.wire.codes import Code
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -187,9 +187,7 @@ class DictBookie:
             entry_id += 1
         if not bodies:
             return self._no_batch(request, Code.NO_ENTRY)
-        return BatchReadReply(
-            Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies)
-        )
+        return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies))
 
     def _no_batch(self, request: BatchReadRequest, code: Code) -> BatchReadReply:
         return BatchReadReply(code, request.ledger_id, request.entry_id, request.request_id)

@@ -16,7 +16,9 @@ def pack(entry_id: int, lac: int, length_bytes: int, payload: bytes) -> bytes:
     return FRAME.pack(entry_id, lac, length_bytes) + payload
 
 
-def make(ensemble: tuple[str, ...] = (B1, B2, B3), write_quorum: int = 3, ack_quorum: int = 2) -> LedgerWriter:
+def make(
+    ensemble: tuple[str, ...] = (B1, B2, B3), write_quorum: int = 3, ack_quorum: int = 2
+) -> LedgerWriter:
     return LedgerWriter(ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, pack=pack)
 
 
@@ -52,7 +54,10 @@ def test_with_striping_each_bookie_gets_its_share() -> None:
     writer = make(write_quorum=2, ack_quorum=2)
     for number in range(6):
         writer.append(b"%d" % number)
-    shares = {run.bookie: (list(run.entry_ids), [frame[-1:] for frame in run.frames]) for run in writer.take_outgoing()}
+    shares = {
+        run.bookie: (list(run.entry_ids), [frame[-1:] for frame in run.frames])
+        for run in writer.take_outgoing()
+    }
     assert shares == {
         B1: ([0, 2, 3, 5], [b"0", b"2", b"3", b"5"]),
         B2: ([0, 1, 3, 4], [b"0", b"1", b"3", b"4"]),

@@ -29,9 +29,7 @@ def test_suspected_bookies_are_taken_only_to_fill_up() -> None:
     for _ in range(50):
         assert not {"b0", "b1"} & set(choose_ensemble(BOOKIES, 4, rng, suspects={"b0", "b1"}))
         assert set(choose_ensemble(BOOKIES, 6, rng, suspects={"b0", "b1"})) == BOOKIES
-        assert choose_replacements(
-            ("b2", "b3", "b4"), {0}, BOOKIES, rng, suspects={"b0", "b1"}
-        ) == {0: "b5"}
+        assert choose_replacements(("b2", "b3", "b4"), {0}, BOOKIES, rng, suspects={"b0", "b1"}) == {0: "b5"}
 
 
 def test_too_few_bookies_are_counted_in_the_error() -> None:

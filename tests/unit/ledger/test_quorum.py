@@ -30,9 +30,7 @@ def test_coverage_means_that_every_possible_ack_quorum_was_heard(
     ack_quorums = [
         set(quorum)
         for entry_id in range(size)
-        for quorum in itertools.combinations(
-            [(entry_id + i) % size for i in range(write_quorum)], ack_quorum
-        )
+        for quorum in itertools.combinations([(entry_id + i) % size for i in range(write_quorum)], ack_quorum)
     ]
     for count in range(size + 1):
         for known in itertools.combinations(range(size), count):
