@@ -93,13 +93,17 @@ async def open_storage(
     raised: BaseException | None = None
     try:
         await storage._start(wall_ms)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(storage._flush_regularly)
-            try:
-                yield storage
-            except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
-                raised = exc
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(storage._flush_regularly)
+                try:
+                    yield storage
+                except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
+                    raised = exc
+                nursery.cancel_scope.cancel()
+        except BaseException:
+            if raised is None:
+                raise
     finally:
         with trio.CancelScope(shield=True):
             await storage._stop()
@@ -139,6 +143,7 @@ class Storage:
         self._journal: Journal | None = None
         self._reads: EntryReads
         self._is_serving = False
+        self._is_broken = False  # the storage thread's: a flush has begun and not succeeded
 
     def __repr__(self) -> str:
         state = "failed" if self._failure else "open"
@@ -276,8 +281,9 @@ class Storage:
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger and its entries, durably on return; no error if it is unknown.
 
-        Its bytes in entry logs go later, with ``remove_dead_logs``.
+        Its bytes in entry logs go later, with ``remove_dead_logs``. A cancelled call deletes all the same.
         """
+        self._check_alive()
         record = self._ledgers.pop(ledger_id, None)
         if record is None:
             return
@@ -285,13 +291,22 @@ class Storage:
         self._dirty.pop(ledger_id, None)
         self._index.forget_cached()
         self._deleting[ledger_id] = self._deleting.get(ledger_id, 0) + 1
-        try:
-            # Behind the flush of every cache sealed so far, so that none of them brings it back.
-            await self._in_thread(partial(self._delete, ledger_id))
-        finally:
-            self._deleting[ledger_id] -= 1
-            if not self._deleting[ledger_id]:
+        deleted = trio.Event()
+
+        def done(_: None, error: BaseException | None) -> None:
+            # In the callback, not after the wait: the flush of a ledger made anew may be next in line.
+            if error is not None:
+                self._fail(error, "deleting a ledger")
+            elif self._deleting[ledger_id] > 1:
+                self._deleting[ledger_id] -= 1
+            else:
                 del self._deleting[ledger_id]
+            deleted.set()
+
+        # Behind the flush of every cache sealed so far, so that none of them brings it back.
+        self._thread.submit(partial(self._delete, ledger_id), done)
+        await deleted.wait()
+        self._check_alive()
 
     async def remove_dead_logs(self) -> list[int]:
         """Delete complete entry logs in which no known ledger has entries; their ids."""
@@ -502,6 +517,9 @@ class Storage:
                 self._index.close()
 
     def _flush(self, sealed: SealedCache) -> None:
+        if self._is_broken:
+            raise StorageFailedError("an earlier flush failed")  # the mark must not pass that one
+        self._is_broken = True
         try:
             runs = list(self._writer.append(sealed.entries))
             self._writer.sync()  # data before index
@@ -511,6 +529,7 @@ class Storage:
         if runs or sealed.ledgers:
             self._index.put(runs, sealed.ledgers)
             self._index.sync()  # index before mark
+        self._is_broken = False
 
     def _write_mark(self, mark: JournalMark) -> None:
         self._disk.replace_file(self._directory / _LAST_MARK, encode_mark(mark))
