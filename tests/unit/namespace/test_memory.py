@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from namespace.errors import ConnectionLostError, SessionExpiredError
+from namespace.memory import MemoryTree, open_memory_store
+from namespace.store import Create, SessionState
+
+
+async def test_an_expired_session_loses_its_ephemeral_nodes_and_everybody_hears_of_it() -> None:
+    tree = MemoryTree()
+    async with open_memory_store(tree) as store, open_memory_store(tree) as other:
+        await store.create("/e", ephemeral=True)
+        mine, theirs = trio.Event(), trio.Event()
+        await store.exists("/unrelated", watch=mine)
+        await other.exists("/e", watch=theirs)
+        store.expire()
+        assert mine.is_set()
+        assert theirs.is_set()
+        assert await other.exists("/e") is None
+        assert store.state is SessionState.EXPIRED
+        with pytest.raises(SessionExpiredError):
+            await store.get("/")
+        store.resume()
+        assert store.state is SessionState.EXPIRED
+
+
+async def test_a_suspended_session_sends_nothing_and_keeps_its_nodes() -> None:
+    tree = MemoryTree()
+    async with open_memory_store(tree) as store, open_memory_store(tree) as other:
+        await store.create("/e", ephemeral=True)
+        store.suspend()
+        for call in (
+            store.get("/e"),
+            store.put("/e", b""),
+            store.create("/f"),
+            store.delete("/e"),
+            store.commit([Create("/g")]),
+            store.children("/"),
+            store.sync("/"),
+        ):
+            with pytest.raises(ConnectionLostError):
+                await call
+        assert (await other.children("/")).names == ("e",)
+        store.resume()
+        assert (await store.get("/e")).stat.version == 0
+
+
+async def test_watches_are_silent_during_a_suspension_and_all_fire_after_it() -> None:
+    tree = MemoryTree()
+    async with open_memory_store(tree) as store, open_memory_store(tree) as other:
+        changed, unchanged = trio.Event(), trio.Event()
+        await store.exists("/a", watch=changed)
+        await store.exists("/b", watch=unchanged)
+        store.suspend()
+        await other.create("/a")
+        assert not changed.is_set()
+        store.resume()
+        assert changed.is_set()
+        assert unchanged.is_set()
+
+
+async def test_waiting_for_a_state_returns_at_once_if_it_is_another_already() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        seen = []
+
+        async def follow() -> None:
+            state = SessionState.CONNECTED
+            while state is not SessionState.EXPIRED:
+                state = await store.wait_state_change(state)
+                seen.append(state)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await trio.testing.wait_all_tasks_blocked()
+            store.suspend()
+            await trio.testing.wait_all_tasks_blocked()
+            store.resume()
+            store.expire()
+        assert seen == [SessionState.SUSPENDED, SessionState.EXPIRED]
+
+
+async def test_a_cancelled_write_has_not_happened() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await store.create("/a")
+        assert scope.cancelled_caught
+        assert await store.exists("/a") is None
+
+
+async def test_watches_nobody_waits_for_are_forgotten() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        for _ in range(100):
+            await store.exists("/a", watch=trio.Event())
+        assert store._session.watched() == []
+
+
+def test_creation_times_come_from_the_clock_passed_in() -> None:
+    async def main() -> int:
+        async with open_memory_store(MemoryTree(wall_ms=lambda: 1234)) as store:
+            await store.create("/a")
+            return (await store.get("/a")).stat.created_ms
+
+    assert trio.run(main, clock=MockClock()) == 1234
