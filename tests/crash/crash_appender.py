@@ -28,18 +28,21 @@ def payload_of(number: int) -> bytes:
 
 async def append_until_killed(uri: str, log: str) -> None:
     """Append batches, some of them in flight at once, and tell what is acknowledged."""
-    async with dlog.open_namespace(uri) as namespace:
-        async with namespace.open_writer(log, create=True) as writer, trio.open_nursery() as nursery:
-            number = max(writer.last_txid, 0)
-            print("open", number, flush=True)
-            send, receive = trio.open_memory_channel[tuple[int, dlog.Pending]](BATCHES_IN_FLIGHT)
-            nursery.start_soon(_tell, receive)
-            while True:
-                await writer.wait_room()
-                for _ in range(random.randint(1, 20)):
-                    number += 1
-                    pending = writer.submit(payload_of(number), txid=number)
-                await send.send((number, pending))
+    async with (
+        dlog.open_namespace(uri) as namespace,
+        namespace.open_writer(log, create=True) as writer,
+        trio.open_nursery() as nursery,
+    ):
+        number = max(writer.last_txid, 0)
+        print("open", number, flush=True)
+        send, receive = trio.open_memory_channel[tuple[int, dlog.Pending]](BATCHES_IN_FLIGHT)
+        nursery.start_soon(_tell, receive)
+        while True:
+            await writer.wait_room()
+            for _ in range(random.randint(1, 20)):
+                number += 1
+                pending = writer.submit(payload_of(number), txid=number)
+            await send.send((number, pending))
 
 
 async def _tell(receive: trio.MemoryReceiveChannel[tuple[int, dlog.Pending]]) -> None:
