@@ -143,6 +143,8 @@ class ZookeeperStore(MetadataStore):
         self._waiters: set[_Waiter] = set()
         self._connected = trio.Event()
         self._closed = False
+        self._stopping = False
+        self._stopped = trio.Event()  # kazoo's threads have ended
         self._handler = _OneSessionHandler()
         self._client = KazooClient(
             hosts=hosts,
@@ -268,14 +270,10 @@ class ZookeeperStore(MetadataStore):
         self._closed = True
         self._session.change_state(SessionState.CLOSED)
         self._fail_waiters("/")
-        stopped = trio.Event()
-        # A thread of its own: kazoo may wait longer for a dead server than anybody should.
-        threading.Thread(
-            target=self._stop_client, args=(stopped,), name="close ZooKeeper", daemon=True
-        ).start()
+        self._begin_stop()
         with trio.move_on_after(CLOSE_TIMEOUT_S) as scope:
             scope.shield = True
-            await stopped.wait()
+            await self._stopped.wait()
 
     async def _connect(self, timeout_s: float) -> None:
         self._client.start_async()
@@ -341,15 +339,14 @@ class ZookeeperStore(MetadataStore):
     def _on_answer(self, waiter: _Waiter, result: Any) -> None:
         self._soon(waiter.settle, result.value, result.exception)
 
-    def _stop_client(self, stopped: trio.Event) -> None:
-        self._handler.over = True
+    def _stop_client(self) -> None:
         try:
             self._client.stop()
             self._client.close()
         except Exception as exc:
             # The session ends by itself when the server hears no more of it.
             kazoo_log.warning("client of %s not stopped in order: %r", self.hosts, exc)
-        self._soon(stopped.set)
+        self._soon(self._stopped.set)
 
     def _soon(self, function: Callable[..., object], *args: object) -> None:
         try:
@@ -370,6 +367,13 @@ class ZookeeperStore(MetadataStore):
         elif state == KazooState.LOST:
             self._session.change_state(SessionState.EXPIRED)
             self._fail_waiters("/")
+            self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        if not self._stopping:
+            self._stopping = self._handler.over = True
+            # A thread of its own: kazoo may wait longer for a dead server than anybody should.
+            threading.Thread(target=self._stop_client, name="close ZooKeeper", daemon=True).start()
 
     def _fail_waiters(self, path: str) -> None:
         """Nobody waits for an answer from a connection that is gone."""

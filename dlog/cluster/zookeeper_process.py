@@ -29,6 +29,7 @@ HOST = "127.0.0.1"
 READY_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
 PORT_TRIES = 5
+PORT_FREE_TIMEOUT_S = 3.0
 POLL_S = 0.05
 ANSWER_TIMEOUT_S = 2.0
 HEAP_MIB = 128
@@ -156,8 +157,7 @@ async def start_zookeeper(
     log_path = log_path or data_dir / "zookeeper.log"
     for tries_left in reversed(range(PORT_TRIES)):
         chosen = free_ports(1, random.Random(), host=HOST)[0] if port is None else port
-        if not _is_free(chosen):
-            raise ZookeeperPortError(f"port {chosen} of {HOST} is in use; choose another")
+        await _wait_free(chosen)
         identity = start_detached(prepare(data_dir, chosen), log_path)
         serving = False
         try:
@@ -245,6 +245,15 @@ async def _ask(port: int, word: bytes) -> str:
         except (OSError, trio.BrokenResourceError):
             pass  # not there yet, or gone again
     return answer.decode("utf-8", "replace")
+
+
+async def _wait_free(port: int) -> None:
+    # A server killed a moment ago lets go of its port only with the last of its threads.
+    deadline = trio.current_time() + PORT_FREE_TIMEOUT_S
+    while not _is_free(port):
+        if trio.current_time() > deadline:
+            raise ZookeeperPortError(f"port {port} of {HOST} is in use; choose another")
+        await trio.sleep(POLL_S)
 
 
 def _is_free(port: int) -> bool:
