@@ -19,7 +19,8 @@ import trio
 
 from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
 from bookie.ledgers import LedgerRecord
-from bookie.service import BookieService, PlainReads, Session, Slow, refusal
+from bookie.replies import refusal
+from bookie.service import BookieService, PlainReads, Session, Slow
 from ledger.availability import encode_availability
 from ledger.wire.codes import Code
 from ledger.wire.messages import (

@@ -70,6 +70,7 @@ class BookieConfig:
     fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
     read_only: bool = False
     sync_adds: bool = True
+    gc_interval_s: float = 600
     remarks: tuple[str, ...] = ()  # to be logged: what in the file does nothing here
 
 
@@ -127,6 +128,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
         sync_adds=settings.boolean("journalSyncData", True),
+        gc_interval_s=settings.integer("gcWaitTime", 600_000, least=1, unit="milliseconds") / 1000,
         remarks=tuple(remarks),
     )
 

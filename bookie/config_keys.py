@@ -27,7 +27,7 @@ ACTING = _names(
     journalDirectories ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
-    flushInterval logSizeLimit skipListSizeLimit minUsableSizeForEntryLogCreation
+    flushInterval logSizeLimit skipListSizeLimit gcWaitTime minUsableSizeForEntryLogCreation
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
@@ -118,7 +118,7 @@ NOT_OFFERED = _names(
     localConsistencyCheckOnStartup dataIntegrityStampMissingCookies authorizedRoles
     tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
     gcOverreplicatedLedgerMaxConcurrentRequests
-    gcWaitTime minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
+    minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
     majorCompactionInterval compactionRateByBytes
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword

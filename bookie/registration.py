@@ -69,6 +69,11 @@ class Registration:
         state = "read-only" if self._is_read_only else "writable"
         return f"<bookie.Registration of {self._bookie_id}, {state}>"
 
+    @property
+    def store(self) -> MetadataStore:
+        """The session that carries the announcement now."""
+        return self._store
+
     async def announce(self, *, read_only: bool) -> None:
         """Announce the bookie for the first time.
 

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -29,6 +30,8 @@ from bookie.cookie_check import check_cookies, read_instance_id
 from bookie.disk import Disk, RealDisk
 from bookie.errors import DirectoryError, ListenError, StorageFailedError
 from bookie.fullness import Fullness, FullnessConfig, judge
+from bookie.gc import collect_garbage_regularly
+from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import OpenStore, Registration
 from bookie.server import Server, ServerConfig
 from bookie.service import BookieService
@@ -160,7 +163,7 @@ async def run_bookie(
             identity = resolve_identity(attrs.evolve(config.address, port=port), machine)
         async with open_store() as store:
             root = config.metadata.ledgers_root
-            await prepare_cluster_root(store, root, config.metadata.layout)
+            layout = await prepare_cluster_root(store, root, config.metadata.layout)
             directories = config.directories
             cookie = Cookie(
                 identity.bookie_id,
@@ -190,9 +193,22 @@ async def run_bookie(
                 sync_adds=config.sync_adds,
                 disk=disk,
             ) as bookie:
-                await _serve(
-                    bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
+                live_ledgers = LiveLedgers(
+                    lambda: registration.store, root, layout, identity.bookie_id, cookie.instance_id
                 )
+                async with trio.open_nursery() as background:
+                    background.start_soon(
+                        partial(
+                            collect_garbage_regularly,
+                            ServedLedgers(bookie.service),
+                            live_ledgers,
+                            interval_s=config.gc_interval_s,
+                        )
+                    )
+                    await _serve(
+                        bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
+                    )
+                    background.cancel_scope.cancel()
     finally:
         for bound in sockets:
             bound.close()

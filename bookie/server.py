@@ -22,7 +22,8 @@ import trio
 
 from bookie.answers import SlowAnswers, is_long_poll
 from bookie.errors import StorageFailedError
-from bookie.service import BookieService, Slow, refusal
+from bookie.replies import refusal
+from bookie.service import BookieService, Slow
 from ledger.errors import WireError
 from ledger.wire import v3
 from ledger.wire.codes import Code, Operation

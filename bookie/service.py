@@ -23,32 +23,27 @@ import attrs
 
 from bookie.lac_watch import LacWatches
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
+from bookie.replies import READ_HEADER, as_failed, plain_reply, refusal
 from ledger.digest import ENTRY_HEADER_BYTES
 from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import v2, v3
-from ledger.wire.codes import CODES_V2, MASTER_KEY_BYTES, Code
+from ledger.wire.codes import MASTER_KEY_BYTES, Code
 from ledger.wire.messages import (
     LAST_ENTRY,
     AddReply,
     AddRequest,
     AuthReply,
     AuthRequest,
-    BatchReadReply,
     BatchReadRequest,
-    BookieInfoReply,
     BookieInfoRequest,
     ForceLedgerReply,
     ForceLedgerRequest,
     IncomingRequest,
-    ListEntriesReply,
     ListEntriesRequest,
-    ReadLacReply,
     ReadLacRequest,
     ReadReply,
     ReadRequest,
-    RefusedReply,
     Reply,
-    StartTlsReply,
     StartTlsRequest,
     WriteLacReply,
     WriteLacRequest,
@@ -64,10 +59,7 @@ INLINE_READ_BYTES_MAX = 1_048_576  # of one chunk's reads; the others wait until
 _BODY_IDS = Struct(">qqq")  # ledger id, entry id, LAC: how every entry begins
 _LAC_IDS = Struct(">qq")  # ledger id, LAC: how every LAC packet begins
 _ADD_OK = v2.add_reply(Code.OK, 0, 0)[:12]  # length, header, code; the entry's own first 16 bytes follow
-_READ_HEADER = 0x02020000  # version 2, no flags
 _READ_REQUEST = Struct(">Iqq")
-_READ_OK = Struct(">III")  # length, header, code; ids as asked and the entry follow
-_READ_REPLY_BYTES = 24
 
 
 @attrs.define(eq=False)
@@ -194,7 +186,7 @@ class Session:
                             continue
                 elif size == 20:
                     header, ledger_id, entry_id = _READ_REQUEST.unpack_from(data, start)
-                    if header == _READ_HEADER and entry_id >= 0:
+                    if header == READ_HEADER and entry_id >= 0:
                         self._plain_read(data[start + 4 : end], ledger_id, entry_id)
                         continue
                 self._take(data, start, end)
@@ -222,7 +214,7 @@ class Session:
 
     def send_plain(self, ledger_id: int, entry_id: int, code: Code, body: bytes = b"") -> None:
         """Answer one of the ``PlainReads``."""
-        self._send(_plain_reply(_LAC_IDS.pack(ledger_id, entry_id), code, body))
+        self._send(plain_reply(_LAC_IDS.pack(ledger_id, entry_id), code, body))
 
     # The end of a chunk
 
@@ -270,7 +262,7 @@ class Session:
                 self._start(incoming)
             return
         # Fences of a failed run stay "on their way": nobody may take them for durable.
-        frames = [_as_failed(acks)] if acks else []
+        frames = [as_failed(acks)] if acks else []
         frames += [self.encode(incoming, refusal(incoming, Code.IO_ERROR)) for incoming in fenced_reads]
         self._send(b"".join(frames))
 
@@ -418,13 +410,13 @@ class Session:
 
     def _plain_read(self, ids: bytes, ledger_id: int, entry_id: int) -> None:
         if self._storage.ledger(ledger_id) is None:
-            self._at_once.append(_plain_reply(ids, Code.NO_LEDGER))
+            self._at_once.append(plain_reply(ids, Code.NO_LEDGER))
             return
         body = self._read_inline(ledger_id, entry_id)
         if body is None:
             self._misses.append((ledger_id, entry_id))
         else:
-            self._at_once.append(_plain_reply(ids, Code.OK, body))
+            self._at_once.append(plain_reply(ids, Code.OK, body))
 
     def _read_inline(self, ledger_id: int, entry_id: int) -> bytes | None:
         if self._inline_bytes_left <= 0:
@@ -452,62 +444,3 @@ class Session:
         self._acks.append(self.encode(incoming, WriteLacReply(Code.OK, ledger_id)))
         self._must_stage(sync=self._service.sync_adds)
         return None
-
-
-def _plain_reply(ids: bytes, code: Code, body: bytes = b"") -> bytes:
-    assert body == b"" or code is Code.OK, code
-    length = _READ_REPLY_BYTES + len(body)
-    return b"".join((_READ_OK.pack(length, _READ_HEADER, CODES_V2[code]), ids, body))
-
-
-def refusal(incoming: IncomingRequest, code: Code) -> Reply:
-    """The answer without a result to a request, of the request's own kind where it has one."""
-    request = incoming.request
-    match request:
-        case AddRequest():
-            return AddReply(code, request.ledger_id, request.entry_id)
-        case ReadRequest():
-            return ReadReply(code, request.ledger_id, request.entry_id)
-        case BatchReadRequest():
-            return BatchReadReply(code, request.ledger_id, request.entry_id, request.request_id)
-        case WriteLacRequest():
-            return WriteLacReply(code, request.ledger_id)
-        case ReadLacRequest():
-            return ReadLacReply(code, request.ledger_id)
-        case ForceLedgerRequest():
-            return ForceLedgerReply(code, request.ledger_id)
-        case BookieInfoRequest():
-            return BookieInfoReply(code)
-        case ListEntriesRequest():
-            return ListEntriesReply(code, request.ledger_id)
-        case StartTlsRequest():
-            return StartTlsReply(code)
-        case AuthRequest():
-            return AuthReply(code)
-        case None:
-            return RefusedReply(code, incoming.operation)
-        case _:
-            assert_never(request)
-
-
-def _as_failed(acks: bytes) -> bytes:
-    """The same frames with the code of an I/O error in them: their run never became durable."""
-    failed = []
-    position = 0
-    while position < len(acks):
-        start = position + 4
-        end = start + int.from_bytes(acks[position:start], "big")
-        if acks[start] <= 2:
-            incoming = v2.decode_reply(acks, start, end)
-        else:
-            incoming = v3.decode_reply(acks, start, end)
-        reply = attrs.evolve(incoming.reply, code=Code.IO_ERROR)
-        if incoming.version == 3:
-            frame = v3.encode_reply(
-                reply, version=3, operation=incoming.operation, transaction_id=incoming.transaction_id
-            )
-        else:
-            frame = v2.encode_reply(reply, version=incoming.version, operation=incoming.operation)
-        failed.append(frame)
-        position = end
-    return b"".join(failed)

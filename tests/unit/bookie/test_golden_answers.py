@@ -116,7 +116,7 @@ def deviation(what: str) -> Code | None:
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
 async def test_answers_are_those_of_java(capture: Path, tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in capture.read_text().splitlines()]
+    rows = rows_of(capture)
     async with trio.open_nursery() as nursery:
         bookies: dict[str, Bookie] = {}
         stop = trio.Event()
@@ -132,9 +132,9 @@ async def test_answers_are_those_of_java(capture: Path, tmp_path: Path) -> None:
 
         for name in sorted({str(row["bookie"]) for row in rows}):
             await nursery.start(run, name)
-        callers: dict[tuple[int, str], Caller] = {}
-        asked: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
-        closed: set[tuple[int, str]] = set()
+        callers: dict[tuple[str, str], Caller] = {}
+        asked: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        closed: set[tuple[str, str]] = set()
         differences = []
         with trio.fail_after(30):
             for row in rows:
@@ -161,6 +161,10 @@ async def test_answers_are_those_of_java(capture: Path, tmp_path: Path) -> None:
         stop.set()
         nursery.cancel_scope.cancel()
     assert differences == []
+
+
+def rows_of(capture: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in capture.read_text().splitlines()]
 
 
 def seed(bookie: Bookie, rows: list[dict[str, str]]) -> None:
@@ -235,7 +239,7 @@ async def compare(row: dict[str, str], caller: Caller, asked: list[str]) -> str 
         data = bytes.fromhex(row["hex"])
         expected = decoded(data, 4, len(data))
     if what.startswith("v3 after v2"):
-        # A connection that has seen version 2 takes no version 3 in Java; deciding by frame is a superset (1.2).
+        # A connection that has seen version 2 takes no version 3 in Java; deciding by frame is more (1.2).
         answer = await caller.answer()
         return None if isinstance(answer, IncomingReply) and answer.version == 3 else f"{what}: {answer}"
     if deviation(what) is not None:

@@ -1,0 +1,90 @@
+"""Which ledgers exist, for the garbage collection, which deletes all others.
+
+Inside: asking the metadata store so that no doubt becomes a deletion. Not inside: deleting (``gc``).
+Always: a ledger counts as gone only if it was in no complete listing, its own node was looked for and is not
+there, and the cluster is still the one this bookie joined: a metadata store that was wiped, or mistaken for
+another, has no ledgers either, and must not cost a bookie its data.
+
+Source: ScanAndCompareGarbageCollector.java (``verifyMetadataOnGC``); nats-io/nats-server#6888 for the lesson.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import attrs
+
+from bookie.cookie_check import read_instance_id
+from bookie.errors import BookieServerError
+from bookie.service import BookieService
+from ledger.catalog import LedgerCatalog
+from ledger.paths import COOKIES, LAYOUT, Layout, ledger_path
+from namespace.errors import NoNodeError
+from namespace.store import MetadataStore
+
+
+class ClusterChangedError(BookieServerError):
+    """The metadata store does not hold the cluster this bookie joined. Nothing is deleted on its word."""
+
+
+@attrs.frozen
+class LiveLedgers:
+    """Answers ``gc.LiveLedgers`` from the metadata store of the session that lives now."""
+
+    store: Callable[[], MetadataStore]
+    root: str
+    layout: Layout
+    bookie_id: str
+    instance_id: str | None
+
+    async def __call__(self, local: Sequence[int]) -> Collection[int]:
+        """Those of the local ledgers that exist, or may exist.
+
+        Raises:
+            ClusterChangedError, NamespaceError: It cannot be said.
+        """
+        store = self.store()
+        await self._check_cluster(store)
+        live = set(await LedgerCatalog(store, self.root, self.layout).ledger_ids())
+        for ledger_id in local:
+            if ledger_id not in live and await store.exists(ledger_path(self.root, self.layout, ledger_id)):
+                live.add(ledger_id)
+        await self._check_cluster(store)
+        return live
+
+    async def _check_cluster(self, store: MetadataStore) -> None:
+        await store.sync(self.root)
+        try:
+            await store.get(f"{self.root}/{LAYOUT}")
+            await store.get(f"{self.root}/{COOKIES}/{self.bookie_id}")
+        except NoNodeError as exc:
+            raise ClusterChangedError(
+                f"{exc.path} is gone: the cluster was wiped or is another one; no ledger is deleted"
+            ) from exc
+        found = await read_instance_id(store, self.root)
+        if found != self.instance_id:
+            raise ClusterChangedError(
+                f"the instance id under {self.root} was {self.instance_id} and is {found}: the cluster was"
+                " formatted or is another one; no ledger is deleted"
+            )
+
+
+@attrs.frozen
+class ServedLedgers:
+    """The storage as ``gc.GarbageStore``, with the service told of each deletion."""
+
+    service: BookieService
+
+    def ledger_ids(self) -> list[int]:
+        return self.service.storage.ledger_ids()
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        storage = self.service.storage
+        ledger = storage.ledger(ledger_id)
+        if ledger is not None:
+            # Before the storage forgets it: from then on an old writer's add would create it anew.
+            self.service.ledger_deleted(ledger_id, fenced=ledger.fenced)
+        await storage.delete_ledger(ledger_id)
+
+    async def remove_dead_logs(self) -> list[int]:
+        return await self.service.storage.remove_dead_logs()

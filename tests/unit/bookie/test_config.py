@@ -1,0 +1,287 @@
+"""A bookie's configuration: Apache's file, read in earnest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.config import BookieConfig, load_config, parse_config
+from bookie.config_keys import ACTING, KNOWN, NOT_OFFERED, WITHOUT_EFFECT, nearest_key
+from bookie.errors import ConfigError
+from bookie.properties import PropertiesError, parse_properties
+from bookie.settings import Settings
+from ledger.paths import Layout
+
+LEAST = """
+metadataServiceUri=zk+null://zk1:2181/ledgers
+journalDirectories=/data/journal
+ledgerDirectories=/data/ledgers
+"""
+
+
+def parse(more: str = "", base: str = LEAST) -> BookieConfig:
+    return parse_config(base + more, "bk_server.conf")
+
+
+# Properties
+
+
+def test_the_syntax_of_java_properties() -> None:
+    text = (
+        "# comment\n ! another\n\na=1\nb : two words \nc three\n  d\t=\\\n   joined \\\n  on\n"
+        "list = one, two\\, still two,,three\nodd\\ key\\= = \\u00e9\\t\\\\\nempty=\nnothing\n"
+        "path=${a}/x/${env:HOME}\npair=\\ud83d\\ude00\r\nlast=\\"
+    )
+    parsed = parse_properties(text, {"HOME": "C:\\home"})
+    values = {key: setting.values for key, setting in parsed.items()}
+    assert values == {
+        "a": ("1",),
+        "b": ("two words",),
+        "c": ("three",),
+        "d": ("joined on",),
+        "list": ("one", "two, still two", "three"),
+        "odd key=": ("é\t\\",),
+        "empty": (),
+        "nothing": (),
+        "path": ("1/x/C:\\home",),
+        "pair": ("😀",),
+        "last": (),
+    }
+    assert parsed["list"].line == 10
+
+
+def test_a_key_set_twice_keeps_its_values_in_order() -> None:
+    parsed = parse_properties("a=1\na=2,3")
+    assert parsed["a"].values == ("1", "2", "3")
+    assert parsed["a"].first == "1"
+    assert parsed["a"].set_count == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("a=1\nb=\\u12", 2), ("a=${nothing}", 1), ("a=${b}\nb=${a}", 1), ("a=${a}", 1)]
+)
+def test_what_cannot_be_resolved_names_its_line(text: str, line: int) -> None:
+    with pytest.raises(PropertiesError, match=f"line {line}:"):
+        parse_properties(text)
+
+
+@given(st.text())
+def test_any_text_is_properties_or_a_properties_error(text: str) -> None:
+    try:
+        parse_properties(text)
+    except PropertiesError:
+        pass
+
+
+# Keys
+
+
+def test_every_key_has_exactly_one_effect() -> None:
+    assert len(KNOWN) == len(ACTING) + len(WITHOUT_EFFECT) + len(NOT_OFFERED)
+
+
+def test_every_key_that_acts_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[str] = set()
+    read = Settings.text
+
+    class Recorded(set[str]):
+        def add(self, key: str) -> None:
+            asked.add(key)
+
+    start = Settings.__init__
+
+    def recording(self: Settings, *arguments: object) -> None:
+        start(self, *arguments)  # type: ignore[arg-type]
+        self.asked = Recorded()
+
+    monkeypatch.setattr(Settings, "__init__", recording)
+    parse()
+    parse("ledgerManagerType=flat\nzkServers=a:1\n", LEAST.replace("metadataServiceUri", "#"))
+    assert read is Settings.text
+    assert asked == ACTING
+
+
+def test_keys_without_effect_are_named_in_one_line_each_kind() -> None:
+    config = parse(
+        "numAddWorkerThreads=1\nautoRecoveryDaemonEnabled=true\nserverTcpNoDelay=true\nsaslJaasX=y\n"
+    )
+    jvm, absent = config.remarks
+    assert "numAddWorkerThreads, serverTcpNoDelay, saslJaasX" in jvm
+    assert "autoRecoveryDaemonEnabled" in absent
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("journalDirectory", "journalDirectories"),
+        ("bookieport", "bookiePort"),
+        ("zkServer", "zkServers"),
+        ("advertisedAdress", "advertisedAddress"),
+    ],
+)
+def test_a_misspelt_key_is_refused_with_the_nearest_one(key: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"bk_server.conf, line 5: there is no key '{key}'; did you mean {meant}"
+    ):
+        parse(f"{key}=1\n")
+
+
+def test_a_key_like_no_other_has_no_nearest() -> None:
+    assert nearest_key("qqqqqqqqqq") is None
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("line", "expectation"),
+    [
+        ("bookiePort=many", "a whole number from 0 to 65535"),
+        ("bookiePort=65536", "a whole number from 0 to 65535"),
+        ("bookiePort=0", "allowEphemeralPorts=true"),
+        ("zkTimeout=-1", "in milliseconds"),
+        ("logSizeLimit=1", "in bytes"),
+        ("allowLoopback=perhaps", "true or false"),
+        ("diskUsageThreshold=95", "a share from 0 to 1"),
+        ("diskUsageLwmThreshold=0.99", r"at most diskUsageThreshold, 0\.95"),
+        ("tlsProviderFactoryClass=com.example.Mine", "org.apache.bookkeeper.tls.TLSContextFactory"),
+        ("bookieAuthProviderFactoryClass=com.example.Auth", "authentication by plug-in is not offered"),
+        ("dataIntegrityChecking=true", "false"),
+        ("permittedStartupUsers=nobody-else", "the user who starts it"),
+    ],
+)
+def test_a_bad_value_names_key_value_line_and_expectation(line: str, expectation: str) -> None:
+    key, value = line.split("=")
+    with pytest.raises(ConfigError) as caught:
+        parse(line)
+    assert str(caught.value).startswith(f"bk_server.conf, line 5: {key} = '{value}': expected ")
+    assert re.search(expectation, str(caught.value))
+
+
+@pytest.mark.parametrize("key", ["journalDirectories", "ledgerDirectories"])
+def test_directories_have_no_default_and_number_one(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is missing: expected a directory that survives a reboot"):
+        parse(base=LEAST.replace(key, "#"))
+    with pytest.raises(ConfigError, match="exactly one directory"):
+        parse(base=LEAST.replace(f"{key}=", f"{key}=/other,"))
+
+
+def test_defaults_are_those_of_apache() -> None:
+    config = parse()
+    assert config.address.port == 3181
+    assert config.metadata.session_timeout_ms == 10_000
+    assert config.server.frame_bytes_max == 5_242_880
+    assert (config.fullness.full, config.fullness.warn, config.fullness.low) == (0.95, 0.90, 0.95)
+    assert config.fullness.high_priority_bytes_min == 1 << 30
+    assert config.gc_interval_s == 600
+    assert config.storage.flush_interval_s == 10
+    assert config.sync_adds
+    assert not config.read_only
+    assert config.tls is None
+    assert config.remarks == ()
+
+
+def test_values_arrive_with_their_units() -> None:
+    config = parse(
+        "bookieId=mine\nbookiePort=4000\nlisteningInterface=eth7\nadvertisedAddress=b.example\n"
+        "journalMaxSizeMB=128\njournalBufferedWritesThreshold=65536\nflushInterval=500\nlogSizeLimit=1048576\n"
+        "skipListSizeLimit=8388608\njournalMaxMemorySizeMb=2\nforceReadOnlyBookie=true\njournalSyncData=no\n"
+        "gcWaitTime=1000\ndiskCheckInterval=5000\nminUsableSizeForEntryLogCreation=5\nmaxBatchReadSize=9999999\n"
+        "indexDirectories=/i\nallowStorageExpansion=on\nzkTimeout=4000\n"
+    )
+    assert (config.address.bookie_id, config.address.port) == ("mine", 4000)
+    assert (config.address.interface, config.address.advertised) == ("eth7", "b.example")
+    assert config.storage.journal.file_bytes_max == 128 << 20
+    assert config.storage.journal.group_bytes_max == 65536
+    assert (config.storage.flush_interval_s, config.storage.entry_log_bytes_max) == (0.5, 1 << 20)
+    assert (config.storage.write_cache_bytes_max, config.storage.journal_queue_bytes_max) == (
+        8 << 20,
+        2 << 20,
+    )
+    assert config.storage.ledger_directories == (Path("/data/ledgers"),)
+    assert config.read_only
+    assert not config.sync_adds
+    assert any("journalSyncData=false" in remark for remark in config.remarks)
+    assert (config.gc_interval_s, config.fullness.check_interval_s) == (1, 5)
+    assert config.fullness.high_priority_bytes_min == 5
+    assert config.server.batch_bytes_max == config.server.frame_bytes_max
+    assert config.directories.index == ("/i",)
+    assert config.directories.allow_expansion
+    assert config.metadata.session_timeout_ms == 4000
+
+
+@pytest.mark.parametrize(
+    ("lines", "hosts", "root", "layout"),
+    [
+        (
+            "metadataServiceUri=zk+hierarchical://a:1;b:2/x/ledgers",
+            "a:1,b:2",
+            "/x/ledgers",
+            Layout.HIERARCHICAL,
+        ),
+        ("metadataServiceUri=zk+longhierarchical://a:1,b:2/l", "a:1,b:2", "/l", Layout.LONG_HIERARCHICAL),
+        ("zkServers=a:1,b:2", "a:1,b:2", "/ledgers", None),
+        ("zkServers=a:1\nzkLedgersRootPath=/old", "a:1", "/old", None),
+        ("zkServers=a:1\nledgerManagerType=flat", "a:1", "/ledgers", Layout.FLAT),
+        (
+            "zkServers=a:1\nledgerManagerFactoryClass=org.apache.bookkeeper.meta.FlatLedgerManagerFactory",
+            "a:1",
+            "/ledgers",
+            Layout.FLAT,
+        ),
+        ("metadataServiceUri=zk://a:1/l\nzkServers=b:1\nledgerManagerType=flat", "a:1", "/l", None),
+    ],
+)
+def test_both_ways_to_name_the_cluster(lines: str, hosts: str, root: str, layout: Layout | None) -> None:
+    config = parse(base=f"{lines}\njournalDirectories=/j\nledgerDirectories=/l\n").metadata
+    assert (config.hosts, config.ledgers_root, config.layout) == (hosts, root, layout)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "",
+        "metadataServiceUri=etcd://a/l",
+        "metadataServiceUri=zk+ms://a/l",
+        "metadataServiceUri=zk://a",
+        "zkServers=a b",
+    ],
+)
+def test_a_cluster_that_cannot_be_understood_is_refused(lines: str) -> None:
+    with pytest.raises(ConfigError, match=r"metadataServiceUri|zkServers"):
+        parse(base=f"{lines}\njournalDirectories=/j\nledgerDirectories=/l\n")
+
+
+def test_tls_from_pem_files() -> None:
+    config = parse(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n"
+        "tlsKeyStore=/k\ntlsCertificatePath=/c\ntlsTrustStoreType=PEM\ntlsTrustStore=/t\n"
+        "tlsClientAuthentication=true\ntlsEnabledProtocols=TLSv1.2,TLSv1.3\n"
+    ).tls
+    assert config is not None
+    assert (config.key, config.certificate, config.authorities) == (Path("/k"), Path("/c"), Path("/t"))
+    assert config.demand_client_certificate
+    assert config.protocols == ("TLSv1.2", "TLSv1.3")
+
+
+@pytest.mark.parametrize(
+    ("store_type", "tool"), [("", "keytool"), ("JKS", "keytool"), ("PKCS12", "openssl pkcs12")]
+)
+def test_java_key_stores_are_refused_with_the_way_out(store_type: str, tool: str) -> None:
+    with pytest.raises(ConfigError, match=f"{tool}.*tlsKeyStoreType=PEM"):
+        parse(
+            "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+            f"tlsKeyStoreType={store_type}\ntlsKeyStore=/k\n"
+        )
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.conf cannot be read"):
+        load_config(tmp_path / "absent.conf")
+    path = tmp_path / "latin.conf"
+    path.write_bytes(LEAST.encode() + "bookieId=caf\xe9\n".encode("latin-1"))
+    assert load_config(path).address.bookie_id == "café"
