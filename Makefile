@@ -32,8 +32,10 @@ bench: setup-test
 	@$(PYTHON) -m dlog.cli.main bench append --level stream --cluster 3 $(ARGS)
 	@$(PYTHON) -m dlog.cli.main bench catchup --level stream --cluster 3 $(ARGS)
 
-proto: setup-test
-	@$(PYTHON) -m ledger.wire.regenerate
+proto: setup
+	@test -x .cache/protoc/bin/python || $(PYTHON) -m venv .cache/protoc
+	@.cache/protoc/bin/python -m pip install --quiet 'grpcio-tools==1.62.*' 'setuptools<80'
+	@.cache/protoc/bin/python ledger/wire/regenerate.py
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

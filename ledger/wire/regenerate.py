@@ -1,7 +1,7 @@
 """Make the ``*_pb2.py`` and ``*_pb2.pyi`` modules from the ``.proto`` files beside this one.
 
-Run ``python -m ledger.wire.regenerate`` after a change (needs the ``dev`` extra), then look at the first
-lines of the result: the version they demand is the floor for ``protobuf`` in ``pyproject.toml``.
+Run ``make proto`` after a change. The compiler is an old one on purpose, in an environment of its own:
+what it writes runs with every ``protobuf`` from 4.25 on, where new compilers demand the newest.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SCHEMAS = ("bookkeeper_protocol.proto", "data_formats.proto")
 
 def main() -> int:
     """Run the compiler over all schemas; its exit code."""
-    from grpc_tools import protoc  # type: ignore[import-untyped]  # only in the dev extra
+    from grpc_tools import protoc  # type: ignore[import-untyped]  # not among our own requirements
 
     root = Path(__file__).parents[2]
     here = Path(__file__).parent.relative_to(root)
