@@ -8,7 +8,7 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge, gt
 
-from ledger.transport import TransportConfig
+from ledger.transport_config import TransportConfig
 
 
 @attrs.frozen(kw_only=True)

@@ -41,7 +41,7 @@ class _Conversation:
             chunk = await self._stream.receive_some()
             if not chunk:
                 raise BookieUnavailableError(self._bookie, "closed the connection during the handshake")
-            data, payloads = self._frames.feed(chunk)
+            data, payloads = self._frames.feed(bytes(chunk))
             for start, end in payloads:
                 decode = v2.decode_reply if data[start] <= 7 else v3.decode_reply
                 self._replies.append(decode(data, start, end))

@@ -225,7 +225,7 @@ class Line:
                 if not chunk:
                     self._closed_by_bookie()
                     return
-                for answer in connection.receive(chunk):
+                for answer in connection.receive(bytes(chunk)):
                     if isinstance(answer, AddsAnswered):
                         sink = answer.lane.sink
                         if sink is not None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import datetime
 import re
-from typing import Any
 
 import click
 
@@ -27,19 +26,12 @@ _TXID_MAX = 2**63 - 2
 Position = dlog.DLSN | int | dlog.Start
 
 
-class PositionType(click.ParamType):
-    """A click type for positions."""
-
-    name = "position"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Position:
-        """Text to position; whatever is no text is one already."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]
-        try:
-            return parse_position(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def position_option(context: click.Context, parameter: click.Parameter, text: str | None) -> Position | None:
+    """A click callback: the text of an option as a position; None stays None."""
+    try:
+        return None if text is None else parse_position(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
 
 
 def parse_position(text: str) -> Position:

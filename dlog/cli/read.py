@@ -10,7 +10,7 @@ import click
 
 import dlog
 from dlog.cli.output import write_out
-from dlog.cli.position import Position, PositionType, record_document
+from dlog.cli.position import Position, position_option, record_document
 from dlog.cli.running import run
 from dlog.cli.target import json_option, uri_option
 
@@ -21,10 +21,13 @@ BATCH_RECORDS = 4096
 @click.argument("log")
 @uri_option
 @click.option(
-    "--from", "start", type=PositionType(), default="earliest", show_default=True, help="Where to begin."
+    "--from", "start", callback=position_option, default="earliest", show_default=True, help="Where to begin."
 )
 @click.option(
-    "--to", "last", type=PositionType(), help="The last DLSN or transaction id to print. [default: the end]"
+    "--to",
+    "last",
+    callback=position_option,
+    help="The last one to print. [default: the end]",
 )
 @click.option("--count", type=click.IntRange(min=0), help="Stop after this many records.")
 @json_option("one object for each record, a line each,")

@@ -8,7 +8,7 @@ import click
 
 import dlog
 from dlog.cli.output import write_out
-from dlog.cli.position import Position, PositionType
+from dlog.cli.position import Position, position_option
 from dlog.cli.read import BATCH_RECORDS, printed
 from dlog.cli.running import run
 from dlog.cli.target import json_option, uri_option
@@ -18,7 +18,7 @@ from dlog.cli.target import json_option, uri_option
 @click.argument("log")
 @uri_option
 @click.option(
-    "--from", "start", type=PositionType(), default="latest", show_default=True, help="Where to begin."
+    "--from", "start", callback=position_option, default="latest", show_default=True, help="Where to begin."
 )
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many records.")
 @json_option("one object for each record, a line each,")
