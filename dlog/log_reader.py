@@ -3,9 +3,9 @@
 Inside: one task that fetches entries ahead of the caller, within a bound; decoding them when the caller takes
 them; following the list of segments. Not inside: decoding itself (``segment_reader``), positioning
 (``log_source``).
-Always: a segment is left only when its ledger is closed and was read to its end, so nothing is skipped;
-waiting is never blind: a lost watch is made up for by listing again, and failing reads end in
-LogReaderStalledError.
+Always: a segment is left only when its ledger is closed, was read to its end, and cannot be replaced by
+another of the same number, so nothing is skipped; waiting is never blind: a lost watch is made up for by
+listing again, and failing reads end in LogReaderStalledError.
 
 Source: DistributedLog, BKLogReadHandler.java, ReadAheadEntryReader.java (reference section 5);
 apache/distributedlog issue 244 and apache/bookkeeper issues 2898 and 1973 are what the rules above keep out.
@@ -279,8 +279,19 @@ class LogReader:
                     self._push(reader, entries)
                     next_entry_id += len(entries)
                 elif is_closed:
-                    # Only here is a segment left behind: its end is decided, and was read.
-                    return _Fetched.ALL
+                    if last >= 0 or not self._listed(segment).in_progress:
+                        # Only here is a segment left behind: its end is decided, and was read.
+                        return _Fetched.ALL
+                    # An empty segment in progress is not completed by a recovery but deleted, and its number
+                    # used again. Leaving it now would skip the one that takes its place.
+                    if not self._follow:
+                        await self._list()
+                        if self._is_still_there(segment) and self._listed(segment).in_progress:
+                            return _Fetched.ENOUGH
+                    else:
+                        await self._wait_list_change()
+                    if not self._is_still_there(segment):
+                        return _Fetched.REPLACED
                 elif not is_fresh:
                     await self._persistently(lambda: self._refreshed(handle))
                     is_fresh = True
@@ -328,6 +339,10 @@ class LogReader:
         self._chunks.append(_Chunk(reader, entries, size_bytes))
         self._ahead_bytes += size_bytes
         self._news.set()
+
+    def _listed(self, segment: LogSegment) -> LogSegment:
+        """The segment as it was listed last."""
+        return next((each for each in self._segments if each.ledger_id == segment.ledger_id), segment)
 
     def _is_still_there(self, segment: LogSegment) -> bool:
         return any(each.ledger_id == segment.ledger_id for each in self._segments)

@@ -129,7 +129,7 @@ class SegmentKeeper:
         """Send what it is time to send. Called whenever a record was added or an acknowledgement came."""
         in_use = self._in_use
         if not self._sending or in_use is None:
-            if in_use is None:
+            if in_use is None and self.batcher:
                 self._work.set()
             return
         writer, batcher = in_use.writer, self.batcher
@@ -274,7 +274,6 @@ class SegmentKeeper:
                     return False
                 self._retire(in_use)
             else:
-                self.pump()
                 await self._work.wait()
         except LogFencedError as exc:
             self._stop(exc)

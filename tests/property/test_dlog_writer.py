@@ -1,0 +1,392 @@
+"""A writer under fire: ledgers that fail, answers that get lost, another writer that takes over.
+
+The ledgers are scripted: they acknowledge in order and late, fail at any moment, and their recovery keeps any prefix
+of what was not acknowledged. Metadata is the in-memory store, whose answers get lost. What is checked is the whole
+promise: what a caller was told about each record is true of the log in the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import attrs
+import trio
+import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dlog
+from dlog.namespace_handle import Namespace
+from ledger.errors import (
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    LedgerRecoveryError,
+    LedgerWriteError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
+from namespace.errors import ConnectionLostError
+from namespace.memory import MemoryStore, MemoryTree
+from namespace.store import Operation, Stat
+
+
+@attrs.define(eq=False)
+class ScriptedLedger:
+    """What the bookies hold of one ledger."""
+
+    entries: list[bytes] = attrs.Factory(list)
+    lac: int = -1
+    closed_at: int | None = None
+    is_fenced: bool = False
+    writer: ScriptedWriteHandle | None = None
+
+
+class ScriptedWriteHandle:
+    def __init__(self, world: World, ledger_id: int) -> None:
+        self.ledger_id, self.bytes_in_flight = ledger_id, 0
+        self._world, self._ledger = world, world.ledgers[ledger_id]
+        self._ledger.writer = self
+        self._callbacks: list[Callable[[int, BaseException | None], None]] = []
+        self._error: LedgerError | None = None
+        self._pushed = -1
+        self.poke = trio.Event()
+
+    def submit(self, payload: bytes) -> int:
+        if self._error is not None:
+            raise self._error
+        assert self._ledger.closed_at is None or self._ledger.is_fenced, "nobody writes to a closed ledger"
+        if not self._ledger.is_fenced:
+            self._ledger.entries.append(payload)
+        self._pushed += 1
+        self.poke.set()
+        return self._pushed
+
+    def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def wait_room(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def abandon(self) -> None:
+        self.end(LedgerClosedError(self.ledger_id, "abandoned"))
+
+    def end(self, error: LedgerError) -> None:
+        if self._error is None:
+            self._error = error
+            self.poke.set()
+            for callback in self._callbacks:
+                callback(self._ledger.lac, error)
+
+    async def serve(self) -> None:
+        """The bookies' side: acknowledge in runs, fail now and then."""
+        rng, ledger = self._world.rng, self._ledger
+        while self._error is None:
+            await self.poke.wait()
+            self.poke = trio.Event()
+            while self._error is None and ledger.lac < self._pushed:
+                await trio.sleep(rng.random() * 0.02)
+                if self._error is not None:
+                    return
+                if ledger.is_fenced:
+                    self.end(LedgerFencedError(self.ledger_id, "a bookie said so"))
+                elif rng.random() < self._world.failure_rate:
+                    self.end(LedgerWriteError(self.ledger_id, "no ack quorum"))
+                else:
+                    ledger.lac = rng.randint(ledger.lac + 1, self._pushed)
+                    for callback in self._callbacks:
+                        callback(ledger.lac, None)
+
+    async def close(self) -> None:
+        await trio.sleep(0.001)
+        ledger = self._ledger
+        if self._world.rng.random() < self._world.failure_rate:
+            raise LedgerWriteError(self.ledger_id, "whether it is closed is unknown")
+        if ledger.closed_at is None:
+            if ledger.is_fenced:
+                raise LedgerFencedError(self.ledger_id, "in recovery")
+            ledger.closed_at = ledger.lac
+        elif ledger.closed_at != ledger.lac:
+            raise LedgerFencedError(self.ledger_id, "closed elsewhere")
+        self.end(LedgerClosedError(self.ledger_id, "closed"))
+
+
+class ScriptedReadHandle:
+    def __init__(self, ledger_id: int, ledger: ScriptedLedger) -> None:
+        self.ledger_id, self._ledger = ledger_id, ledger
+
+    async def __aenter__(self) -> ScriptedReadHandle:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    @property
+    def is_closed(self) -> bool:
+        return self._ledger.closed_at is not None
+
+    @property
+    def last_confirmed(self) -> int:
+        closed_at = self._ledger.closed_at
+        return self._ledger.lac - 1 if closed_at is None else closed_at
+
+    async def read_last_confirmed(self) -> int:
+        await trio.lowlevel.checkpoint()
+        return self.last_confirmed
+
+    async def read_payloads(self, first: int, last: int, *, size_bytes_max: int | None = None) -> list[bytes]:
+        assert 0 <= first <= last <= self.last_confirmed
+        await trio.lowlevel.checkpoint()
+        return self._ledger.entries[first : min(last, first + 2) + 1]
+
+    async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        with trio.move_on_after(timeout_s):
+            while self.last_confirmed <= entry_id and not self.is_closed:
+                await trio.sleep(0.003)
+        return self.last_confirmed
+
+
+class World:
+    """Ledgers and metadata, shared by all clients, and the chance that rules them."""
+
+    def __init__(self, seed: int, failure_rate: float, lost_answer_rate: float) -> None:
+        self.rng = random.Random(seed)
+        self.failure_rate, self.lost_answer_rate = failure_rate, lost_answer_rate
+        self.ledgers: dict[int, ScriptedLedger] = {}
+        self._ledger_ids = itertools.count()
+        self.tree = MemoryTree()
+        self.nursery: trio.Nursery | None = None
+        self._wall_ms = 1_000
+
+    def wall_ms(self) -> int:
+        self._wall_ms += self.rng.randint(-3, 5)  # clocks do go back
+        return self._wall_ms
+
+    def calm(self) -> None:
+        self.failure_rate = self.lost_answer_rate = 0
+
+    # The ledger client.
+
+    async def create(self, **_: object) -> ScriptedWriteHandle:
+        await trio.sleep(self.rng.random() * 0.01)
+        if self.rng.random() < self.failure_rate:
+            raise NotEnoughBookiesError(3, 2)
+        ledger_id = next(self._ledger_ids)
+        self.ledgers[ledger_id] = ScriptedLedger()
+        handle = ScriptedWriteHandle(self, ledger_id)
+        assert self.nursery is not None
+        self.nursery.start_soon(handle.serve)
+        return handle
+
+    async def open(self, ledger_id: int, *, password: bytes, recover: bool) -> ScriptedReadHandle:
+        await trio.sleep(self.rng.random() * 0.01)
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedgerError(ledger_id)
+        if recover and ledger.closed_at is None:
+            ledger.is_fenced = True
+            await trio.sleep(self.rng.random() * 0.01)
+            if self.rng.random() < self.failure_rate:
+                raise LedgerRecoveryError(ledger_id, "too few bookies")
+            if ledger.closed_at is None:
+                end = self.rng.randint(ledger.lac, len(ledger.entries) - 1)
+                ledger.closed_at, ledger.entries = end, ledger.entries[: end + 1]
+        return ScriptedReadHandle(ledger_id, ledger)
+
+    async def delete(self, ledger_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        ledger = self.ledgers.pop(ledger_id, None)
+        if ledger is not None and ledger.writer is not None:
+            ledger.is_fenced = True
+
+
+class FlakyStore(MemoryStore):
+    """Loses answers: some before, some after the deed."""
+
+    world: World
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        before, after = self._fate(), self._fate()
+        if before:
+            raise ConnectionLostError("/", "lost before")
+        await super().commit(operations)
+        if after:
+            raise ConnectionLostError("/", "lost after")
+
+    async def put(self, path: str, value: bytes, *, expected: int = -1) -> Stat:
+        before, after = self._fate(), self._fate()
+        if before:
+            raise ConnectionLostError(path, "lost before")
+        stat = await super().put(path, value, expected=expected)
+        if after:
+            raise ConnectionLostError(path, "lost after")
+        return stat
+
+    def _fate(self) -> bool:
+        return self.world.rng.random() < self.world.lost_answer_rate
+
+
+def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
+    store = FlakyStore(world.tree)
+    store.world = world
+    config = dlog.NamespaceConfig(
+        reader=dlog.ReaderConfig(relist_interval_s=0.5),
+        writer=dlog.WriterConfig(
+            entry_bytes_target=120,
+            segment_bytes_max=600,
+            patience_s=5,
+            close_timeout_s=20,
+            retry_pause_s=0.01,
+            bytes_in_flight_max=2_000,
+        ),
+    ).for_scheme("distributedlog")
+    client: Any = world
+    return store, Namespace(
+        f"test:{name}", store, client, "/ns", config, client_id=name, wall_ms=world.wall_ms
+    )
+
+
+@attrs.define
+class Told:
+    """What became of one record, as its caller learnt it."""
+
+    payload: bytes
+    outcome: dlog.RecordOutcome
+    dlsn: dlog.DLSN | None = None
+
+
+async def appender(world: World, writer: dlog.LogWriter, name: str, told: list[Told]) -> None:
+    """Submits in every way there is; writes down what it is told."""
+    rng = world.rng
+    for number in range(rng.randint(1, 12)):
+        payloads = [b"%s-%d-%d" % (name.encode(), number, i) for i in range(rng.randint(1, 6))]
+        await trio.sleep(rng.random() * 0.03)
+        pendings: list[tuple[bytes, dlog.Pending]] = []
+        try:
+            match rng.randrange(4):
+                case 0:
+                    dlsns = await writer.append_many(payloads)
+                    assert len(dlsns) == len(payloads)
+                    told += [
+                        Told(p, dlog.RecordOutcome.DURABLE, d) for p, d in zip(payloads, dlsns, strict=True)
+                    ]
+                case 1:
+                    payload = payloads[0]
+                    try:
+                        told.append(Told(payload, dlog.RecordOutcome.DURABLE, await writer.append(payload)))
+                    except dlog.WriteError as exc:
+                        told.append(Told(payload, exc.outcome))
+                        raise
+                case _:
+                    for payload in payloads:
+                        pendings.append((payload, writer.submit(payload)))
+                    if rng.random() < 0.3:
+                        await writer.flush()
+                    for payload, pending in pendings:
+                        told.append(Told(payload, dlog.RecordOutcome.DURABLE, await pending))
+                    pendings = []
+        except dlog.WriteError:
+            for payload, pending in pendings:
+                while pending.outcome is dlog.RecordOutcome.PENDING:
+                    await trio.sleep(0.01)
+                durable = pending.outcome is dlog.RecordOutcome.DURABLE
+                told.append(Told(payload, pending.outcome, pending.dlsn if durable else None))
+            return
+
+
+async def play(seed: int, failure_rate: float, lost_answer_rate: float, *, takeover: bool) -> World:
+    world = World(seed, failure_rate, lost_answer_rate)
+    told: list[Told] = []
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        world.nursery = nursery
+        setup, _ = namespace_in(world, "setup")
+        await setup.create("/ns")
+        world_rates, world.failure_rate, world.lost_answer_rate = (failure_rate, lost_answer_rate), 0, 0
+        first_store, first = namespace_in(world, "first")
+        _, second = namespace_in(world, "second")
+        stack.push_async_callback(setup.aclose)
+        await first.create_log("log")
+        live: list[dlog.Record] = []
+
+        async def follow() -> None:
+            async with second.open_reader("log") as reader:
+                async for record in reader:
+                    live.append(record)
+
+        nursery.start_soon(follow)
+
+        async def write(namespace: Namespace, name: str) -> None:
+            try:
+                async with namespace.open_writer("log") as writer:
+                    world.failure_rate, world.lost_answer_rate = world_rates
+                    async with trio.open_nursery() as appenders:
+                        for index in range(3):
+                            appenders.start_soon(appender, world, writer, f"{name}{index}", told)
+            except (dlog.WriteError, dlog.LogUnavailableError, dlog.NamespaceLostError):
+                pass  # every record's own outcome is what counts
+
+        async with trio.open_nursery() as writers:
+            writers.start_soon(write, first, "a")
+            if takeover:
+                await trio.sleep(world.rng.random() * 0.3)
+                first_store.expire()
+                await write(second, "b")
+        world.calm()
+        # Whoever opens the log next recovers it; then it is as it will always be.
+        async with second.open_writer("log") as writer:
+            told.append(Told(b"last", dlog.RecordOutcome.DURABLE, await writer.append(b"last")))
+        async with second.open_reader("log", follow=False) as reader:
+            log = [record async for record in reader]
+        with trio.fail_after(60):
+            while len(live) < len(log):
+                await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    check(log, live, told)
+    return world
+
+
+def check(log: list[dlog.Record], live: list[dlog.Record], told: list[Told]) -> None:
+    where = {record.payload: record.dlsn for record in log}
+    assert len(where) == len(log), "a record is in the log twice"
+    for each in told:
+        if each.outcome is dlog.RecordOutcome.DURABLE:
+            assert where.get(each.payload) == each.dlsn, f"{each} is not where it was said to be"
+        elif each.outcome is dlog.RecordOutcome.NOT_WRITTEN:
+            assert each.payload not in where, f"{each} is in the log"
+    dlsns = [record.dlsn for record in log]
+    assert dlsns == sorted(dlsns)
+    assert [record.txid for record in log] == sorted(record.txid for record in log)
+    assert [record.sequence_id for record in log] == list(range(len(log)))
+    for name in {record.payload.rpartition(b"-")[0].rpartition(b"-")[0] for record in log}:
+        mine = [r.payload for r in log if r.payload.startswith(name + b"-")]
+        assert mine == sorted(mine, key=lambda p: [int(part) for part in p.split(b"-")[1:]]), "out of order"
+    assert live == log, "who follows sees what is there"
+
+
+rates = st.sampled_from([0.0, 0.02, 0.1, 0.3])
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1), failure_rate=rates, lost_answer_rate=rates, _schedule=st.random_module()
+)
+def test_what_a_writer_says_of_a_record_is_true(
+    seed: int, failure_rate: float, lost_answer_rate: float, _schedule: object
+) -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(lambda: play(seed, failure_rate, lost_answer_rate, takeover=False), clock=clock)
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1), failure_rate=rates, lost_answer_rate=rates, _schedule=st.random_module()
+)
+def test_it_is_true_when_another_writer_takes_over(
+    seed: int, failure_rate: float, lost_answer_rate: float, _schedule: object
+) -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(lambda: play(seed, failure_rate, lost_answer_rate, takeover=True), clock=clock)
