@@ -125,6 +125,27 @@ async def test_a_reader_without_recovery_sees_what_is_confirmed_and_follows(clus
         assert not reader.is_closed
 
 
+async def test_a_batch_ends_at_the_last_entry_asked_for_though_bookies_send_more(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        for number in range(10):
+            await writer.append(b"%d" % number)
+        for bookie in cluster.bookies.values():
+            bookie.counts_entries = False
+        reader = await client.open(writer.ledger_id, recover=False)
+        assert await reader.read_payloads(0, 1) == [b"0", b"1"]
+
+
+async def test_a_bare_number_of_a_bookie_is_not_believed(cluster: Any, autojump_clock: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        await writer.append_many([b"0", b"1", b"2"])
+        reader = await client.open(writer.ledger_id, recover=False)
+        for bookie in cluster.bookies.values():
+            bookie.ledgers[writer.ledger_id].lac = 1000  # say, from a damaged entry, read without its digest
+        assert await reader.wait_last_confirmed_beyond(2, timeout_s=30) <= 2
+
+
 async def test_a_waiting_reader_notices_that_the_ledger_was_closed(cluster: Any) -> None:
     async with cluster.client() as client:
         writer = await client.create()

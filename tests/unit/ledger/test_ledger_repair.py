@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from ledger.catalog import open_catalog
 from ledger.config import ClientConfig
 from ledger.errors import (
     LedgerClosedError,
@@ -16,8 +17,11 @@ from ledger.errors import (
     WrongPasswordError,
 )
 from ledger.metadata import LedgerState
+from ledger.repair import EnsembleRepair
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest
+from namespace.errors import ConnectionLostError
+from namespace.memory import MemoryStore, open_memory_store
 
 IMPATIENT = ClientConfig(unavailable_patience_s=3.0)
 
@@ -222,15 +226,9 @@ async def test_an_idle_writer_whose_ledger_was_recovered_learns_it_from_the_meta
 
 
 async def test_a_replaced_bookies_word_counts_only_while_the_ledger_is_still_ours(
-    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, autojump_clock: Any, deaf_writers: None
 ) -> None:
     # apache/bookkeeper#4812 again, with the watch on the metadata lost: the last line of defence.
-    from ledger.repair import EnsembleRepair
-
-    async def never_told(self: EnsembleRepair) -> None:
-        await trio.sleep_forever()
-
-    monkeypatch.setattr(EnsembleRepair, "follow_metadata", never_told)
     async with cluster.client() as client:
         writer = await client.create()
         await writer.append(b"0")
@@ -340,3 +338,138 @@ async def test_a_damaged_replica_is_read_elsewhere(cluster: Any) -> None:
                 entries[entry_id] = entries[entry_id][:-1] + b"!"
         async with await client.open(writer.ledger_id) as reader:
             assert [int(entry.payload) for entry in await reader.read(0, 49)] == list(range(50))
+
+
+@pytest.fixture
+def deaf_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers that are not told when their metadata changes."""
+
+    async def never_told(self: EnsembleRepair) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(EnsembleRepair, "follow_metadata", never_told)
+
+
+@pytest.mark.usefixtures("deaf_writers")
+async def test_a_writer_does_not_close_a_ledger_that_is_being_recovered(cluster: Any) -> None:
+    async with cluster.client() as client, open_memory_store(cluster.tree) as store:
+        catalog = await open_catalog(store, "/ledgers")
+        writer = await client.create()
+        await writer.append(b"0")
+        found = await catalog.get(writer.ledger_id)
+        await catalog.put(writer.ledger_id, found.metadata.in_recovery(), expected=found.version)
+        with pytest.raises(LedgerFencedError, match="in recovery"):
+            await writer.close()
+        assert (await client.metadata(writer.ledger_id)).state is LedgerState.IN_RECOVERY
+
+
+@pytest.mark.usefixtures("deaf_writers")
+@pytest.mark.parametrize(
+    ("last", "length", "agrees"), [(1, 2, True), (2, 3, False), (1, 3, False), (-1, 0, False)]
+)
+async def test_a_close_by_somebody_else_is_success_only_at_the_same_end(
+    cluster: Any, last: int, length: int, agrees: bool
+) -> None:
+    async with cluster.client() as client, open_memory_store(cluster.tree) as store:
+        catalog = await open_catalog(store, "/ledgers")
+        writer = await client.create()
+        await writer.append_many([b"0", b"1"])
+        found = await catalog.get(writer.ledger_id)
+        await catalog.put(writer.ledger_id, found.metadata.closed(last, length), expected=found.version)
+        if agrees:
+            await writer.close()
+        else:
+            with pytest.raises(LedgerFencedError, match=f"closed at entry {last} with {length} bytes"):
+                await writer.close()
+
+
+async def test_after_an_ensemble_change_of_unknown_outcome_nothing_is_confirmed(
+    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start("b4:1")
+    async with cluster.client(IMPATIENT) as client:
+        writer = await client.create(ack_quorum=3)
+        await writer.append(b"0")
+        real = MemoryStore.put
+
+        async def put_then_lose(self: MemoryStore, path: str, value: bytes, *, expected: int = -1) -> Any:
+            await real(self, path, value, expected=expected)
+            self.suspend()
+            raise ConnectionLostError(path)
+
+        monkeypatch.setattr(MemoryStore, "put", put_then_lose)
+        await cluster.stop(writer.metadata.last_ensemble.bookies[0])
+        with pytest.raises(LedgerWriteError, match="outcome of an ensemble change is unknown"):
+            await writer.append(b"1")
+        assert writer.lac == 0
+
+
+async def test_an_ensemble_change_whose_answer_was_lost_is_found_again(
+    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.start("b4:1")
+    async with cluster.client(IMPATIENT) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        real = MemoryStore.put
+
+        async def put_and_lose_the_answer(
+            self: MemoryStore, path: str, value: bytes, *, expected: int = -1
+        ) -> Any:
+            await real(self, path, value, expected=expected)
+            monkeypatch.setattr(MemoryStore, "put", real)
+            raise ConnectionLostError(path)
+
+        monkeypatch.setattr(MemoryStore, "put", put_and_lose_the_answer)
+        dead = writer.metadata.last_ensemble.bookies[0]
+        await cluster.stop(dead)
+        await writer.append_many([b"x"] * 10)
+        await trio.sleep(5)
+        assert writer.metadata == await client.metadata(writer.ledger_id)
+        assert dead not in writer.metadata.last_ensemble.bookies
+
+
+async def test_leaving_the_block_by_an_exception_does_not_close_the_ledger(cluster: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        with pytest.raises(KeyError):
+            await _fail_inside(writer)
+        assert (await client.metadata(writer.ledger_id)).state is LedgerState.OPEN
+        with pytest.raises(LedgerClosedError, match="abandoned"):
+            writer.submit(b"1")
+
+
+async def _fail_inside(writer: Any) -> None:
+    async with writer:
+        await writer.append(b"0")
+        raise KeyError("the caller's own")
+
+
+async def test_a_cancelled_append_leaves_the_handle_usable(cluster: Any, autojump_clock: Any) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        for name in ("b1:1", "b2:1"):
+            cluster.bookies[name].is_silent = True
+        with trio.move_on_after(1) as scope:
+            await writer.append(b"perhaps")
+        assert scope.cancelled_caught
+        for name in ("b1:1", "b2:1"):
+            cluster.bookies[name].is_silent = False
+        assert await writer.append(b"certainly") == 1
+        await writer.close()
+        async with await client.open(writer.ledger_id) as reader:
+            assert [entry.payload for entry in await reader.read(0, 1)] == [b"perhaps", b"certainly"]
+
+
+async def test_ending_the_client_ends_its_writers_and_wakes_who_waits(cluster: Any) -> None:
+    async with trio.open_nursery() as nursery, cluster.client() as client:
+        writer = await client.create()
+        for bookie in cluster.bookies.values():
+            bookie.is_silent = True
+
+        async def wait() -> None:
+            with pytest.raises(LedgerClosedError):
+                await writer.append(b"never answered")
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
