@@ -56,6 +56,7 @@ _GROUP = Struct(">iqqi")
 _MAP_ENTRY = Struct(">qq")
 _GROUP_COUNT_MAX = 10_000
 _DIRECT_BLOCK_BYTES = 4096
+_DIRECT_FILLER = 0xF0
 _SCAN_BYTES = 1 << 20
 
 _NAME = re.compile(r"([0-9a-f]{1,8})\.log")
@@ -158,11 +159,13 @@ class EntryLogScan:
                 if len(window) < RECORD_PREFIX.size:
                     return
             length, ledger_id, entry_id = RECORD_PREFIX.unpack_from(window, at - base)
-            if length < 0:  # direct logs fill gaps so that a length read there is negative
-                at = (at // _DIRECT_BLOCK_BYTES + 1) * _DIRECT_BLOCK_BYTES
-                if set(window[at - base - 1 : at - base]) - {0xF0}:
+            if length < 0:
+                # Direct logs fill the gap up to the next block so that a length read there is negative.
+                next_block = (at // _DIRECT_BLOCK_BYTES + 1) * _DIRECT_BLOCK_BYTES
+                if set(self._read(next_block - at, at)) != {_DIRECT_FILLER}:
                     self.damage = f"length {length} at offset {at}"
                     return
+                at = next_block
                 continue
             if length == 0 and self._is_zero_from(at):
                 return

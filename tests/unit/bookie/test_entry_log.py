@@ -1,0 +1,186 @@
+"""Entry logs: written, read back, scanned, damaged."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from bookie.disk import RealDisk
+from bookie.entry_log import EntryLogWriter, entry_log_ids, ledgers_in_log, scan_log
+from bookie.entry_log_format import (
+    HEADER_BYTES,
+    EntryLogScan,
+    decode_map,
+    encode_header,
+    encode_map,
+    entry_log_id_of,
+    split_location,
+)
+from bookie.entry_log_reader import EntryLogReader
+from bookie.errors import EntryUnreadableError, FormatError
+from bookie.index import LedgerRun
+
+
+def body(ledger_id: int, entry_id: int, size: int = 20) -> bytes:
+    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + bytes([entry_id % 251]) * size
+
+
+def written(
+    tmp_path: Path, ledgers: dict[int, dict[int, bytes]], log_bytes_max: int = 1 << 20
+) -> list[LedgerRun]:
+    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=log_bytes_max)
+    runs = list(writer.append(ledgers))
+    writer.sync()
+    writer.close()
+    return runs
+
+
+def test_names_are_lower_case_hex() -> None:
+    assert entry_log_id_of("a.log") == 10
+    assert [entry_log_id_of(name) for name in ("A.log", "a.log.compacting", "lastId", "1.idx")] == [None] * 4
+
+
+async def test_entries_are_read_where_the_writer_says(tmp_path: Path) -> None:
+    ledgers = {2: {e: body(2, e, 10 + e) for e in (3, 1, 2)}, 1: {9: body(1, 9, 100_000)}}
+    runs = written(tmp_path, ledgers)
+    assert [(run.ledger_id, list(run.entry_ids)) for run in runs] == [(1, [9]), (2, [1, 2, 3])]
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    for run in runs:
+        for entry_id, location in zip(run.entry_ids, run.locations, strict=True):
+            assert await reader.read(run.ledger_id, entry_id, location) == ledgers[run.ledger_id][entry_id]
+    reader.close()
+
+
+async def test_a_run_of_neighbours_is_cut_by_size_but_never_empty(tmp_path: Path) -> None:
+    entries = {e: body(1, e, 68) for e in range(1000)}  # 100 bytes each
+    (run,) = written(tmp_path, {1: entries})
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    for limit, count in ((1, 1), (104, 1), (207, 1), (208, 2), (1040, 10), (1 << 20, 1000)):
+        bodies = await reader.read_run(1, 0, run.locations, limit)
+        assert bodies == [entries[e] for e in range(len(bodies))]
+        assert len(bodies) == count
+    assert await reader.read_run(1, 999, run.locations[999:], 1 << 20) == [entries[999]]
+    reader.close()
+
+
+async def test_another_entry_at_the_location_is_an_error_never_an_absence(tmp_path: Path) -> None:
+    (run,) = written(tmp_path, {1: {0: body(1, 0), 1: body(1, 1)}})
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    for ledger_id, entry_id, location in (
+        (1, 1, run.locations[0]),
+        (2, 0, run.locations[0]),
+        (1, 0, run.locations[0] + 1),
+        (1, 0, run.locations[1] + 500),
+        (1, 0, run.locations[0] + (5 << 32)),
+    ):
+        with pytest.raises(EntryUnreadableError):
+            await reader.read(ledger_id, entry_id, location)
+        with pytest.raises(EntryUnreadableError):
+            await reader.read_run(ledger_id, entry_id, [location, location + 50], 1000)
+    reader.close()
+
+
+async def test_a_log_cut_short_makes_its_last_entry_unreadable(tmp_path: Path) -> None:
+    (run,) = written(tmp_path, {1: {0: body(1, 0), 1: body(1, 1, 9000)}})
+    log = tmp_path / "0.log"
+    log.write_bytes(log.read_bytes()[:5000])
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    assert await reader.read_run(1, 0, run.locations, 1 << 20) == [body(1, 0)]
+    with pytest.raises(EntryUnreadableError, match="ends within"):
+        await reader.read(1, 1, run.locations[1])
+    reader.close()
+
+
+def test_a_full_log_rolls_and_a_complete_one_has_a_map(tmp_path: Path) -> None:
+    ledgers = {ledger_id: {e: body(ledger_id, e, 968) for e in range(10)} for ledger_id in range(5)}
+    runs = written(tmp_path, ledgers, log_bytes_max=32 << 10)
+    assert entry_log_ids(RealDisk(), tmp_path) == [0, 1]
+    assert {split_location(location)[0] for run in runs for location in run.locations} == {0, 1}
+    data = (tmp_path / "0.log").read_bytes()
+    ledgers_map = decode_map(data[:HEADER_BYTES], lambda size, at: data[at : at + size], len(data))
+    assert ledgers_map == {0: 10_040, 1: 10_040, 2: 10_040}
+    assert ledgers_in_log(RealDisk(), tmp_path, 1) == {3, 4}
+
+
+def test_ids_are_never_used_again_even_if_the_newest_logs_are_deleted(tmp_path: Path) -> None:
+    for _ in range(3):
+        written(tmp_path, {1: {0: body(1, 0)}})
+    assert (tmp_path / "lastId").read_text() == "2\n"
+    for name in ("1.log", "2.log"):
+        (tmp_path / name).unlink()
+    written(tmp_path, {1: {0: body(1, 0)}})
+    assert entry_log_ids(RealDisk(), tmp_path) == [0, 3]
+    (tmp_path / "lastId").write_text("garbage")
+    (tmp_path / "20.log.compacting").touch()
+    written(tmp_path, {1: {0: body(1, 0)}})
+    assert entry_log_ids(RealDisk(), tmp_path) == [0, 3, 0x21]
+
+
+def test_a_log_without_its_map_is_scanned_and_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
+    written(tmp_path, {1: {0: body(1, 0)}, 2: {0: body(2, 0, 500)}})
+    path = tmp_path / "0.log"
+    data = path.read_bytes()
+    path.write_bytes(encode_header() + data[HEADER_BYTES : HEADER_BYTES + 300])
+    assert ledgers_in_log(RealDisk(), tmp_path, 0) == {1}
+    path.write_bytes(encode_header() + data[HEADER_BYTES : HEADER_BYTES + 56] + bytes(5000))
+    found, damage = scan_log(RealDisk(), tmp_path, 0)
+    assert [(entry.ledger_id, entry.entry_id, entry.offset) for entry in found] == [(1, 0, 1028)]
+    assert damage is None
+
+
+@pytest.mark.parametrize("junk", [b"\x7f\xff\xff\xff", b"\0\0\0\5", b"\0\0\0\0", b"\x80\0\0\1"])
+def test_a_log_that_cannot_be_followed_is_kept_by_garbage_collection(tmp_path: Path, junk: bytes) -> None:
+    written(tmp_path, {1: {0: body(1, 0)}})
+    path = tmp_path / "0.log"
+    path.write_bytes(encode_header() + path.read_bytes()[1024:1080] + junk + b"more" * 100)
+    with pytest.raises(FormatError):
+        ledgers_in_log(RealDisk(), tmp_path, 0)
+    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20)
+    assert writer.remove_dead(lambda ledger_id: False) == []
+    assert path.exists()
+
+
+def test_only_logs_without_live_ledgers_are_removed(tmp_path: Path) -> None:
+    written(tmp_path, {1: {0: body(1, 0)}})
+    written(tmp_path, {1: {1: body(1, 1)}, 2: {0: body(2, 0)}})
+    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20)
+    list(writer.append({1: {2: body(1, 2)}}))
+    assert writer.remove_dead({2}.__contains__) == [0]
+    assert writer.remove_dead(lambda ledger_id: False) == [1], "the current log stays"
+    writer.close()
+    assert entry_log_ids(RealDisk(), tmp_path) == [2]
+
+
+@pytest.mark.parametrize("at", [8, 12, 16, 19, 1016, 1020])
+def test_a_map_with_any_doubt_is_not_believed(at: int) -> None:
+    ledgers_map = encode_map({1: 10, 2: 20})
+    from crc32c import crc32c
+
+    header = encode_header(HEADER_BYTES, 2, crc32c(ledgers_map))
+    data = header + ledgers_map
+
+    def read(size: int, offset: int) -> bytes:
+        return data[offset : offset + size]
+
+    assert decode_map(header, read, len(data)) == {1: 10, 2: 20}
+    changed = header[:at] + bytes([header[at] ^ 1]) + header[at + 1 :]
+    assert decode_map(changed, read, len(data)) is None
+    assert decode_map(encode_header(HEADER_BYTES, 0), read, len(data)) is None, "an empty map is suspicious"
+
+
+def test_a_large_map_comes_in_groups() -> None:
+    ledgers = {ledger_id: ledger_id + 1 for ledger_id in range(10_001)}
+    data = encode_header() + encode_map(ledgers)
+    header = encode_header(HEADER_BYTES, 10_001)
+    assert decode_map(header, lambda size, at: data[at : at + size], len(data)) == ledgers
+
+
+def test_a_direct_log_is_followed_over_its_gaps() -> None:
+    record = struct.pack(">i", 52) + body(1, 7)
+    filler = struct.pack(">iq", 3068, -1).ljust(3072, b"\0")
+    data = encode_header() + filler + record.ljust(4096, b"\xf0") + record
+    scan = EntryLogScan(lambda size, at: data[at : at + size], len(data))
+    assert [entry.offset for entry in scan.entries()] == [4100, 8196]
+    assert scan.damage is None

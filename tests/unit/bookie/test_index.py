@@ -1,0 +1,144 @@
+"""Where each entry lies, against a dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie.errors import FormatError
+from bookie.index import CHUNK_ENTRIES_MAX, Chunk, EntryIndex, LedgerRun, encode_chunks
+from bookie.key_values import KeyValues, Operation, RocksKeyValues
+from bookie.ledgers import LedgerData
+
+
+class DictKeyValues(KeyValues):
+    """The dumb twin of a database."""
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, bytes] = {}
+
+    def write(self, operations: Sequence[Operation]) -> None:
+        for key, value in operations:
+            if value is None:
+                self.data.pop(key, None)
+            else:
+                self.data[key] = value
+
+    def delete_range(self, first: bytes, stop: bytes) -> None:
+        self.data = {key: value for key, value in self.data.items() if not first <= key < stop}
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.data.get(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        below = max((k for k in self.data if k <= key), default=None)
+        return None if below is None else (below, self.data[below])
+
+    def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.data.items() if first <= k < stop))
+
+    def sync(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def location(index: EntryIndex, ledger_id: int, entry_id: int) -> int | None:
+    found = index.chunk(ledger_id, entry_id)
+    return None if found is None else found[0].locations(found[1], 1)[0]
+
+
+def test_consecutive_entries_make_one_dense_chunk() -> None:
+    ((key, value),) = encode_chunks(1, [5, 6, 7], [100, 200, 300])
+    assert key == b"e" + (1).to_bytes(8, "big") + (5).to_bytes(8, "big")
+    assert value == b"\0" + b"".join(n.to_bytes(8, "big") for n in (100, 200, 300))
+
+
+def test_striped_entries_make_a_sparse_chunk() -> None:
+    ((_, value),) = encode_chunks(1, [5, 7, 9], [1, 2, 3])
+    assert value[:1] == b"\1"
+    chunk = Chunk(5, value)
+    assert chunk.entry_ids() == [5, 7, 9]
+    assert (chunk.position(7), chunk.position(6), chunk.position(10)) == (1, None, None)
+    assert chunk.consecutive_from(0, 10) == 1
+
+
+def test_a_chunk_is_bounded_and_cut_where_ids_are_too_far_apart() -> None:
+    many = list(range(CHUNK_ENTRIES_MAX + 1))
+    assert [len(value) for _, value in encode_chunks(1, many, many)] == [1 + 8 * CHUNK_ENTRIES_MAX, 9]
+    assert len(list(encode_chunks(1, [0, 2**32], [1, 2]))) == 2
+
+
+@pytest.mark.parametrize("value", [b"", b"\0", b"\0" * 8, b"\1" * 9, b"\2" + bytes(8)])
+def test_a_damaged_chunk_is_an_error_not_an_absence(value: bytes) -> None:
+    with pytest.raises(FormatError):
+        Chunk(0, value)
+
+
+def test_the_last_entry_of_a_ledger_is_not_its_neighbours() -> None:
+    index = EntryIndex(DictKeyValues())
+    index.put([LedgerRun(1, [0, 1], [10, 11]), LedgerRun(3, [4], [12])])
+    assert [index.last_entry_id(ledger_id) for ledger_id in (0, 1, 2, 3)] == [-1, 1, -1, 4]
+    assert location(index, 2, 4) is None
+
+
+def test_after_a_crash_the_index_may_know_more_than_the_ledger_data() -> None:
+    # A flush wrote chunks, its ledger data were lost; replay stages the same entries in other groups.
+    stored = DictKeyValues()
+    EntryIndex(stored).put([LedgerRun(1, list(range(5, 105)), list(range(1005, 1105)))])
+    index = EntryIndex(stored)
+    index.put([LedgerRun(1, [7], [2007])])
+    assert [location(index, 1, e) for e in (6, 7, 8, 104)] == [1006, 2007, 1008, 1104]
+
+
+RUNS = st.lists(
+    st.tuples(st.integers(0, 2), st.sets(st.integers(0, 40), min_size=1, max_size=12), st.booleans()),
+    max_size=12,
+)
+
+
+@settings(max_examples=200)
+@given(RUNS)
+def test_the_index_is_a_dictionary(runs: list[tuple[int, set[int], bool]]) -> None:
+    index, twin, next_location = EntryIndex(DictKeyValues()), dict[tuple[int, int], int](), 1
+    for ledger_id, ids, deletes in runs:
+        if deletes:
+            index.delete_ledger(ledger_id)
+            twin = {at: where for at, where in twin.items() if at[0] != ledger_id}
+        entry_ids = sorted(ids)
+        locations = list(range(next_location, next_location + len(ids)))
+        next_location += len(ids)
+        index.put([LedgerRun(ledger_id, entry_ids, locations)])
+        twin.update({(ledger_id, e): where for e, where in zip(entry_ids, locations, strict=True)})
+        index.forget_cached()
+    for ledger_id in range(3):
+        known = sorted(e for at, e in twin if at == ledger_id)
+        assert index.entry_ids(ledger_id) == known
+        assert index.last_entry_id(ledger_id) == (known[-1] if known else -1)
+        for entry_id in range(42):
+            assert location(index, ledger_id, entry_id) == twin.get((ledger_id, entry_id))
+
+
+def test_in_rocksdb_entries_and_ledger_data_survive_closing(tmp_path: Path) -> None:
+    index = EntryIndex(RocksKeyValues(tmp_path / "index"))
+    assert not index.is_complete
+    data = LedgerData(b"key", True, None, 3, 4)
+    index.put([LedgerRun(1, list(range(3000)), list(range(1, 3001)))], [(1, data)])
+    index.put([LedgerRun(1, [7], [9999])])
+    index.put([LedgerRun(2, [0], [1])], [(2, data)])
+    index.delete_ledger(2)
+    index.mark_complete()
+    index.sync()
+    index.close()
+    index = EntryIndex(RocksKeyValues(tmp_path / "index"))
+    assert index.is_complete
+    assert list(index.ledgers()) == [(1, data)]
+    assert [location(index, 1, e) for e in (0, 7, 2999, 3000)] == [1, 9999, 3000, None]
+    assert index.entry_ids(1) == list(range(3000))
+    assert index.entry_ids(2) == []
+    index.close()

@@ -1,0 +1,489 @@
+"""The store as one thing, on a real disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from bookie.disk import Buffer, Disk, File, RealDisk, RealFile
+from bookie.errors import (
+    DirectoryInUseError,
+    EntryUnreadableError,
+    IndexMissingError,
+    NoEntryError,
+    NoLedgerError,
+    StorageFailedError,
+)
+from bookie.journal import JournalConfig
+from bookie.journal_format import decode_mark, explicit_lac_record, fence_record, key_record
+from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
+from bookie.storage import Storage, StorageConfig, open_storage
+
+KEY = b"k" * 20
+
+
+def config_for(directory: Path) -> StorageConfig:
+    return StorageConfig(
+        journal_directories=(directory / "journal",),
+        ledger_directories=(directory / "ledgers",),
+        journal=JournalConfig(file_bytes_max=256 << 10, preallocate_bytes=64 << 10, group_bytes_max=64 << 10),
+        write_cache_bytes_max=1 << 20,
+        flush_interval_s=3600,
+    )
+
+
+def opened(directory: Path, disk: Disk | None = None) -> AbstractAsyncContextManager[Storage]:
+    return open_storage(disk or RealDisk(), config_for(directory))
+
+
+def entry(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
+    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + bytes([entry_id % 251]) * size
+
+
+async def submit(storage: Storage, *, sync: bool = True) -> None:
+    answered = trio.Event()
+    errors: list[BaseException | None] = []
+
+    def on_durable(error: BaseException | None) -> None:
+        errors.append(error)
+        answered.set()
+
+    storage.submit(on_durable, sync=sync)
+    await answered.wait()
+    if errors[0] is not None:
+        raise errors[0]
+
+
+async def add(storage: Storage, ledger_id: int, ids: Sequence[int], size: int = 100) -> LedgerRecord:
+    ledger = storage.ledger(ledger_id) or storage.create_ledger(ledger_id, KEY)
+    for entry_id in ids:
+        storage.stage_entry(ledger, entry_id, entry_id - 1, entry(ledger_id, entry_id, size))
+    await submit(storage)
+    await storage.wait_room()
+    return ledger
+
+
+async def kill(storage: Storage) -> None:
+    """Leave the files as SIGKILL would: no flush, no map, only what was written."""
+    storage._fail(StorageFailedError("killed"), "the test")
+
+
+def names(directory: Path, pattern: str = "**/*") -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.glob(pattern))
+
+
+async def test_an_entry_can_be_read_from_cache_from_disk_and_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        assert storage.read_cached(1, 5) == entry(1, 5)
+        assert await storage.read(1, 5) == entry(1, 5)
+        await storage.flush()
+        assert storage.read_cached(1, 5) is None
+        assert await storage.read(1, 5) == entry(1, 5)
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 5) == entry(1, 5)
+        assert storage.ledger_ids() == [1]
+        assert "1 ledgers" in repr(storage)
+
+
+async def test_what_is_not_there_is_told_apart(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, [0, 2])
+        for _ in range(2):
+            with pytest.raises(NoLedgerError):
+                await storage.read(2, 0)
+            with pytest.raises(NoEntryError):
+                await storage.read(1, 1)
+            with pytest.raises(NoEntryError):
+                await storage.read_run(1, 3, 10, 1000)
+            assert storage.read_cached(2, 0) is None
+            await storage.flush()
+
+
+async def test_after_a_kill_everything_acknowledged_is_replayed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        ledger = await add(storage, 1, range(2000), 500)
+        storage.stage_fence(ledger)
+        storage.stage_explicit_lac(ledger, struct.pack(">qq", 1, 5000) + b"dige")
+        await submit(storage)
+        await kill(storage)
+    async with opened(tmp_path) as storage:
+        ledger = storage.ledger(1)  # type: ignore[assignment]
+        assert (ledger.master_key, ledger.fenced, ledger.lac, ledger.last_entry_id) == (KEY, True, 5000, 1999)
+        assert ledger.explicit_lac == struct.pack(">qq", 1, 5000) + b"dige"
+        for entry_id in (0, 1000, 1999):
+            assert await storage.read(1, entry_id) == entry(1, entry_id, 500)
+        assert await storage.entry_ids(1) == list(range(2000))
+
+
+async def test_replaying_twice_changes_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(300))
+        await kill(storage)
+    mark = tmp_path / "ledgers/current/lastMark"
+    for _ in range(2):
+        async with opened(tmp_path) as storage:
+            assert await storage.read_run(1, 0, 1000, 1 << 20) == [entry(1, e) for e in range(300)]
+            await kill(storage)
+        assert decode_mark(mark.read_bytes()).offset == 4096
+
+
+async def test_a_fence_on_an_idle_ledger_survives_a_checkpoint_with_an_empty_cache(tmp_path: Path) -> None:
+    """apache/bookkeeper#4843: the mark moved past a fence that was in memory only."""
+    async with opened(tmp_path) as storage:
+        ledger = await add(storage, 1, [0])
+        await storage.flush()
+        storage.stage_fence(ledger)
+        storage.stage_explicit_lac(ledger, struct.pack(">qq", 1, 0))
+        storage.create_ledger(2, KEY)
+        await submit(storage)
+        await storage.flush()
+        await kill(storage)
+    async with opened(tmp_path) as storage:
+        first, second = storage.ledger(1), storage.ledger(2)
+        assert first is not None
+        assert first.fenced
+        assert first.explicit_lac == struct.pack(">qq", 1, 0)
+        assert second is not None
+        assert second.master_key == KEY
+
+
+async def test_the_lac_and_the_last_entry_are_known_after_a_restart_before_any_add(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, [0, 1, 7])
+    async with opened(tmp_path) as storage:
+        ledger = storage.ledger(1)
+        assert ledger is not None
+        assert (ledger.lac, ledger.last_entry_id) == (6, 7)
+
+
+async def test_a_ledger_with_an_unknown_key_takes_the_first_key_offered(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await submit(storage)
+    (journal,) = names(tmp_path, "journal/current/*.txn")
+    os.replace(tmp_path / journal, tmp_path / journal)  # the clean journal of a bookie that never had the key
+    async with opened(tmp_path) as storage:
+        record = storage.create_ledger(900, UNKNOWN_KEY)
+        storage.stage_fence(record)
+        await submit(storage)
+        assert storage.create_ledger(900, KEY) is record
+        await submit(storage)
+        await kill(storage)
+    async with opened(tmp_path) as storage:
+        again = storage.ledger(900)
+        assert again is not None
+        assert (again.master_key, again.fenced) == (KEY, True)
+
+
+async def test_a_run_of_reads_crosses_caches_chunks_and_gaps(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(1500), 60)
+        await storage.flush()
+        await add(storage, 1, range(1500, 1600), 60)
+        await add(storage, 1, range(1700, 1710), 60)
+        everything = [entry(1, e, 60) for e in range(1600)]
+        for first in (0, 1, 1023, 1024, 1499, 1500, 1599):
+            got: list[bytes] = []
+            while first + len(got) < 1600:
+                more = await storage.read_run(1, first + len(got), 10_000, 1 << 20)
+                assert more
+                got += more
+            assert got == everything[first:]
+        assert len(await storage.read_run(1, 10, 7, 1 << 20)) == 7
+        assert len(await storage.read_run(1, 10, 100, 96 * 3)) == 3
+        assert len(await storage.read_run(1, 1498, 100, 96 * 3)) == 3
+        assert len(await storage.read_run(1, 1498, 100, 1)) == 1
+
+
+async def test_a_damaged_entry_is_an_error_and_its_neighbours_are_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(3))
+        await storage.flush()
+        log = tmp_path / "ledgers/current/0.log"
+        data = bytearray(log.read_bytes())
+        data[1024 + 136 + 4 + 15] ^= 1  # the entry id of entry 1
+        log.write_bytes(data)
+        assert await storage.read_run(1, 0, 3, 1000) == [entry(1, 0)]
+        assert await storage.read(1, 2) == entry(1, 2)
+        with pytest.raises(EntryUnreadableError, match="entry 1:1"):
+            await storage.read(1, 1)
+        with pytest.raises(EntryUnreadableError):
+            await storage.read_run(1, 1, 2, 1000)
+        log.unlink()
+        storage._reader.forget(0)
+        with pytest.raises(EntryUnreadableError):
+            await storage.read(1, 2)
+
+
+async def test_a_deleted_ledger_is_gone_also_after_a_restart_and_its_log_goes_too(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+        await add(storage, 1, range(10, 20))
+        await storage.delete_ledger(1)
+        await storage.delete_ledger(1)
+        with pytest.raises(NoLedgerError):
+            await storage.read(1, 5)
+        assert await storage.remove_dead_logs() == [], "the current log stays"
+    async with opened(tmp_path) as storage:
+        assert storage.ledger_ids() == []
+        assert await storage.remove_dead_logs() == [0]
+        await add(storage, 2, [0])
+        await storage.flush()
+        assert names(tmp_path, "ledgers/current/*.log") == ["ledgers/current/1.log"]
+
+
+async def test_a_ledger_made_anew_at_once_has_none_of_the_old_ones_entries(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+        await add(storage, 1, range(10, 20))
+        storage._seal(storage._journal.mark)  # type: ignore[union-attr]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(storage.delete_ledger, 1)
+            await trio.lowlevel.checkpoint()
+            again = storage.create_ledger(1, b"n" * 20)
+            storage.stage_entry(again, 3, -1, b"new" + bytes(30))
+            for entry_id in (5, 15):
+                with pytest.raises(NoEntryError):
+                    await storage.read(1, entry_id)
+        await submit(storage)
+        await storage.flush()
+        assert await storage.entry_ids(1) == [3]
+        assert await storage.read(1, 3) == b"new" + bytes(30)
+
+
+async def test_two_bookies_never_share_a_directory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, [0])
+        with pytest.raises(DirectoryInUseError, match=str(os.getpid())):
+            async with opened(tmp_path):
+                raise AssertionError("opened twice")
+        assert await storage.read(1, 0) == entry(1, 0)
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 0) == entry(1, 0)
+
+
+async def test_journal_and_ledgers_may_share_a_directory(tmp_path: Path) -> None:
+    config = attrs.evolve(config_for(tmp_path), journal_directories=(tmp_path / "ledgers",))
+    for _ in range(2):
+        async with open_storage(RealDisk(), config) as storage:
+            await add(storage, 1, [0])
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with opened(tmp_path) as storage:
+            await add(storage, 1, [0])
+            raise ZeroDivisionError
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 0) == entry(1, 0)
+
+
+async def test_leaving_while_cancelled_still_flushes(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with opened(tmp_path) as storage:
+            await add(storage, 1, [0])
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert names(tmp_path, "ledgers/current/*.log") == ["ledgers/current/0.log"]
+
+
+async def test_the_cache_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        most = 0
+        for entry_id in range(3000):
+            storage.stage_entry(ledger, entry_id, -1, entry(1, entry_id, 2000))
+            storage.submit(lambda error: None)
+            await storage.wait_room()
+            most = max(most, storage._cache.active_bytes + storage._cache.sealed_bytes)
+        assert most < (1 << 20) + 10_000
+        await storage.flush()
+        assert await storage.read(1, 2999) == entry(1, 2999, 2000)
+        assert storage.disk_usage().free_bytes > 0
+
+
+async def test_the_journal_is_trimmed_by_itself(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(1000), 3000)
+        await storage.flush()
+        assert len(names(tmp_path, "journal/current/*.txn")) == 1
+        assert len(names(tmp_path, "journal/current/spare-*")) <= 2
+
+
+async def test_a_checkpoint_comes_by_itself_after_a_while(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    config = attrs.evolve(config_for(tmp_path), flush_interval_s=10)
+    async with open_storage(RealDisk(), config) as storage:
+        await add(storage, 1, [0])
+        while storage.read_cached(1, 0) is not None:
+            await trio.sleep(1)
+        assert trio.current_time() < 3600
+
+
+async def test_deferred_adds_are_flushed_and_marked(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        storage.stage_entry(ledger, 0, -1, entry(1, 0))
+        await submit(storage, sync=False)
+        await storage.flush()
+        mark = decode_mark(RealDisk().read_file(tmp_path / "ledgers/current/lastMark"))
+        assert mark == storage._journal.mark  # type: ignore[union-attr]
+        assert mark.offset > 4096
+
+
+# --- what was lost --------------------------------------------------------------------------------
+
+
+async def test_a_lost_mark_means_that_everything_is_replayed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(5))
+    for content in (None, b"", b"short"):
+        mark = tmp_path / "ledgers/current/lastMark"
+        if content is None:
+            mark.unlink()
+        else:
+            mark.write_bytes(content)
+        async with opened(tmp_path) as storage:
+            assert await storage.entry_ids(1) == [0, 1, 2, 3, 4]
+
+
+def move_index_away(directory: Path, to: str) -> None:
+    (directory / "ledgers/current/index").rename(directory / to)
+
+
+async def test_a_lost_index_is_noticed_and_rebuilt_only_if_asked_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(100))
+        await add(storage, 2, [3, 5])
+        await storage.flush()
+        await add(storage, 1, range(100, 110))
+    move_index_away(tmp_path, "lost")
+    with pytest.raises(IndexMissingError, match="rebuild_index"):
+        async with opened(tmp_path):
+            raise AssertionError("opened without its index")
+    async with open_storage(RealDisk(), attrs.evolve(config_for(tmp_path), rebuild_index=True)) as storage:
+        assert await storage.entry_ids(1) == list(range(110))
+        assert await storage.entry_ids(2) == [3, 5]
+        assert await storage.read(1, 105) == entry(1, 105)
+        record = storage.ledger(2)
+        assert record is not None
+        assert (record.fenced, record.master_key, record.lac, record.last_entry_id) == (
+            True,
+            UNKNOWN_KEY,
+            4,
+            5,
+        )
+    async with opened(tmp_path) as storage:
+        assert await storage.read(2, 5) == entry(2, 5)
+
+
+async def test_a_bookie_whose_entries_are_all_in_the_journal_does_not_start_without_its_index(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path):
+        pass
+    move_index_away(tmp_path, "lost")
+    with pytest.raises(IndexMissingError):
+        async with opened(tmp_path):
+            raise AssertionError("opened without its index")
+
+
+# --- failing disks --------------------------------------------------------------------------------
+
+
+class FailingFile(RealFile):
+    when: Callable[[Path, str], bool] = lambda path, what: False
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        self._maybe("write")
+        super().pwrite(data, offset)
+
+    def write_durably(self, data: Buffer, offset: int) -> None:
+        self._maybe("write_durably")
+        super().write_durably(data, offset)
+
+    def sync(self) -> None:
+        self._maybe("sync")
+        super().sync()
+
+    def _maybe(self, what: str) -> None:
+        if FailingFile.when(self._path, what):
+            raise OSError(28, f"No space left on device: {what} {self._path.name}")
+
+
+class FailingDisk(RealDisk):
+    def __init__(self, when: Callable[[Path, str], bool]) -> None:
+        super().__init__()
+        self.is_failing = False
+        FailingFile.when = lambda path, what: self.is_failing and when(path, what)
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        file = super().open(path, create=create, write=write, direct=direct)
+        assert isinstance(file, RealFile)
+        return FailingFile(path, file._descriptor, direct=file.direct)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "what"),
+    [(".txn", "write_durably"), (".log", "write"), (".log", "sync"), (".tmp", "write"), (".tmp", "sync")],
+)
+async def test_a_failed_write_stops_the_bookie_and_loses_nothing(
+    tmp_path: Path, suffix: str, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FailingDisk(lambda path, did: path.suffix == suffix and did == what)
+    acknowledged = []
+    async with opened(tmp_path, disk) as storage:
+        await add(storage, 1, [0])
+        await storage.flush()
+        acknowledged.append(0)
+        disk.is_failing = True
+        with pytest.raises(StorageFailedError):
+            await add(storage, 1, [1])
+            acknowledged.append(1)
+            await storage.flush()
+        error = await storage.wait_failed()
+        assert "No space left" in str(error)
+        with pytest.raises(StorageFailedError):
+            await add(storage, 1, [2])
+        with pytest.raises(StorageFailedError):
+            await storage.flush()
+        with pytest.raises(StorageFailedError):
+            await storage.wait_room()
+        assert await storage.read(1, 0) == entry(1, 0), "reads go on"
+        disk.is_failing = False
+        with pytest.raises(StorageFailedError):
+            await submit(storage)
+    assert any(record.levelno == logging.ERROR for record in caplog.records)
+    async with opened(tmp_path) as storage:
+        for entry_id in acknowledged:
+            assert await storage.read(1, entry_id) == entry(1, entry_id)
+        await add(storage, 1, [3])
+
+
+async def test_a_key_is_journaled_before_fence_and_entries(tmp_path: Path) -> None:
+    """Java journals a fence without the key when it is the first contact, and loses it in replay."""
+    async with opened(tmp_path) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        storage.stage_fence(ledger)
+        storage.stage_entry(ledger, 0, -1, entry(1, 0))
+        storage.stage_explicit_lac(ledger, struct.pack(">qq", 1, -1))
+        records = [key_record(1, KEY), fence_record(1), entry(1, 0)]
+        assert storage._run == [*records, explicit_lac_record(1, struct.pack(">qq", 1, -1))]
+        await submit(storage)
+
+
+def test_several_directories_are_refused_until_they_are_served(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="exactly one directory"):
+        StorageConfig(journal_directories=(tmp_path,), ledger_directories=(tmp_path, tmp_path / "b"))
