@@ -22,7 +22,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from bookie.address import AddressConfig, Identity, Machine, resolve_identity
+from bookie.address import Identity, Machine, resolve_identity
 from bookie.cluster_root import prepare_cluster_root
 from bookie.config import BookieConfig
 from bookie.cookie import Cookie
@@ -209,10 +209,20 @@ async def run_bookie(
                         bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
                     )
                     background.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _only_cause(group) from group
     finally:
         for bound in sockets:
             bound.close()
     log.info("bookie %s has stopped", identity.bookie_id)
+
+
+def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, if it was one thing: callers tell errors apart by their class."""
+    cause: BaseException = group
+    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    return cause
 
 
 async def _serve(
@@ -388,6 +398,3 @@ def _listen_error(address: str, port: int, exc: OSError) -> ListenError:
             " or set bookiePort"
         )
     return ListenError(f"cannot listen at {address} port {port}: {exc.strerror or exc}")
-
-
-__all__ = ["AddressConfig", "Bookie", "open_bookie", "run_bookie"]
