@@ -24,6 +24,7 @@ from namespace.lock import (
     member_sequence,
 )
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.store import Children
 
 PATH = "/lock"
 
@@ -135,6 +136,36 @@ async def test_waiters_get_their_turn_in_the_order_of_their_coming() -> None:
             await holder.release()
         assert turns == [0, 1, 2, 3, 4]
         assert await members(store) == []
+
+
+class Counting(MemoryStore):
+    """Counts the listings of members."""
+
+    listings = 0
+
+    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
+        Counting.listings += 1
+        return await super().children(path, watch=watch)
+
+
+async def test_a_release_wakes_only_the_next_in_line() -> None:
+    tree = MemoryTree()
+    async with open_memory_store(tree) as store:
+        await store.create(PATH)
+        holder = DistributedLock(store, PATH, "holder")
+        await holder.acquire(0)
+        waiting = [Counting(tree) for _ in range(5)]
+        async with trio.open_nursery() as nursery:
+            for number, own in enumerate(waiting):
+                nursery.start_soon(DistributedLock(own, PATH, str(number)).acquire, None)
+                await wait_all_tasks_blocked()
+            Counting.listings = 0
+            await holder.release()
+            await wait_all_tasks_blocked()
+            assert Counting.listings == 1
+            nursery.cancel_scope.cancel()
+        for own in waiting:
+            await own.aclose()
 
 
 async def test_a_waiter_whose_predecessor_gives_up_still_waits_for_the_holder() -> None:
@@ -391,10 +422,26 @@ async def test_strays_are_told_from_living_locks_of_the_same_session_and_client(
         await store.aclose()
 
 
-async def test_being_cancelled_during_the_creation_leaves_no_member() -> None:
-    async with sessions() as (store, other):
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await DistributedLock(store, PATH, "me").acquire(None)
-        assert scope.cancelled_caught
+class AnswerDelayed(MemoryStore):
+    """Creates the node, but the answer never comes."""
+
+    async def create(self, path: str, value: bytes = b"", **options: bool) -> str:  # type: ignore[override]
+        await super().create(path, value, **options)
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+async def test_being_cancelled_before_or_during_the_creation_leaves_no_member(
+    autojump_clock: MockClock,
+) -> None:
+    tree = MemoryTree()
+    async with open_memory_store(tree) as other:
+        await other.create(PATH)
+        for store in (MemoryStore(tree), AnswerDelayed(tree)):
+            for patience_s in (0, 1):
+                with trio.move_on_after(patience_s) as scope:
+                    await DistributedLock(store, PATH, "me").acquire(None)
+                    await trio.sleep(2)
+                assert scope.cancelled_caught
+            await store.aclose()
         assert await members(other) == []

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from namespace.errors import ConnectionLostError, SessionExpiredError
 from namespace.memory import MemoryTree, open_memory_store
@@ -74,9 +74,9 @@ async def test_waiting_for_a_state_returns_at_once_if_it_is_another_already() ->
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(follow)
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             store.suspend()
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             store.resume()
             store.expire()
         assert seen == [SessionState.SUSPENDED, SessionState.EXPIRED]

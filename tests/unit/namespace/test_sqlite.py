@@ -33,10 +33,10 @@ async def main():
 
 trio.run(main)
 """
-# Another that has forked a child since it opened its session.
+# Another that has forked a child since it opened its session; the child says its pid.
 FORKING = OTHER.replace(
     "print(store.session_id, flush=True)",
-    "import os, time; child = os.fork() or time.sleep(60); print(child, flush=True)",
+    "import os, time; os.fork() or print(os.getpid(), flush=True) or time.sleep(60)",
 )
 
 
@@ -74,9 +74,17 @@ async def test_a_killed_process_takes_its_ephemeral_nodes_with_it_at_once(tmp_pa
 
 async def test_a_watch_hears_of_a_killed_process(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
-    async with open_sqlite_store(database) as store, other_process(database) as (process, _):
-        gone = trio.Event()
+    async with (
+        open_sqlite_store(database) as store,
+        open_sqlite_store(database) as marker,
+        other_process(database) as (process, _),
+    ):
+        gone, looked = trio.Event(), trio.Event()
         await store.exists("/theirs", watch=gone)
+        await store.exists("/marker", watch=looked)
+        await marker.create("/marker")
+        with trio.fail_after(20):
+            await looked.wait()  # so the newness of the watch is no reason to look any more
         process.kill()
         with trio.fail_after(20):
             await gone.wait()
