@@ -447,6 +447,36 @@ async def test_nothing_acknowledged_is_lost_wherever_the_power_is_cut() -> None:
         await play(1, cut_at)
 
 
+async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was_submitted() -> None:
+    """apache/bookkeeper#3979: objects that remembered an earlier flush made the journal skip syncs."""
+    world = World()
+    async with open_storage(world, CONFIG, wall_ms=lambda: 1000) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        answered: list[int] = []
+        for entry_id in range(200):
+            body = body_of(1, entry_id)
+            storage.stage_entry(ledger, entry_id, -1, body)
+
+            def on_durable(
+                error: BaseException | None,
+                entry_id: int = entry_id,
+                body: bytes = body,
+                at: int = world.durable_writes,
+            ) -> None:
+                assert error is None
+                assert world.durable_writes > at
+                journals = [inode for path, inode in world.durable_names.items() if path.suffix == ".txn"]
+                assert any(body in b"".join(v for _, v in sorted(i.durable.items())) for i in journals)
+                answered.append(entry_id)
+
+            storage.submit(on_durable)
+            if entry_id % 7 == 0:
+                while len(answered) <= entry_id:
+                    await trio.lowlevel.checkpoint()
+            await storage.wait_room()
+    assert answered == list(range(200))
+
+
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), cut_at=st.integers(1, 500))
 def test_nothing_acknowledged_is_lost_under_any_work(seed: int, cut_at: int) -> None:
