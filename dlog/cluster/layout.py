@@ -25,6 +25,8 @@ STATE_VERSION = 1
 LOCALHOST = "127.0.0.1"
 LEDGERS_ROOT = "/ledgers"
 DEFAULT_NAMESPACE = "dlog"
+# A killed bookie may come back only when its old session is over: not long, where it is tried out.
+SESSION_TIMEOUT_MS = 6_000
 
 
 class ClusterStateError(Exception):
@@ -116,7 +118,9 @@ def bookie_id(member: Member) -> str:
     return f"{LOCALHOST}:{member.port}"
 
 
-def bookie_config_text(paths: ClusterPaths, state: ClusterState, member: Member) -> str:
+def bookie_config_text(
+    paths: ClusterPaths, state: ClusterState, member: Member, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> str:
     """A bookie's ``bk_server.conf``, in Apache's keys."""
     home = paths.home(member.name)
     settings = {
@@ -125,8 +129,7 @@ def bookie_config_text(paths: ClusterPaths, state: ClusterState, member: Member)
         "advertisedAddress": LOCALHOST,
         "allowLoopback": "true",
         "metadataServiceUri": f"zk+null://{state.zookeeper_hosts}{LEDGERS_ROOT}",
-        # A killed bookie may come back only when its old session is over: not long, where it is tried out.
-        "zkTimeout": 6_000,
+        "zkTimeout": session_timeout_ms,
         "journalDirectories": home / "journal",
         "ledgerDirectories": home / "ledgers",
         # A laptop's disk may well be nearly full: a cluster for trying things out must start on it.

@@ -24,9 +24,8 @@ import trio
 
 from dlog.cluster import process, zookeeper_process
 from dlog.cluster.layout import (
-    DEFAULT_NAMESPACE,
-    LEDGERS_ROOT,
     LOCALHOST,
+    SESSION_TIMEOUT_MS,
     ClusterPaths,
     ClusterState,
     Member,
@@ -39,11 +38,7 @@ from dlog.cluster.layout import (
 from dlog.cluster.ports import free_ports
 from dlog.cluster.probe import bookie_info
 from dlog.cluster.process import Figures, ProcessId
-from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
-from namespace.binding import new_binding
-from namespace.bindings import bind, resolve_binding
-from namespace.errors import NamespaceError, NoBindingError, NoNodeError
-from namespace.store import MetadataStore
+from dlog.cluster.registry import ask_registrations, bind_namespace, registrations
 from namespace.zookeeper import open_zookeeper_store
 
 START_TIMEOUT_S = 60.0
@@ -81,8 +76,15 @@ class MemberStatus:
 class LocalCluster:
     """The cluster of one directory. Constructing one starts nothing; see ``open_local_cluster`` for tests."""
 
-    def __init__(self, directory: Path, *, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rng: random.Random | None = None,
+    ) -> None:
         self.paths = ClusterPaths(directory.absolute())
+        self._session_timeout_ms = session_timeout_ms
         self._rng = rng or random.Random()
 
     def __repr__(self) -> str:
@@ -139,10 +141,7 @@ class LocalCluster:
             try:
                 with trio.fail_after(timeout_s):
                     await self._start_zookeeper(state, started)
-                    for bookie in state.bookies:
-                        self._start_bookie(self.state, bookie, started)
-                    await self._wait_serving([bookie.name for bookie in state.bookies])
-                    await self._bind_namespace()
+                    await self._start_bookies(state.bookies, started)
             except BaseException as error:
                 with trio.CancelScope(shield=True):
                     await self._stop_members(started, grace_s=5)
@@ -164,19 +163,26 @@ class LocalCluster:
     async def status(self) -> list[MemberStatus]:
         """How each process fares, ZooKeeper first."""
         state = self.state
-        registered = await _registered(state)
+        registered = None
+        if state.zookeeper.process is not None and process.is_alive(state.zookeeper.process):
+            registered = await ask_registrations(state.zookeeper_hosts, timeout_s=PROBE_TIMEOUT_S)
         statuses: list[MemberStatus] = []
         for member in state.members:
             running = member.process is not None and process.is_alive(member.process)
             if member is state.zookeeper:
-                statuses.append(self._told(member, running, None, None, registered is not None, None))
+                statuses.append(self._told(member, running, registered is not None))
                 continue
             info = await bookie_info(LOCALHOST, member.port, timeout_s=PROBE_TIMEOUT_S) if running else None
-            name = bookie_id(member)
-            writable = None if registered is None else name in registered[0]
-            readonly = None if registered is None else name in registered[1]
-            free = info.free_disk_bytes if info else None
-            statuses.append(self._told(member, running, writable, readonly, info is not None, free))
+            node = None if registered is None else registered.get(bookie_id(member))
+            status = self._told(member, running, info is not None)
+            statuses.append(
+                attrs.evolve(
+                    status,
+                    registered=None if registered is None else node is not None,
+                    readonly=None if node is None else node.readonly,
+                    free_bytes=info.free_disk_bytes if info else None,
+                )
+            )
         return statuses
 
     def kill(self, index: int) -> None:
@@ -195,9 +201,8 @@ class LocalCluster:
         """
         member = self.state.bookies[index]
         assert member.process is None or not process.is_alive(member.process), f"{member.name} still runs"
-        self._start_bookie(self.state, member, [])
         with trio.move_on_after(timeout_s):
-            await self._wait_serving([member.name])
+            await self._start_bookies([member], [])
             return
         raise ClusterError(
             f"{member.name} did not serve within {timeout_s:g} s; see {self.paths.log(member.name)}"
@@ -246,15 +251,41 @@ class LocalCluster:
             self._check_running([member.name])
             await trio.sleep(POLL_S)
 
-    def _start_bookie(self, state: ClusterState, member: Member, started: list[str]) -> None:
-        if member.process is not None and process.is_alive(member.process):
-            return
+    async def _start_bookies(self, bookies: Sequence[Member], started: list[str]) -> None:
+        """Start those that do not run; return once all of them are registered and answer."""
+        async with open_zookeeper_store(self.zookeeper_hosts) as store:
+            former = await registrations(store)
+            for bookie in bookies:
+                if bookie.process is None or not process.is_alive(bookie.process):
+                    self._start_bookie(bookie, started)
+                else:
+                    former.pop(bookie_id(bookie), None)
+            waiting = list(bookies)
+            while waiting:
+                self._check_running([bookie.name for bookie in waiting])
+                present = await registrations(store)
+                waiting = [
+                    bookie
+                    for bookie in waiting
+                    if (node := present.get(bookie_id(bookie))) is None
+                    # The node of a killed predecessor: its session has yet to end.
+                    or node.session_id == getattr(former.get(bookie_id(bookie)), "session_id", None)
+                    or await bookie_info(LOCALHOST, bookie.port, timeout_s=PROBE_TIMEOUT_S) is None
+                ]
+                if waiting:
+                    await trio.sleep(POLL_S)
+            await bind_namespace(store, self.zookeeper_hosts)
+
+    def _start_bookie(self, member: Member, started: list[str]) -> None:
         home = self.paths.home(member.name)
         for directory in (home / "journal", home / "ledgers"):
             directory.mkdir(parents=True, exist_ok=True)
         config = self.paths.bookie_config(member.name)
         if not config.exists():  # an operator may have edited it
-            config.write_text(bookie_config_text(self.paths, state, member), "utf-8")
+            text = bookie_config_text(
+                self.paths, self.state, member, session_timeout_ms=self._session_timeout_ms
+            )
+            config.write_text(text, "utf-8")
         self._spawn(
             member, [sys.executable, "-m", "dlog.cli.main", "bookie", "--config", str(config)], started
         )
@@ -268,30 +299,6 @@ class LocalCluster:
         except BaseException:
             process.send_signal(identity, signal.SIGKILL)
             raise
-
-    async def _wait_serving(self, names: Sequence[str]) -> None:
-        waiting = [bookie for bookie in self.state.bookies if bookie.name in names]
-        async with open_zookeeper_store(self.zookeeper_hosts) as store:
-            while waiting:
-                self._check_running([bookie.name for bookie in waiting])
-                writable, readonly = await _listed(store)
-                waiting = [
-                    bookie
-                    for bookie in waiting
-                    if bookie_id(bookie) not in writable | readonly
-                    or await bookie_info(LOCALHOST, bookie.port, timeout_s=PROBE_TIMEOUT_S) is None
-                ]
-                if waiting:
-                    await trio.sleep(POLL_S)
-
-    async def _bind_namespace(self) -> None:
-        """Say where the ledgers of the namespace are, so that the cluster's URI can be used as it is."""
-        path = f"/{DEFAULT_NAMESPACE}"
-        async with open_zookeeper_store(self.zookeeper_hosts) as store:
-            try:
-                await resolve_binding(store, path)
-            except NoBindingError:
-                await bind(store, path, new_binding(self.zookeeper_hosts, LEDGERS_ROOT))
 
     def _check_running(self, names: Sequence[str]) -> None:
         for member in self.state.members:
@@ -326,25 +333,17 @@ class LocalCluster:
         process.send_signal(member.process, signal.SIGKILL)
         process.wait_killed(member.process)
 
-    def _told(
-        self,
-        member: Member,
-        running: bool,
-        registered: bool | None,
-        readonly: bool | None,
-        answers: bool,
-        free_bytes: int | None,
-    ) -> MemberStatus:
+    def _told(self, member: Member, running: bool, answers: bool) -> MemberStatus:
         return MemberStatus(
             name=member.name,
             pid=member.process.pid if member.process is not None and running else None,
             port=member.port,
             running=running,
-            registered=registered or readonly if registered is not None else None,
-            readonly=readonly,
+            registered=None,
+            readonly=None,
             answers=answers,
             data_bytes=_disk_bytes(self.paths.home(member.name)),
-            free_bytes=free_bytes,
+            free_bytes=None,
             log=str(self.paths.log(member.name)),
         )
 
@@ -370,13 +369,18 @@ class LocalCluster:
 
 
 @contextlib.asynccontextmanager
-async def open_local_cluster(directory: Path, *, bookie_count: int = 3) -> AsyncIterator[LocalCluster]:
+async def open_local_cluster(
+    directory: Path, *, bookie_count: int = 3, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> AsyncIterator[LocalCluster]:
     """A running cluster; leaving the block stops its processes. Its files stay.
+
+    Args:
+        session_timeout_ms: Of the bookies with ZooKeeper; a killed one is back after about that long.
 
     Raises:
         ClusterError: It could not be started.
     """
-    cluster = LocalCluster(directory)
+    cluster = LocalCluster(directory, session_timeout_ms=session_timeout_ms)
     await cluster.start(bookie_count=bookie_count)
     try:
         yield cluster
@@ -391,31 +395,6 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-async def _registered(state: ClusterState) -> tuple[set[str], set[str]] | None:
-    """Ids of writable and of read-only bookies, or None if ZooKeeper does not answer."""
-    if state.zookeeper.process is None or not process.is_alive(state.zookeeper.process):
-        return None
-    with trio.move_on_after(PROBE_TIMEOUT_S * 2):
-        try:
-            async with open_zookeeper_store(
-                state.zookeeper_hosts, connect_timeout_s=PROBE_TIMEOUT_S
-            ) as store:
-                return await _listed(store)
-        except NamespaceError:
-            return None
-    return None
-
-
-async def _listed(store: MetadataStore) -> tuple[set[str], set[str]]:
-    found = []
-    for node in (AVAILABLE, READONLY):
-        try:
-            found.append(set((await store.children(f"{LEDGERS_ROOT}/{node}")).names))
-        except NoNodeError:
-            found.append(set[str]())
-    return found[0] - {READONLY_NAME}, found[1]
 
 
 def _last_line(log: Path) -> str:

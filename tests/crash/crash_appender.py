@@ -28,8 +28,10 @@ def payload_of(number: int) -> bytes:
 
 async def append_until_killed(uri: str, log: str) -> None:
     """Append batches, some of them in flight at once, and tell what is acknowledged."""
+    # The lock of a killed writer is free when its session is over.
+    config = dlog.NamespaceConfig(session_timeout_ms=3000)
     async with (
-        dlog.open_namespace(uri) as namespace,
+        dlog.open_namespace(uri, config=config) as namespace,
         namespace.open_writer(log, create=True) as writer,
         trio.open_nursery() as nursery,
     ):

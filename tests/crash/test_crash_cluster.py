@@ -17,7 +17,7 @@ LOG = "crash"
 
 async def test_bookies_killed_in_turn_and_then_the_writer_lose_nothing(tmp_path: Path) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with open_local_cluster(tmp_path / "cluster", bookie_count=3) as cluster:
+        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=3000) as cluster:
             async with open_appender(cluster.uri, LOG) as writer:
                 await writer.wait_acknowledged(200)
                 for index in range(3):
@@ -38,7 +38,7 @@ async def test_bookies_killed_in_turn_and_then_the_writer_lose_nothing(tmp_path:
 
 async def test_all_bookies_and_the_writer_killed_at_once_lose_nothing(tmp_path: Path) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with open_local_cluster(tmp_path / "cluster", bookie_count=3) as cluster:
+        async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=3000) as cluster:
             async with open_appender(cluster.uri, LOG) as writer:
                 await writer.wait_acknowledged(500)
                 for index in range(3):
