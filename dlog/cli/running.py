@@ -6,6 +6,7 @@ Always: the first signal cancels; a second one ends the process at once, should 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +33,8 @@ def run(command: Callable[[], Awaitable[T]]) -> T:
     Raises:
         TerminatedError: SIGINT, SIGTERM or SIGHUP came, and the command was cancelled.
     """
+    # A no-op where the program has handlers already. Warnings tell why something takes long.
+    logging.basicConfig(format="dlog: %(message)s", level=logging.WARNING)
     return trio.run(_run_until_signalled, command)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import trio
 import dlog
 from dlog.cli.demo.lines import Lines, survey, write_default_lines
 from dlog.cli.demo.report import Report, print_report
+from dlog.cli.demo.spark_count import check_spark_is_installed, count_by_spark
 from dlog.cli.demo.verdict import Comparison
 from dlog.cli.demo.writer import write_lines
 from dlog.cli.output import print_json, progress_bar
@@ -58,6 +60,10 @@ def command(file: Path | None, bookies: int | None, spark: bool, keep: bool, as_
     FILE is by default some 100,000 lines of the Python library's own source. Exit code 1 if a record was
     lost, repeated or reordered.
     """
+    if spark:
+        check_spark_is_installed()
+    # That a bookie is gone is no news here: it was killed on purpose.
+    logging.getLogger("ledger").setLevel(logging.ERROR)
     with open_scratch("demo", keep=keep) as directory:
         report = run(partial(_demo, directory, file, bookies, spark=spark, quiet=as_json))
     if as_json:
@@ -119,11 +125,8 @@ async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: 
             segments = len((await namespace.describe_log(LOG)).segments)
     counted = None
     if spark:
-        from dlog.cli.demo.spark_count import count_by_spark
-
-        checkpoint = directory / "checkpoint"
         counted = await trio.to_thread.run_sync(
-            count_by_spark, deployment.uri, LOG, checkpoint, abandon_on_cancel=True
+            count_by_spark, deployment.uri, LOG, directory / "spark", abandon_on_cancel=True
         )
     return Report(
         source=str(lines.file),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -60,4 +61,5 @@ async def _main(uri: str, log: str, file: Path) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("ledger").setLevel(logging.ERROR)  # that a bookie was killed is no news here
     trio.run(_main, sys.argv[1], sys.argv[2], Path(sys.argv[3]))
