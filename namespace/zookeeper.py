@@ -357,7 +357,7 @@ class ZookeeperStore(MetadataStore):
     # What follows runs on the loop again.
 
     def _enter(self, state: str) -> None:
-        if state == KazooState.CONNECTED:
+        if state == KazooState.CONNECTED and not self._handler.over:
             self._session_id = self._client.client_id[0]
             self._session.change_state(SessionState.CONNECTED)
             self._connected.set()

@@ -307,6 +307,17 @@ async def test_a_segment_completed_by_recovery_cannot_be_completed_again_by_its_
         assert (await list_segments(store, NS, "log")).segments == (done(mine),)
 
 
+async def test_a_writer_whose_segment_was_recovered_cannot_start_the_next() -> None:
+    async with open_memory_store(MemoryTree()) as store:  # recovery leaves the allocation as it is
+        mine = segment(1)
+        stale = await start_segment(store, await new_log(store), mine)
+        await complete_segment(store, await open_log(store, NS, "log"), mine, done(mine))
+        before = await snapshot(store)
+        with pytest.raises(LogTakenOverError):
+            await start_segment(store, stale, segment(2, first_txid=7))
+        assert await snapshot(store) == before
+
+
 async def test_a_lost_connection_is_passed_on_as_such() -> None:
     async with open_memory_store(MemoryTree()) as store:
         metadata = await new_log(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -37,7 +38,6 @@ class Line:
         self._server_port = port
         self._passing = trio.Event()
         self._passing.set()
-        self.connections = 0
         self.hosts = ""
 
     def silence(self) -> None:
@@ -47,7 +47,6 @@ class Line:
         self._passing.set()
 
     async def serve(self, client: trio.SocketStream) -> None:
-        self.connections += 1
         server = await trio.open_tcp_stream("127.0.0.1", self._server_port)
         async with client, server, trio.open_nursery() as nursery:
             nursery.start_soon(self._pass, client, server, nursery.cancel_scope)
@@ -150,7 +149,10 @@ async def test_a_server_killed_and_restarted_suspends_the_session_and_continues_
         await stop_zookeeper(server.identity)
 
 
-async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(tmp_path: Path) -> None:
+async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "namespace.zookeeper.kazoo")
     async with (
         open_zookeeper_process(tmp_path) as server,
         line_to(server.port) as line,
@@ -180,14 +182,14 @@ async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(tmp_
             await until(store, SessionState.EXPIRED)
         assert watch.is_set()
         assert not lock.held
-        connections = line.connections
         for call in calls(store):
             with pytest.raises(SessionExpiredError):
                 await call()  # type: ignore[misc]
         await DistributedLock(other, "/lock", "other").acquire(0)
         with trio.fail_after(20):
             await store._stopped.wait()
-        assert line.connections == connections
+        begun = [line for line in caplog.messages if "connection established" in line]
+        assert len(begun) == 2, "one for each store"
         assert store.state is SessionState.EXPIRED
 
 
