@@ -1,0 +1,56 @@
+"""`dlog bench` as a program: it runs, and its figures are there. No test asserts a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+FIELDS = [
+    "records_per_s",
+    "mb_per_s",
+    "p50_ms",
+    "p99_ms",
+    "cpu_client_s",
+    "cpu_bookies_s",
+    "bookie_rss_mib",
+    "write_amplification",
+    "floor_records_per_s",
+    "ratio_to_floor",
+    "options",
+]
+
+
+def bench(*options: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", *options, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document) == FIELDS
+    assert document["records_per_s"] > 0
+    assert document["p50_ms"] <= document["p99_ms"]
+    return document  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", ["append", "tail", "catchup"])
+@pytest.mark.parametrize("batch", ["1", "100"])
+def test_a_stream_is_measured_embedded(workload: str, batch: str) -> None:
+    found = bench(workload, "--records", "3000", "--size", "100", "--inflight", "500", "--batch", batch)
+    assert found["options"]["records"] == 3000
+    assert found["options"]["replicas"] == 1
+    assert found["cpu_bookies_s"] is None
+
+
+@pytest.mark.cluster
+@pytest.mark.zookeeper
+@pytest.mark.slow
+def test_ledgers_and_streams_are_measured_on_a_cluster() -> None:
+    for workload in ("append", "tail", "catchup"):
+        found = bench(workload, "--level", "ledger", "--cluster", "3", "--records", "3000")
+        assert found["bookie_rss_mib"] > 0
+    found = bench("append", "--level", "stream", "--cluster", "3", "--records", "3000")
+    assert found["write_amplification"] >= 1

@@ -1,0 +1,112 @@
+"""`dlog cluster` as a program: processes that outlive the command, and end when told to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlog.cluster import process
+from dlog.cluster.layout import ClusterPaths, ClusterState, decode_state, encode_state
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
+DLOG = [sys.executable, "-m", "dlog.cli.main"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "cluster"
+    subprocess.run([*DLOG, "cluster", "stop", "--directory", str(tmp_path / "cluster")], timeout=60)
+
+
+def cluster(directory: Path, action: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [*DLOG, "cluster", action, "--directory", str(directory), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def state_of(directory: Path) -> ClusterState:
+    paths = ClusterPaths(directory)
+    return decode_state(paths.state.read_text("utf-8"), paths.state)
+
+
+def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_started_used_hurt_started_again_and_stopped(directory: Path) -> None:
+    first = cluster(directory, "start", "--json")
+    assert first.returncode == 0, first.stderr
+    assert [member["is_well"] for member in told(first)["members"]] == [True] * 4
+
+    uri = told(first)["uri"]
+    written = subprocess.run(
+        [*DLOG, "write", "orders", "--create", "--uri", uri, "--json"],
+        input=b"one\ntwo\n",
+        capture_output=True,
+        timeout=60,
+    )
+    assert json.loads(written.stdout)["records"] == 2
+
+    # Starting what runs changes nothing.
+    second = cluster(directory, "start", "--json")
+    assert [member["pid"] for member in told(second)["members"]] == [
+        member["pid"] for member in told(first)["members"]
+    ]
+
+    os.kill(told(first)["members"][2]["pid"], signal.SIGKILL)
+    hurt = cluster(directory, "status", "--json")
+    assert hurt.returncode == 1
+    assert [member["running"] for member in told(hurt)["members"]] == [True, True, False, True]
+    assert cluster(directory, "start").returncode == 0
+
+    running = [member.process for member in state_of(directory).members]
+    stopped = cluster(directory, "stop")
+    assert stopped.returncode == 0
+    assert stopped.stderr == "", "nobody had to be killed"
+    assert not any(one is not None and process.is_alive(one) for one in running)
+    assert cluster(directory, "status").returncode == 1
+
+    # What was written is on the disks.
+    assert cluster(directory, "start").returncode == 0
+    read = subprocess.run([*DLOG, "read", "orders", "--uri", uri], capture_output=True, timeout=60)
+    assert read.stdout == b"one\ntwo\n"
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing_running(directory: Path) -> None:
+    assert cluster(directory, "start").returncode == 0
+    assert cluster(directory, "stop").returncode == 0
+    state = state_of(directory)
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", state.bookies[1].port))
+        squatter.listen()
+        failed = cluster(directory, "start")
+    assert failed.returncode == 1
+    assert "bookie-2" in failed.stderr
+    assert "bookie-2.log" in failed.stderr
+    assert [member.process for member in state_of(directory).members] == [None] * 4
+
+
+def test_a_stranger_with_a_recorded_pid_is_left_alone(directory: Path, tmp_path: Path) -> None:
+    assert cluster(directory, "start").returncode == 0
+    assert cluster(directory, "stop").returncode == 0
+    stranger = process.start_detached(
+        [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log"
+    )
+    try:
+        # As if a bookie had ended, and its number had been given to somebody else since.
+        impostor = process.ProcessId(stranger.pid, stranger.start_ticks - 1, stranger.boot_id)
+        changed = state_of(directory).with_process("bookie-1", impostor)
+        ClusterPaths(directory).state.write_text(encode_state(changed), "utf-8")
+        assert cluster(directory, "stop").returncode == 0
+        assert process.is_alive(stranger)
+    finally:
+        process.send_signal(stranger, signal.SIGKILL)
+        process.wait_killed(stranger)
