@@ -25,8 +25,8 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-import dlog.connect
 from dlog.config import NamespaceConfig, WriterConfig
+from dlog.connect import open_namespace as open_async
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError, RecordOutcome
 from dlog.log_reader import LogReader as AsyncLogReader
@@ -332,7 +332,7 @@ class Namespace:
         self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
         self._is_closed = False
         try:
-            self._held = _Held(self._loop, dlog.connect.open_namespace(uri, config=config))
+            self._held = _Held(self._loop, open_async(uri, config=config))
         except BaseException:
             self._loop.stop()
             raise

@@ -162,8 +162,8 @@ async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceC
         if not config.create:
             raise NamespaceNotBoundError(
                 f"namespace {where}: neither {where.path} nor a node above it says where the "
-                "ledgers are. If this is the right path, open it once with NamespaceConfig(create=True), which "
-                f"binds it to {config.ledgers_root} on the same ZooKeeper"
+                "ledgers are. If this is the right path, open it once with NamespaceConfig(create=True), "
+                f"which binds it to {config.ledgers_root} on the same ZooKeeper"
             ) from exc
         binding = new_binding(where.hosts, config.ledgers_root)
         await bind(store, where.path, binding)

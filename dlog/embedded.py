@@ -29,6 +29,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -172,7 +173,8 @@ class _Hosting:
 
     async def _host(self, fd: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         path = self._directory.path
-        config = StorageConfig(journal_directories=(path / BOOKIE,), ledger_directories=(path / BOOKIE,))
+        directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
+        config = StorageConfig(journal_directories=directories, ledger_directories=directories)
         try:
             async with open_bookie(config) as bookie:
                 listener = self._listen()

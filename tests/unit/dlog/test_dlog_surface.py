@@ -1,0 +1,168 @@
+"""What ``import dlog`` promises: its names, its errors, its settings."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import dlog
+import dlog.blocking
+import dlog.errors
+from dlog.errors import as_dlog_error
+from ledger import errors as ledger_errors
+from namespace import errors as namespace_errors
+
+PUBLIC = [
+    "DLSN",
+    "EARLIEST",
+    "LATEST",
+    "PAYLOAD_BYTES_MAX",
+    "Compression",
+    "ConfigError",
+    "CorruptLogError",
+    "DLogError",
+    "DigestType",
+    "EmbeddedStoreError",
+    "EndOfStreamError",
+    "EntryFormatError",
+    "InvalidLogNameError",
+    "InvalidUriError",
+    "LogDescription",
+    "LogExistsError",
+    "LogFencedError",
+    "LogLockedError",
+    "LogMetadataError",
+    "LogNotFoundError",
+    "LogReader",
+    "LogReaderStalledError",
+    "LogTruncatedError",
+    "LogUnavailableError",
+    "LogWriteError",
+    "LogWriter",
+    "Namespace",
+    "NamespaceClosedError",
+    "NamespaceConfig",
+    "NamespaceLostError",
+    "NamespaceNotBoundError",
+    "Pending",
+    "ReaderConfig",
+    "Record",
+    "RecordOutcome",
+    "RecordTooLongError",
+    "SegmentDescription",
+    "Start",
+    "TxidOutOfOrderError",
+    "WriteError",
+    "WriterClosedError",
+    "WriterConfig",
+    "WriterOverloadedError",
+    "blocking",
+    "cluster",
+    "open_namespace",
+]
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(dlog.__all__) == sorted(PUBLIC)
+    assert all(getattr(dlog, name) is not None for name in PUBLIC)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        dlog.nonsense  # noqa: B018
+
+
+def test_every_public_object_says_what_it_is() -> None:
+    for name in PUBLIC:
+        thing = getattr(dlog, name)
+        if inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismodule(thing):
+            assert inspect.getdoc(thing), name
+
+
+def test_importing_it_brings_no_server_no_zookeeper_and_no_spark() -> None:
+    heavy = ["kazoo", "rocksdict", "bookie", "click", "rich", "pyspark", "sqlite3"]
+    script = f"import sys, dlog; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_blocking_objects_offer_what_the_asynchronous_ones_do() -> None:
+    for plain, blocking in [
+        (dlog.Namespace, dlog.blocking.Namespace),
+        (dlog.LogWriter, dlog.blocking.LogWriter),
+        (dlog.LogReader, dlog.blocking.LogReader),
+    ]:
+        names = {name for name in vars(plain) if not name.startswith("_")}
+        names -= {"aclose", "config", "log", "bytes_in_flight", "bytes_in_flight_max"}
+        assert names <= set(dir(blocking)), names - set(dir(blocking))
+        for name in names:
+            theirs, ours = getattr(plain, name), getattr(blocking, name)
+            if inspect.isfunction(theirs):
+                assert list(inspect.signature(theirs).parameters) == list(
+                    inspect.signature(ours).parameters
+                ), name
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        ledger_errors.NotEnoughBookiesError(3, 1),
+        ledger_errors.LedgerReadError(1, 2, {"b": ledger_errors.BookieUnavailableError("b", "refused")}),
+        ledger_errors.NoSuchLedgerError(4),
+        ledger_errors.MetadataFormatError("bad"),
+        ledger_errors.CorruptEntryError(1, 2, "digest"),
+        namespace_errors.ConnectionLostError("/x"),
+        namespace_errors.SessionExpiredError("/x"),
+        namespace_errors.StoreUnreachableError("nobody"),
+        namespace_errors.FormatError("bad"),
+        namespace_errors.LogNotFoundError("log"),
+        namespace_errors.LogExistsError("log"),
+        namespace_errors.NoBindingError("/ns"),
+        namespace_errors.NoNodeError("/x"),
+        namespace_errors.InvalidUriError("URI 'x': it has no scheme"),
+        namespace_errors.InvalidLogNameError("log name '': it is empty"),
+    ],
+)
+def test_every_error_from_below_becomes_one_of_ours(exc: Exception) -> None:
+    ours = as_dlog_error(exc, "log", "doing something")
+    assert type(ours).__module__ == "dlog.errors"
+    assert len(str(ours)) > 10
+
+
+def test_an_error_about_a_record_tells_its_fate() -> None:
+    error = dlog.LogWriteError("log", "no bookies")
+    assert error.outcome is dlog.RecordOutcome.UNKNOWN
+    other = error.about(dlog.RecordOutcome.NOT_WRITTEN)
+    assert type(other) is dlog.LogWriteError
+    assert "not written" in str(other)
+    assert error.outcome is dlog.RecordOutcome.UNKNOWN
+    assert other.log == "log"
+
+
+def test_a_namespace_shared_with_java_refuses_what_java_cannot_read() -> None:
+    snappy = dlog.NamespaceConfig(compression=dlog.Compression.SNAPPY)
+    with pytest.raises(dlog.ConfigError, match=r"SNAPPY.*use LZ4"):
+        snappy.for_scheme("distributedlog")
+    assert snappy.for_scheme("file").compression is dlog.Compression.SNAPPY
+    ours = dlog.NamespaceConfig(compression=dlog.Compression.SNAPPY, shared_with_java=False)
+    assert ours.for_scheme("distributedlog").compression is dlog.Compression.SNAPPY
+    with pytest.raises(dlog.ConfigError, match=r"CRC32C.*CRC32 only"):
+        dlog.NamespaceConfig(digest_type=dlog.DigestType.CRC32C).for_scheme("distributedlog")
+
+
+def test_defaults_follow_the_kind_of_namespace() -> None:
+    cluster = dlog.NamespaceConfig().for_scheme("distributedlog")
+    assert (cluster.ensemble_size, cluster.write_quorum, cluster.ack_quorum) == (3, 3, 2)
+    assert cluster.digest_type is dlog.DigestType.CRC32
+    directory = dlog.NamespaceConfig().for_scheme("file")
+    assert (directory.ensemble_size, directory.write_quorum, directory.ack_quorum) == (1, 1, 1)
+    assert directory.digest_type is dlog.DigestType.CRC32C
+
+
+def test_contradicting_settings_are_refused() -> None:
+    with pytest.raises(dlog.ConfigError, match="ack_quorum=3"):
+        dlog.NamespaceConfig(ensemble_size=3, write_quorum=2, ack_quorum=3)
+    with pytest.raises(dlog.ConfigError, match="at most"):
+        dlog.WriterConfig(entry_bytes_target=2_000_000)
+    with pytest.raises(ValueError, match="segment_bytes_max"):
+        dlog.WriterConfig(segment_bytes_max=0)

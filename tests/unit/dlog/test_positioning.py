@@ -1,0 +1,96 @@
+"""Where reading starts: what is left, which segment, which entry."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlog.errors import LogTruncatedError
+from dlog.positioning import EntrySearch, check_left, first_left, segment_for_txid
+from dlog.rolling import should_roll
+from namespace.dlsn import DLSN
+from namespace.segment import LogSegment
+
+
+def completed(seqno: int, first_txid: int, last_txid: int) -> LogSegment:
+    return LogSegment(segment_seqno=seqno, ledger_id=seqno, first_txid=first_txid).completed(
+        last_txid=last_txid,
+        record_count=3,
+        last_entry_id=2,
+        last_slot_id=0,
+        completed_ms=1,
+        start_sequence_id=0,
+    )
+
+
+LOG = [completed(1, 10, 20), completed(2, 20, 30), completed(3, 40, 50)]
+OPEN = LogSegment(segment_seqno=4, ledger_id=4, first_txid=50)
+
+
+def test_what_is_left_begins_behind_the_truncated() -> None:
+    assert first_left([]) is None
+    assert first_left(LOG) == DLSN(1, 0, 0)
+    assert first_left([LOG[0].truncated(), *LOG[1:]]) == DLSN(2, 0, 0)
+    partly = LOG[1].partially_truncated(DLSN(2, 1, 4))
+    assert first_left([LOG[0].truncated(), partly]) == DLSN(2, 1, 4)
+    assert first_left([LOG[0].truncated()]) == DLSN(2, 0, 0)
+    assert first_left([LOG[1], LOG[2]]) == DLSN(2, 0, 0), "the first was purged"
+
+
+def test_a_position_that_is_gone_is_an_error_that_says_what_is_left() -> None:
+    segments = [LOG[0].truncated(), LOG[1].partially_truncated(DLSN(2, 1, 0))]
+    check_left("log", segments, DLSN(2, 1, 0))
+    with pytest.raises(LogTruncatedError, match=r"DLSN\(2, 0, 7\) is gone .* begins at DLSN\(2, 1, 0\)"):
+        check_left("log", segments, DLSN(2, 0, 7))
+
+
+@pytest.mark.parametrize(
+    ("txid", "seqno"), [(0, 1), (10, 1), (20, 1), (21, 2), (30, 2), (31, 3), (50, 3), (51, 4), (999, 4)]
+)
+def test_the_first_segment_that_may_hold_a_transaction_id(txid: int, seqno: int) -> None:
+    found = segment_for_txid([*LOG, OPEN], txid)
+    assert found is not None
+    assert found.segment_seqno == seqno
+
+
+def test_no_completed_segment_holds_an_id_from_the_future() -> None:
+    assert segment_for_txid(LOG, 51) is None
+    assert segment_for_txid([LOG[0].truncated(), *LOG[1:]], 0) == LOG[1]
+
+
+@given(
+    txids=st.lists(st.integers(0, 30), max_size=40).map(sorted),
+    wanted=st.integers(0, 31),
+    width=st.integers(1, 4),
+)
+def test_the_search_finds_what_looking_at_everything_finds(txids: list[int], wanted: int, width: int) -> None:
+    entries = [txids[i : i + width] for i in range(0, len(txids), width)]
+    search, looks = EntrySearch(0, len(entries) - 1), 0
+    while (entry_id := search.next_entry_id) is not None:
+        slots = [slot for slot, txid in enumerate(entries[entry_id]) if txid >= wanted]
+        search.looked(slots[0] if slots else None)
+        looks += 1
+    places = [(e, s) for e, entry in enumerate(entries) for s, txid in enumerate(entry) if txid >= wanted]
+    assert search.found == (places[0] if places else None)
+    assert looks <= len(entries).bit_length()
+
+
+def test_a_segment_rolls_by_size_or_age_but_never_empty() -> None:
+    def full(records: int, size: int, age: float) -> bool:
+        return should_roll(
+            record_count=records, size_bytes=size, age_s=age, segment_bytes_max=100, segment_age_s_max=60
+        )
+
+    assert not full(1, 99, 59.9)
+    assert full(1, 100, 0)
+    assert full(1, 0, 60)
+    assert not full(0, 1000, 1000)
+    assert not should_roll(
+        record_count=1, size_bytes=10**12, age_s=10**6, segment_bytes_max=None, segment_age_s_max=None
+    )
+
+
+def test_marks_do_not_change_what_a_segment_is() -> None:
+    assert attrs.evolve(LOG[0].truncated(), truncation=LOG[0].truncation) == LOG[0]
