@@ -22,11 +22,10 @@ from bookie.address import AddressConfig
 from bookie.config_keys import ACTING, NOT_OFFERED, PREFIXES_OF_OTHERS, WITHOUT_EFFECT, nearest_key
 from bookie.errors import ConfigError
 from bookie.fullness import FullnessConfig
-from bookie.journal import JournalConfig
 from bookie.properties import PropertiesError, parse_properties
-from bookie.server import ServerConfig
+from bookie.server_config import ServerConfig
 from bookie.settings import Settings
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 from bookie.tls import TlsConfig, refuse_store
 from ledger.paths import Layout
 from namespace.errors import InvalidPathError, InvalidUriError
@@ -215,31 +214,30 @@ def _directories(settings: Settings) -> DirectoryConfig:
 
 
 def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
-    journal = JournalConfig()
-    mib = 2**31 - 1
-    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=mib, unit="MiB") * _MIB
-    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=mib, unit="MiB") * _MIB
-    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
-    journal = attrs.evolve(
-        journal,
-        file_bytes_max=file_bytes or journal.file_bytes_max,
-        preallocate_bytes=ahead or journal.preallocate_bytes,
-        group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
-    )
+    most = 2**31 - 1
     config = StorageConfig(
         journal_directories=_paths(directories.journal),
         ledger_directories=_paths(directories.ledger),
-        journal=journal,
         entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
         skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
     )
+    journal = config.journal
+    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
     cache_bytes = settings.integer(
         "skipListSizeLimit", config.write_cache_bytes_max, least=1 << 16, unit="bytes"
     )
-    queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=mib, unit="MiB")
+    queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=most, unit="MiB")
     return attrs.evolve(
         config,
+        journal=attrs.evolve(
+            journal,
+            file_bytes_max=file_bytes or journal.file_bytes_max,
+            preallocate_bytes=ahead or journal.preallocate_bytes,
+            group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
+        ),
         write_cache_bytes_max=cache_bytes,
         journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
     )

@@ -33,9 +33,11 @@ from bookie.fullness import Fullness, FullnessConfig, judge
 from bookie.gc import collect_garbage_regularly
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import OpenStore, Registration
-from bookie.server import Server, ServerConfig
+from bookie.server import Server
+from bookie.server_config import ServerConfig
 from bookie.service import BookieService
-from bookie.storage import Storage, StorageConfig, open_storage
+from bookie.storage import Storage, open_storage
+from bookie.storage_config import StorageConfig
 from bookie.tls import server_context
 from ledger.service_info import (
     RPC_ID,

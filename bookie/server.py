@@ -12,41 +12,24 @@ Source: BookKeeper, BookieNettyServer.java; reference sections 1 and 9.10.
 from __future__ import annotations
 
 import logging
-import ssl
 import time
 from collections import deque
 from collections.abc import Sequence
 
-import attrs
 import trio
 
 from bookie.answers import SlowAnswers, is_long_poll
 from bookie.errors import StorageFailedError
 from bookie.replies import refusal
+from bookie.server_config import ServerConfig
 from bookie.service import BookieService, Slow
 from ledger.errors import WireError
 from ledger.wire import v3
 from ledger.wire.codes import Code, Operation
-from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
+from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
-
-
-@attrs.frozen(kw_only=True)
-class ServerConfig:
-    """Limits of each connection."""
-
-    frame_bytes_max: int = attrs.field(default=FRAME_BYTES_MAX, validator=attrs.validators.ge(1024))
-    receive_bytes: int = 131_072  # taken from a socket at once
-    outbox_bytes_max: int = 16_777_216  # waiting to be sent; beyond it nothing more is read
-    slow_workers_max: int = attrs.field(default=8, validator=attrs.validators.ge(1))
-    slow_queue_max: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
-    long_polls_max: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
-    batch_bytes_max: int = 5_242_880
-    tls_handshake_s: float = 10.0
-    tls: ssl.SSLContext | None = None
-    tcp_keepalive: bool = True
 
 
 class Server:

@@ -19,7 +19,7 @@ import trio
 
 from bookie.journal import JournalConfig
 from bookie.run import Bookie, open_bookie
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 from ledger.availability import decode_availability
 from ledger.digest import master_key
 from ledger.errors import WireError

@@ -14,9 +14,10 @@ from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_li
 
 from bookie.journal import JournalConfig
 from bookie.run import Bookie, open_bookie
-from bookie.server import Server, ServerConfig
+from bookie.server import Server
+from bookie.server_config import ServerConfig
 from bookie.service import BookieService
-from bookie.storage import StorageConfig
+from bookie.storage_config import StorageConfig
 from bookie.tls import TlsConfig, server_context
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3

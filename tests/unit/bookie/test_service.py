@@ -3,154 +3,32 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 import pytest
+from service_by_hand import ENTRIES, KEY, OTHER_KEY, HandDisk, Peer, add, entry, fence
 
 from bookie.ledgers import LedgerRecord
-from bookie.service import BookieService, PlainReads, Session, Slow
-from ledger.digest import DigestType, EntryCodec, master_key
+from bookie.service import BookieService, PlainReads
+from ledger.digest import master_key
 from ledger.errors import WireError
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code, Operation
-from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
     AuthReply,
     AuthRequest,
-    BatchReadReply,
-    BatchReadRequest,
     BookieInfoRequest,
     ForceLedgerReply,
     ForceLedgerRequest,
-    IncomingReply,
     IncomingRequest,
     ReadReply,
     ReadRequest,
     RefusedReply,
-    Reply,
-    Request,
     StartTlsRequest,
     WriteLacReply,
     WriteLacRequest,
 )
-
-ENTRIES = EntryCodec(DigestType.CRC32C, b"pass")
-KEY = master_key(b"pass")
-OTHER_KEY = master_key(b"other")
-
-
-class HandDisk:
-    """The storage's methods that a session calls, with runs that become durable when the test says so."""
-
-    def __init__(self) -> None:
-        self.ledgers: dict[int, LedgerRecord] = {}
-        self.entries: dict[tuple[int, int], bytes] = {}
-        self.staged: list[tuple[str, int, int]] = []
-        self.runs: list[tuple[list[tuple[str, int, int]], Callable[[BaseException | None], None], bool]] = []
-
-    def ledger(self, ledger_id: int) -> LedgerRecord | None:
-        return self.ledgers.get(ledger_id)
-
-    def create_ledger(self, ledger_id: int, key: bytes) -> LedgerRecord:
-        assert ledger_id not in self.ledgers
-        self.ledgers[ledger_id] = LedgerRecord(ledger_id, key)
-        self.staged.append(("key", ledger_id, -1))
-        return self.ledgers[ledger_id]
-
-    def stage_entry(self, ledger: LedgerRecord, entry_id: int, lac: int, body: bytes) -> None:
-        assert type(body) is bytes
-        assert struct.unpack_from(">qqq", body) == (ledger.ledger_id, entry_id, lac)
-        self.entries[ledger.ledger_id, entry_id] = body
-        ledger.lac = max(ledger.lac, lac)
-        ledger.last_entry_id = max(ledger.last_entry_id, entry_id)
-        self.staged.append(("entry", ledger.ledger_id, entry_id))
-
-    def stage_fence(self, ledger: LedgerRecord) -> None:
-        ledger.fenced = True
-        self.staged.append(("fence", ledger.ledger_id, -1))
-
-    def stage_explicit_lac(self, ledger: LedgerRecord, body: bytes) -> None:
-        ledger.explicit_lac = body
-        ledger.lac = max(ledger.lac, struct.unpack_from(">q", body, 8)[0])
-        self.staged.append(("lac", ledger.ledger_id, -1))
-
-    def submit(self, on_durable: Callable[[BaseException | None], None], *, sync: bool = True) -> None:
-        self.runs.append((self.staged, on_durable, sync))
-        self.staged = []
-
-    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
-        return self.entries.get((ledger_id, entry_id))
-
-    def sync(self, error: BaseException | None = None) -> None:
-        runs, self.runs = self.runs, []
-        for _, on_durable, _ in runs:
-            on_durable(error)
-
-
-class Peer:
-    """One connection: requests go in as frames, what comes out is decoded."""
-
-    def __init__(self, service: BookieService) -> None:
-        self.service = service
-        self.slow: list[Slow] = []
-        self._out = bytearray()
-        self._session: Session = service.open_session(self._out.extend, self.slow.append)
-
-    def send_frames(self, *frames: bytes) -> None:
-        data, spans = FrameBuffer().feed(b"".join(frames))
-        self._session.handle(data, spans)
-
-    def ask(self, request: Request, *, version: int = 2, txn: int = 0, high_priority: bool = False) -> None:
-        codec = v2 if version == 2 else v3
-        self.send_frames(codec.encode_request(request, transaction_id=txn, high_priority=high_priority))
-
-    def answers(self) -> list[IncomingReply]:
-        data, spans = FrameBuffer().feed(bytes(self._out))
-        self._out.clear()
-        return [
-            v2.decode_reply(data, *span) if data[span[0]] <= 7 else v3.decode_reply(data, *span)
-            for span in spans
-        ]
-
-    def replies(self) -> list[Reply]:
-        return [incoming.reply for incoming in self.answers()]
-
-    def raw(self) -> bytes:
-        out = bytes(self._out)
-        self._out.clear()
-        return out
-
-
-def entry(ledger_id: int, entry_id: int, lac: int | None = None, payload: bytes = b"hello") -> bytes:
-    return ENTRIES.pack(ledger_id, entry_id, entry_id - 1 if lac is None else lac, 5, payload)
-
-
-def add(ledger_id: int, entry_id: int, **more: object) -> AddRequest:
-    key = more.pop("key", KEY)
-    lac = more.pop("lac", None)
-    return AddRequest(ledger_id, entry_id, key, entry(ledger_id, entry_id, lac), **more)  # type: ignore[arg-type]
-
-
-def fence(ledger_id: int, entry_id: int = -1, key: bytes | None = KEY) -> ReadRequest:
-    return ReadRequest(ledger_id, entry_id, fence=True, master_key=key)
-
-
-@pytest.fixture
-def disk() -> HandDisk:
-    return HandDisk()
-
-
-@pytest.fixture
-def service(disk: HandDisk) -> BookieService:
-    return BookieService(disk)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def peer(service: BookieService) -> Peer:
-    return Peer(service)
-
 
 # Adds
 
@@ -298,121 +176,6 @@ def test_a_failed_journal_is_told_to_every_request_of_the_run(
     assert [answer.reply for answer in answers] == [AddReply(Code.IO_ERROR, 1, n) for n in range(3)]
     if version == 3:
         assert [answer.transaction_id for answer in answers] == [10, 11, 12]
-
-
-# Fences
-
-
-def test_a_fence_is_answered_after_its_record_is_durable_and_refuses_adds_at_once(
-    peer: Peer, disk: HandDisk
-) -> None:
-    peer.ask(add(1, 0))
-    disk.sync()
-    peer.raw()
-    peer.ask(fence(1))
-    peer.ask(add(1, 1))
-    assert peer.replies() == [AddReply(Code.FENCED, 1, 1)]
-    assert peer.slow == []
-    assert (1, 1) not in disk.entries
-    disk.sync()
-    assert [work.request for work in peer.slow if isinstance(work, IncomingRequest)] == [fence(1)]
-
-
-def test_a_fence_between_two_adds_of_one_chunk_stops_the_second(peer: Peer, disk: HandDisk) -> None:
-    peer.ask(add(1, 0))
-    disk.sync()
-    peer.raw()
-    peer.send_frames(*map(v2.encode_request, (add(1, 1), fence(1), add(1, 2))))
-    assert disk.runs[0][0] == [("entry", 1, 1), ("fence", 1, -1)]
-    assert peer.replies() == [AddReply(Code.FENCED, 1, 2)]
-    disk.sync()
-    assert peer.replies() == [AddReply(Code.OK, 1, 1)]
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_fence_on_an_unknown_ledger_journals_key_and_fence(
-    peer: Peer, disk: HandDisk, version: int
-) -> None:
-    # Java journals the fence alone and loses it in a restart; deviation 13.4.
-    peer.ask(fence(5), version=version)
-    assert disk.runs[0][0] == [("key", 5, -1), ("fence", 5, -1)]
-    assert peer.slow == [], "not even ENOENTRY may be said before the fence is durable"
-    disk.sync()
-    assert len(peer.slow) == 1
-    peer.ask(add(5, 0), version=version)
-    assert peer.replies() == [AddReply(Code.FENCED, 5, 0)]
-
-
-def test_a_second_fence_waits_for_the_first_ones_record(service: BookieService, disk: HandDisk) -> None:
-    first, second = Peer(service), Peer(service)
-    first.ask(fence(5))
-    second.ask(fence(5, 3))
-    assert [run[0] for run in disk.runs] == [[("key", 5, -1), ("fence", 5, -1)], []]
-    assert second.slow == []
-    disk.sync()
-    assert len(second.slow) == 1
-    second.ask(fence(5, 4))
-    assert disk.runs == [], "durable for good: nothing to wait for"
-    assert len(second.slow) == 2
-
-
-def test_a_fence_whose_record_failed_is_an_io_error_and_never_counts_as_durable(
-    peer: Peer, disk: HandDisk
-) -> None:
-    peer.ask(fence(5))
-    disk.sync(OSError("dead"))
-    assert peer.replies() == [ReadReply(Code.IO_ERROR, 5, -1)]
-    peer.ask(fence(5))
-    assert peer.slow == []
-    assert len(disk.runs) == 1
-
-
-@pytest.mark.parametrize("recovery", [True, False])
-def test_only_recovery_adds_get_through_a_fence(peer: Peer, disk: HandDisk, recovery: bool) -> None:
-    disk.ledgers[1] = LedgerRecord(1, KEY, fenced=True)
-    peer.ask(add(1, 0, recovery=recovery))
-    disk.sync()
-    assert peer.replies() == [AddReply(Code.OK if recovery else Code.FENCED, 1, 0)]
-
-
-@pytest.mark.parametrize("key", [None, OTHER_KEY])
-def test_a_fence_needs_the_ledgers_key(peer: Peer, disk: HandDisk, key: bytes | None) -> None:
-    disk.ledgers[1] = LedgerRecord(1, KEY)
-    peer.ask(fence(1, key=key), version=3)
-    assert peer.replies() == [ReadReply(Code.UNAUTHORIZED, 1, -1)]
-    assert not disk.ledgers[1].fenced
-
-
-def test_fencing_without_a_key_creates_no_ledger(peer: Peer, disk: HandDisk) -> None:
-    peer.ask(fence(1, key=None), version=3)
-    assert peer.replies() == [ReadReply(Code.UNAUTHORIZED, 1, -1)]
-    assert disk.ledgers == {}
-
-
-def test_a_batch_read_fences_like_a_read(peer: Peer, disk: HandDisk) -> None:
-    peer.ask(BatchReadRequest(1, 0, 9, 10, 1000, fence=True, master_key=KEY))
-    assert peer.slow == []
-    assert disk.ledgers[1].fenced
-    disk.sync(OSError("dead"))
-    assert peer.replies() == [BatchReadReply(Code.IO_ERROR, 1, 0, 9)]
-
-
-def test_a_ledger_fenced_and_deleted_stays_closed_to_its_old_writer(
-    peer: Peer, service: BookieService, disk: HandDisk
-) -> None:
-    service.ledger_deleted(1, fenced=True)
-    peer.ask(add(1, 0))
-    peer.ask(add(1, 0, recovery=True))
-    peer.ask(fence(1))
-    packet = ENTRIES.pack_lac(1, 0)
-    peer.ask(WriteLacRequest(1, 0, KEY, packet), version=3)
-    assert peer.replies() == [
-        AddReply(Code.FENCED, 1, 0),
-        AddReply(Code.FENCED, 1, 0),
-        ReadReply(Code.NO_LEDGER, 1, -1),
-        WriteLacReply(Code.NO_LEDGER, 1),
-    ]
-    assert disk.ledgers == {}
 
 
 # Read-only
@@ -601,27 +364,3 @@ def test_limbo_is_told_to_version_2_as_an_io_error(service: BookieService) -> No
 def test_bookie_info_is_work_for_the_shell(peer: Peer) -> None:
     peer.ask(BookieInfoRequest(), version=3)
     assert len(peer.slow) == 1
-
-
-# Long polls
-
-
-def test_adds_lacs_fences_and_deletion_wake_watchers(
-    peer: Peer, service: BookieService, disk: HandDisk
-) -> None:
-    disk.ledgers[1] = LedgerRecord(1, KEY)
-    woken: list[str] = []
-    for name, seen in (("low", 0), ("high", 5)):
-        service.watches.watch(1, seen, lambda name=name: woken.append(name))  # type: ignore[misc]
-    peer.ask(add(1, 1, lac=0))
-    assert woken == []
-    peer.ask(add(1, 2, lac=1), version=3)
-    assert woken == ["low"]
-    peer.ask(WriteLacRequest(1, 6, KEY, ENTRIES.pack_lac(1, 6)), version=3)
-    assert woken == ["low", "high"]
-    service.watches.watch(1, 100, lambda: woken.append("fence"))
-    peer.ask(fence(1))
-    service.watches.watch(1, 100, lambda: woken.append("gone"))
-    service.ledger_deleted(1, fenced=True)
-    assert woken == ["low", "high", "fence", "gone"]
-    assert not service.watches
