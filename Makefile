@@ -2,11 +2,12 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check bench proto clean setup setup-test
+.PHONY: help demo test interop check bench proto clean setup setup-test
 
 help:
 	@echo "make demo    the main job on real input, embedded: write, SIGKILL, go on, read back, compare"
 	@echo "make test    every test (ARGS=... goes to pytest)"
+	@echo "make interop Apache's originals beside ours: every row of docs/compatibility.md, with a verdict"
 	@echo "make check   the fast part: format, lint, types, house rules, unit, property, contracts"
 	@echo "make bench   how fast appends, tailing and catching up are here, against the disk's own floor"
 	@echo "make proto   generate the protobuf modules anew from ledger/wire/*.proto"
@@ -23,6 +24,9 @@ demo: setup
 
 test: setup-test
 	@.ci/test $(ARGS)
+
+interop: setup-test
+	@.ci/interop $(ARGS)
 
 check: setup-test
 	@$(PYTHON) tests/check.py

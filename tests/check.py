@@ -15,7 +15,7 @@ STEPS = [
     ["ruff", "format", "--check", "."],
     ["ruff", "check", "."],
     ["mypy"],
-    ["pytest", "-m", "not zookeeper and not cluster and not spark and not slow", "tests"],
+    ["pytest", "-m", "not zookeeper and not cluster and not spark and not interop and not slow", "tests"],
 ]
 
 

@@ -1,0 +1,108 @@
+"""What the tests beside Apache's originals share: versions, clusters, drivers, and the table at the end.
+
+Always: everything a fixture starts is ended with it; what a failing test's processes said is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from driver import Driver
+from originals import Cluster, Kind, Originals
+from table import Tally, all_green, table_lines
+
+VERSIONS = tuple(os.environ.get("DLOG_INTEROP_VERSIONS", "4.17.3,4.18.0").replace(",", " ").split())
+MUST_BE_COMPLETE = "DLOG_INTEROP_COMPLETE"
+SHOWN_BYTES = 1500
+SHOWN_LOGS = 8
+
+_tally = pytest.StashKey[Tally]()
+
+
+@pytest.fixture(scope="session", params=VERSIONS)
+def originals(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Originals]:
+    """One release of Apache's programs. Tests of one release run together."""
+    its = Originals(request.param, tmp_path_factory.mktemp(f"originals-{request.param}"))
+    # A run that is told to stop must still end what it started.
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield its
+    finally:
+        its.close()
+        signal.signal(signal.SIGTERM, previous)
+
+
+@pytest.fixture(scope="session")
+def driver(originals: Originals) -> Driver:
+    """A Java process with Apache's ledger client, shared: start another one to kill it."""
+    return originals.start_driver()
+
+
+@pytest.fixture(scope="session")
+def java_cluster(originals: Originals, driver: Driver) -> Cluster:
+    """Three Java bookies, made ready by Apache's own code. Tests leave all of them running."""
+    return _cluster(originals, driver, "/java", "java")
+
+
+@pytest.fixture(scope="session")
+def our_cluster(originals: Originals, driver: Driver) -> Cluster:
+    """Three bookies of ours under a root made by Apache's own code. Tests leave all of them running."""
+    return _cluster(originals, driver, "/ours", "ours")
+
+
+def _cluster(originals: Originals, driver: Driver, root: str, kind: Kind) -> Cluster:
+    driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
+    cluster = Cluster(originals, root)
+    cluster.add(kind, kind, kind)
+    return cluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_tally] = Tally()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    callspec = getattr(item, "callspec", None)
+    version = str(callspec.params.get("originals", "")) if callspec else ""
+    for mark in item.iter_markers("interop"):
+        if report.when == "call" or not report.passed:
+            item.config.stash[_tally].add(
+                mark.kwargs["row"], mark.kwargs["cells"], version, passed=report.passed
+            )
+    its = getattr(item, "funcargs", {}).get("originals")
+    if report.failed and isinstance(its, Originals):
+        report.sections.append(("what its processes said last", _said(its.logs)))
+    return report  # type: ignore[return-value]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.stash[_tally].passed and not config.stash[_tally].not_passed:
+        return  # a run without these tests
+    terminalreporter.section("beside Apache's originals")
+    for line in table_lines(config.stash[_tally], VERSIONS):
+        terminalreporter.write_line(line)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    must_be_complete = os.environ.get(MUST_BE_COMPLETE) and exitstatus == pytest.ExitCode.OK
+    if must_be_complete and not all_green(session.config.stash[_tally], VERSIONS):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _said(logs: Path) -> str:
+    newest = sorted(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)[:SHOWN_LOGS]
+    return "\n".join(
+        f"--- {log.name}\n{log.read_bytes()[-SHOWN_BYTES:].decode('utf-8', 'replace')}" for log in newest
+    )

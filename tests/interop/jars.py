@@ -1,0 +1,137 @@
+"""Apache's jars and our driver classes, fetched and compiled once into a cache outside the repository.
+
+::
+
+    CACHE/dlog/interop/<version>/lib-<hash of pom.xml>/*.jar
+                                 classes-<hash of pom.xml and sources>/
+
+``CACHE`` is ``$XDG_CACHE_HOME`` or ``~/.cache``. Nothing is removed from it: it may be deleted whole.
+Always: what stands under its final name is complete, also when several runs fill the cache at once; a full
+cache needs no network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+JAVA = Path(__file__).parent / "java"
+POM = JAVA / "pom.xml"
+LOGGING = JAVA / "log4j2.xml"
+FETCH_TIMEOUT_S = 900
+COMPILE_TIMEOUT_S = 300
+
+
+class JarsError(Exception):
+    """The originals could not be fetched, or our drivers not compiled against them; the message says why."""
+
+
+def class_path(version: str) -> str:
+    """The class path of one release with our drivers: fetched and compiled if this is the first time.
+
+    Raises:
+        JarsError
+    """
+    home = _cache() / version
+    home.mkdir(parents=True, exist_ok=True)
+    sources = sorted(JAVA.glob("*/*.java"))
+    pom_digest = _digest([POM])
+    with _locked(home / "lock"):
+        jars = _once(home / f"lib-{pom_digest}", lambda directory: _fetch(version, directory))
+        classes = _once(
+            home / f"classes-{_digest([POM, *sources])}",
+            lambda directory: _compile(sources, jars, directory),
+        )
+    return f"{classes}:{jars}/*"
+
+
+def find_program(name: str) -> str:
+    """The path of ``java``, ``javac`` or ``mvn``: of JAVA_HOME, or on the PATH.
+
+    Raises:
+        JarsError: Not installed; the message names Debian's packages.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=str(Path(home, "bin"))) if home else None
+    found = found or shutil.which(name)
+    if found is None:
+        raise JarsError(f"{name} not found; install it (Debian: openjdk-17-jdk-headless and maven)")
+    return found
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "dlog" / "interop"
+
+
+def _digest(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file lets go
+
+
+def _once(final: Path, fill: Callable[[Path], None]) -> Path:
+    if not final.exists():
+        with tempfile.TemporaryDirectory(dir=final.parent, prefix="partial-") as scratch:
+            directory = Path(scratch, "filled")
+            directory.mkdir()
+            fill(directory)
+            directory.rename(final)
+    return final
+
+
+def _fetch(version: str, directory: Path) -> None:
+    command = [
+        find_program("mvn"),
+        "--quiet",
+        "--batch-mode",
+        f"--file={POM}",
+        f"-Dbookkeeper.version={version}",
+        f"-DoutputDirectory={directory}",
+        "-DincludeScope=runtime",
+        "dependency:copy-dependencies",
+    ]
+    _run(command, f"fetching Apache BookKeeper {version}", FETCH_TIMEOUT_S)
+
+
+def _compile(sources: list[Path], jars: Path, directory: Path) -> None:
+    command = [
+        find_program("javac"),
+        "-nowarn",
+        "-proc:none",
+        "--release=17",
+        "-d",
+        str(directory),
+        "-cp",
+        f"{jars}/*",
+        *map(str, sources),
+    ]
+    _run(command, f"compiling {', '.join(source.name for source in sources)}", COMPILE_TIMEOUT_S)
+
+
+def _run(command: list[str], what: str, timeout_s: float) -> None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise JarsError(f"{what} took longer than {timeout_s:g} s: {' '.join(command)}") from exc
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-30:])
+        raise JarsError(f"{what} failed with exit code {done.returncode}: {' '.join(command)}\n{said}")

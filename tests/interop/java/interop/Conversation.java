@@ -1,0 +1,135 @@
+package interop;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+/**
+ * A test's conversation with a Java process: one JSON object a line.
+ *
+ * <pre>
+ * in   {"id": 7, "op": "add", ...}
+ * out  {"id": 7, "ok": ...}                                       in any order: each request has its thread
+ *      {"id": 7, "error": {"class", "code", "message", "stack"}}  code: what getCode() of the exception says
+ *      {"event": "acked", ...}                                    unasked
+ * </pre>
+ *
+ * Bytes are lower-case hexadecimal. Objects that outlive a request are kept under names. The end of stdin ends
+ * the process.
+ */
+public final class Conversation {
+    /** Answers requests of one kind; what it returns must be what Jackson can write. */
+    public interface Answerer {
+        Object answer(JsonNode request) throws Exception;
+    }
+
+    private final ObjectMapper json = new ObjectMapper();
+    // Libraries that print to System.out must not break into the conversation.
+    private final PrintStream out =
+        new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
+    private final Map<String, Answerer> answerers = new HashMap<>();
+    private final Map<String, Object> named = new ConcurrentHashMap<>();
+
+    public Conversation() {
+        System.setOut(System.err);
+        on("ping", request -> "pong");
+        on("forget", request -> named.remove(request.get("name").asText()) != null);
+    }
+
+    public void on(String op, Answerer answerer) {
+        if (answerers.put(op, answerer) != null) {
+            throw new IllegalArgumentException("two answers to " + op);
+        }
+    }
+
+    public void keep(String name, Object object) {
+        named.put(name, object);
+    }
+
+    public <T> T kept(JsonNode request, String field, Class<T> type) {
+        String name = request.get(field).asText();
+        Object object = named.get(name);
+        if (object == null) {
+            throw new IllegalArgumentException("nothing is called " + name);
+        }
+        return type.cast(object);
+    }
+
+    public void tell(Map<String, Object> event) {
+        write(json.valueToTree(event));
+    }
+
+    /** Answers requests until stdin ends, then ends the process: whatever is still open is abandoned. */
+    public void run() throws Exception {
+        ExecutorService threads = Executors.newCachedThreadPool();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        String line;
+        while ((line = in.readLine()) != null) {
+            JsonNode request = json.readTree(line);
+            threads.execute(() -> answer(request));
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void answer(JsonNode request) {
+        ObjectNode answer = json.createObjectNode();
+        answer.set("id", request.get("id"));
+        try {
+            Answerer answerer = answerers.get(request.get("op").asText());
+            if (answerer == null) {
+                throw new IllegalArgumentException("unknown request " + request);
+            }
+            answer.set("ok", json.valueToTree(answerer.answer(request)));
+        } catch (Throwable error) {
+            answer.set("error", describe(error));
+        }
+        write(answer);
+    }
+
+    private ObjectNode describe(Throwable error) {
+        while ((error instanceof ExecutionException || error instanceof CompletionException)
+            && error.getCause() != null) {
+            error = error.getCause();
+        }
+        ObjectNode described = json.createObjectNode();
+        described.put("class", error.getClass().getName());
+        described.put("message", String.valueOf(error.getMessage()));
+        try {
+            described.put("code", (Integer) error.getClass().getMethod("getCode").invoke(error));
+        } catch (ReflectiveOperationException | ClassCastException none) {
+            described.putNull("code");
+        }
+        StringBuilder stack = new StringBuilder();
+        for (StackTraceElement element : error.getStackTrace()) {
+            stack.append(element).append('\n');
+        }
+        described.put("stack", stack.toString());
+        return described;
+    }
+
+    private synchronized void write(JsonNode line) {
+        out.println(line);
+        out.flush();
+    }
+
+    public static byte[] bytes(JsonNode node) {
+        return java.util.HexFormat.of().parseHex(node.asText());
+    }
+
+    public static String hex(byte[] bytes) {
+        return java.util.HexFormat.of().formatHex(bytes);
+    }
+}

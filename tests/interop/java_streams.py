@@ -1,0 +1,239 @@
+"""Apache DistributedLog over there, as a test sees it: logs, writers and readers of ``StreamsDriver.java``.
+
+Inside: the calls tests need, in our types (``DLSN``, ``Record``). Not inside: the conversation (``driver``),
+processes and class paths.
+Always: nothing is retried or corrected here; what Java threw comes out as ``DriverError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+from driver import Driver, DriverEndedError, DriverError
+
+from dlog import DLSN, Record
+
+FIRST = DLSN(1, 0, 0)
+CLOSE_TIMEOUT_S = 30.0
+
+AT_ONCE = {"writerOutputBufferSize": "0", "enableImmediateFlush": "true"}
+"""Each write is an entry of its own, durable and visible at once."""
+ROLLING = {"logSegmentRollingMinutes": "0", "logSegmentRollingConcurrency": "0", "maxLogSegmentBytes": "1"}
+"""A segment is over as soon as its ledger has confirmed bytes; no limit to how often."""
+
+
+@attrs.frozen
+class JavaRecord:
+    """What to write: one record, a record set, or an application's control record."""
+
+    txid: int
+    payload: bytes = b""
+    record_set: tuple[bytes, ...] | None = None
+    codec: str = "NONE"
+    control: bool = False
+
+    def told(self) -> dict[str, Any]:
+        """As the driver is told."""
+        if self.record_set is not None:
+            return {"txid": self.txid, "set": [each.hex() for each in self.record_set], "codec": self.codec}
+        return {"txid": self.txid, "payload": self.payload.hex(), "control": self.control}
+
+
+@attrs.frozen
+class JavaRead:
+    """What a reader gave, and the error that ended it, if one did."""
+
+    records: list[Record]
+    ended: DriverError | None
+
+
+class JavaLog:
+    """A log, in a namespace object of its own. Made by ``open_java_log``."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.driver, self._on = driver, name
+
+    @asynccontextmanager
+    async def open_writer(self) -> AsyncIterator[JavaWriter]:
+        """An asynchronous writer; leaving the block closes it, an error in the block aborts it."""
+        writer = await self.start_writer()
+        try:
+            yield writer
+        except BaseException:
+            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+                await writer.abort()
+            raise
+        await writer.close()
+
+    async def start_writer(self, *, timeout_s: float = 60.0) -> JavaWriter:
+        """An asynchronous writer, to be closed or aborted by the caller; waits for the lock."""
+        name = self.driver.name("writer")
+        last_txid = await self.driver.call("writer", on=self._on, name=name, timeout_s=timeout_s)
+        return JavaWriter(self.driver, name, last_txid)
+
+    async def sync_write(self, *steps: JavaRecord | str) -> None:
+        """Through a synchronous writer: records, ``flush``, ``commit``, ``seal``, in order; then close it."""
+        told = [each if isinstance(each, str) else each.told() for each in steps]
+        await self.driver.call("sync-write", on=self._on, steps=told)
+
+    @asynccontextmanager
+    async def open_reader(self, start: DLSN | int = FIRST) -> AsyncIterator[JavaReader]:
+        """An asynchronous reader, at a position or a transaction id."""
+        name = self.driver.name("reader")
+        await self.driver.call("reader", on=self._on, name=name, **_start(start))
+        try:
+            yield JavaReader(self.driver, name)
+        finally:
+            with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+                await self.driver.call("reader-close", on=name)
+
+    async def read(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
+        """So many records by an asynchronous reader of its own."""
+        async with self.open_reader(start) as reader:
+            return await reader.read(count)
+
+    async def read_caught_up(self, start: DLSN | int = FIRST) -> JavaRead:
+        """What the synchronous reader gives until it says that it has caught up."""
+        return _read(await self.driver.call("read-caught-up", on=self._on, **_start(start)))
+
+    async def segments(self) -> list[dict[str, Any]]:
+        """The segments' metadata as Java understands it."""
+        found: list[dict[str, Any]] = await self.driver.call("segments", on=self._on)
+        for each in found:
+            each["last_dlsn"] = DLSN(*each["last_dlsn"])
+            each["min_active_dlsn"] = DLSN(*each["min_active_dlsn"])
+        return found
+
+    async def ends(self) -> dict[str, Any]:
+        """First and last DLSN and transaction id, record count, whether it is sealed."""
+        ends: dict[str, Any] = await self.driver.call("ends", on=self._on)
+        return ends | {key: DLSN(*ends[key]) for key in ("first_dlsn", "last_dlsn")}
+
+    async def find_txid(self, txid: int) -> DLSN:
+        """Where a reader opened at this transaction id would start."""
+        return DLSN(*await self.driver.call("find-txid", on=self._on, txid=txid))
+
+    async def count(self, start: DLSN = FIRST) -> int:
+        """How many records there are from a position on."""
+        number: int = await self.driver.call("count", on=self._on, dlsn=_numbers(start))
+        return number
+
+    async def recover(self) -> None:
+        """Have what a dead writer left recovered."""
+        await self.driver.call("recover", on=self._on)
+
+
+class JavaWriter:
+    """An asynchronous writer."""
+
+    def __init__(self, driver: Driver, name: str, last_txid: int) -> None:
+        self._driver, self._on = driver, name
+        self.last_txid = last_txid
+
+    async def write(self, *records: JavaRecord) -> list[DLSN]:
+        """Write records one by one, wait for all; the first failure is raised."""
+        dlsns = []
+        for outcome in await self.outcomes(*records):
+            if isinstance(outcome, DriverError):
+                raise outcome
+            dlsns.append(outcome)
+        return dlsns
+
+    async def write_bulk(self, *records: JavaRecord) -> list[DLSN]:
+        """Write records as one batch, wait for all; they share entries."""
+        answer = await self._driver.call("write-bulk", on=self._on, records=[each.told() for each in records])
+        return [DLSN(*each) for each in answer]
+
+    async def outcomes(self, *records: JavaRecord) -> list[DLSN | DriverError]:
+        """Write records one by one; for each where it is, or why it is not."""
+        answer = await self._driver.call("write", on=self._on, records=[each.told() for each in records])
+        return [
+            DLSN(*each) if isinstance(each, list) else DriverError("write", {**each, "stack": ""})
+            for each in answer
+        ]
+
+    async def truncate(self, dlsn: DLSN) -> bool:
+        """Give up everything before a position."""
+        done: bool = await self._driver.call("truncate", on=self._on, dlsn=_numbers(dlsn))
+        return done
+
+    async def seal(self) -> None:
+        """Mark the end of the stream."""
+        await self._driver.call("seal", on=self._on)
+
+    async def close(self) -> None:
+        """Complete the segment and give the lock back."""
+        await self._driver.call("writer-close", on=self._on)
+
+    async def abort(self) -> None:
+        """Give the lock back and leave the segment in progress."""
+        await self._driver.call("writer-abort", on=self._on)
+
+
+class JavaReader:
+    """An asynchronous reader."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self._driver, self._on = driver, name
+
+    async def read(self, count: int, *, timeout_s: float = 20.0) -> list[Record]:
+        """The next records; an error if so many do not come in time."""
+        got = await self.read_some(count, timeout_s=timeout_s)
+        if got.ended is not None:
+            raise got.ended
+        assert len(got.records) == count, f"of {count} records {len(got.records)} came"
+        return got.records
+
+    async def read_some(self, count_max: int, *, timeout_s: float) -> JavaRead:
+        """What comes in time."""
+        answer = await self._driver.call(
+            "read", on=self._on, count=count_max, timeout_ms=int(timeout_s * 1000), timeout_s=timeout_s + 30
+        )
+        return _read(answer)
+
+
+@asynccontextmanager
+async def open_java_log(
+    driver: Driver, uri: str, log: str, *, settings: Mapping[str, str] | None = None, client_id: str = "java"
+) -> AsyncIterator[JavaLog]:
+    """A log, created if missing, in a namespace object of its own: it remembers nothing of another's."""
+    namespace, name = driver.name("namespace"), driver.name("log")
+    await driver.call(
+        "namespace", name=namespace, uri=uri, client_id=client_id, settings=dict(settings or {})
+    )
+    try:
+        await driver.call("log", namespace=namespace, log=log, name=name)
+        yield JavaLog(driver, name)
+        await driver.call("log-close", on=name)
+    finally:
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            try:
+                await driver.call("namespace-close", on=namespace)
+            except DriverEndedError:
+                pass  # the test has killed it
+
+
+def numbered(count: int, first: int = 1) -> list[JavaRecord]:
+    """Records that say what they are, transaction ids from ``first`` on."""
+    return [JavaRecord(txid, b"java %d" % txid) for txid in range(first, first + count)]
+
+
+def _start(start: DLSN | int) -> dict[str, Any]:
+    return {"txid": start} if isinstance(start, int) else {"dlsn": _numbers(start)}
+
+
+def _numbers(dlsn: DLSN) -> Sequence[int]:
+    return [dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id]
+
+
+def _read(answer: dict[str, Any]) -> JavaRead:
+    records = [
+        Record(DLSN(*each["dlsn"]), each["txid"], bytes.fromhex(each["payload"]), each["sequence_id"])
+        for each in answer["records"]
+    ]
+    ended = answer.get("ended")
+    return JavaRead(records, None if ended is None else DriverError("read", {**ended, "stack": ""}))
