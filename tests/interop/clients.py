@@ -1,0 +1,190 @@
+"""Both clients in the hands of a test: ours on the test's loop, Apache's in a driver.
+
+Inside: opening them on a cluster, Apache's handles with the calls that tests make, shared payloads. Not
+inside: what is expected of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import attrs
+from driver import Driver
+from originals import Cluster
+
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.dial import dial_tcp
+from ledger.digest import DigestType
+from ledger.transport_config import TransportConfig
+from namespace.zookeeper import open_zookeeper_store
+
+PASSWORD = b"secret"
+TEST_TIMEOUT_S = 90
+
+# Apache's client codes that tests expect by name.
+WRITE_ERROR = -12
+NO_SUCH_ENTRY = -13
+DUPLICATE_ENTRY = -22
+NO_SUCH_LEDGER = -25
+FENCED = -101
+UNAUTHORIZED = -102
+LEDGER_CLOSED = -11
+READ_ERROR = -1
+
+
+@asynccontextmanager
+async def our_client(cluster: Cluster, version: Literal[2, 3] = 2) -> AsyncIterator[LedgerClient]:
+    """Our client on a cluster, its adds and reads in one version of the protocol."""
+    config = ClientConfig(transport=TransportConfig(add_version=version))
+    async with (
+        open_zookeeper_store(cluster.originals.zookeeper_hosts) as store,
+        open_ledger_client(store, dial_tcp, config, root=cluster.root) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def java_client(
+    driver: Driver, cluster: Cluster, version: Literal[2, 3] = 3, **settings: object
+) -> AsyncIterator[JavaClient]:
+    """Apache's client on a cluster, in one of its two modes. ``settings``: keys of its configuration."""
+    name = driver.name("client")
+    told = {"useV2WireProtocol": str(version == 2).lower(), **{k: str(v) for k, v in settings.items()}}
+    await driver.call("client", name=name, uri=cluster.uri, settings=told)
+    yield JavaClient(driver, name)
+    if driver.process.is_running:
+        await driver.call("close_client", client=name)
+
+
+class JavaClient:
+    """Apache's ``BookKeeper``. Errors are ``DriverError`` with its code."""
+
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.driver, self.name = driver, name
+
+    async def create(
+        self,
+        sizes: Sequence[int] = (3, 3, 2),
+        *,
+        digest: DigestType = DigestType.CRC32C,
+        password: bytes = PASSWORD,
+        **more: Any,
+    ) -> JavaLedger:
+        """A ledger to be written. ``more``: custom, ledger_id, adv, deferred_sync."""
+        handle = self.driver.name("writer")
+        state = await self.driver.call(
+            "create",
+            client=self.name,
+            handle=handle,
+            sizes=list(sizes),
+            digest=digest.name,
+            password=password.hex(),
+            **more,
+        )
+        return JavaLedger(self.driver, handle, state["ledger_id"], state)
+
+    async def open(
+        self,
+        ledger_id: int,
+        *,
+        recover: bool = True,
+        password: bytes = PASSWORD,
+        digest: DigestType = DigestType.CRC32C,
+        timeout_s: float = 60,
+    ) -> JavaLedger:
+        """A ledger to be read."""
+        handle = self.driver.name("reader")
+        state = await self.driver.call(
+            "open",
+            client=self.name,
+            handle=handle,
+            ledger_id=ledger_id,
+            recover=recover,
+            password=password.hex(),
+            digest=digest.name,
+            timeout_s=timeout_s,
+        )
+        return JavaLedger(self.driver, handle, ledger_id, state)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger."""
+        await self.driver.call("delete", client=self.name, ledger_id=ledger_id)
+
+    async def metadata(self, ledger_id: int) -> dict[str, Any]:
+        """A ledger's metadata as Apache's code parses it."""
+        found: dict[str, Any] = await self.driver.call("metadata", client=self.name, ledger_id=ledger_id)
+        return found
+
+    async def ask(self, op: str, **arguments: Any) -> Any:
+        """Something that needs the client only."""
+        return await self.driver.call(op, client=self.name, **arguments)
+
+
+@attrs.define
+class JavaLedger:
+    """One of Apache's handles."""
+
+    driver: Driver
+    handle: str
+    ledger_id: int
+    opened: dict[str, Any]  # its state when it was made
+
+    @property
+    def lac(self) -> int:
+        """Of the moment it was made."""
+        lac: int = self.opened["lac"]
+        return lac
+
+    async def ask(self, op: str, *, timeout_s: float = 60, **arguments: Any) -> Any:
+        """Something about the handle."""
+        return await self.driver.call(op, handle=self.handle, timeout_s=timeout_s, **arguments)
+
+    def begin(self, op: str, **arguments: Any) -> Future[Any]:
+        """The same without waiting; ``driver.wait`` waits."""
+        return self.driver.begin(op, handle=self.handle, **arguments)
+
+    async def add(self, payload: bytes) -> int:
+        """One entry, acknowledged."""
+        entry_id: int = await self.ask("add", payload=payload.hex())
+        return entry_id
+
+    async def add_many(self, payloads: Sequence[bytes]) -> list[int]:
+        """Several, pipelined, all acknowledged."""
+        ids: list[int] = await self.ask("add_many", payloads=[payload.hex() for payload in payloads])
+        return ids
+
+    async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
+        """Payloads, whose ids and cumulative lengths have been looked at."""
+        return payloads_of(await self.ask("read", first=first, last=last, unconfirmed=unconfirmed), first)
+
+    async def state(self) -> dict[str, Any]:
+        """As Apache's handle sees itself."""
+        state: dict[str, Any] = await self.ask("state")
+        return state
+
+    async def close(self) -> dict[str, Any]:
+        """Close it; its state after that."""
+        state: dict[str, Any] = await self.ask("close")
+        return state
+
+
+def payloads_of(entries: Sequence[dict[str, Any]], first: int) -> list[bytes]:
+    """The payloads of entries as the driver tells them, which must follow each other from ``first`` on."""
+    assert [entry["id"] for entry in entries] == list(range(first, first + len(entries)))
+    payloads = [bytes.fromhex(entry["payload"]) for entry in entries]
+    for index in range(1, len(entries)):
+        assert entries[index]["length"] == entries[index - 1]["length"] + len(payloads[index])
+    return payloads
+
+
+def some_payloads(count: int, *, salt: str = "") -> list[bytes]:
+    """Payloads that differ in content and size: empty, short, and a few larger than a socket buffer."""
+    sizes = [0, 1, 17, 1024, 4096]
+    payloads = [(f"{salt}{index}:".encode() * 5000)[: sizes[index % len(sizes)]] for index in range(count)]
+    if count > 2:
+        payloads[2] = bytes((7 * i + 3) % 256 for i in range(300_000))
+    return payloads
