@@ -9,13 +9,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from dlog.cluster import process
-from dlog.cluster.layout import ClusterPaths, ClusterState, decode_state, encode_state
+from dlog.cluster.layout import ClusterPaths, ClusterState, bookie_id, decode_state, encode_state
+from dlog.cluster.registry import ask_registrations
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 DLOG = [sys.executable, "-m", "dlog.cli.main"]
@@ -35,6 +38,13 @@ def cluster(directory: Path, action: str, *options: str) -> subprocess.Completed
 def state_of(directory: Path) -> ClusterState:
     paths = ClusterPaths(directory)
     return decode_state(paths.state.read_text("utf-8"), paths.state)
+
+
+def sessions(directory: Path) -> dict[str, int]:
+    """Which session made each bookie's node, in the order of the bookies."""
+    state = state_of(directory)
+    found = trio.run(partial(ask_registrations, state.zookeeper_hosts, timeout_s=30))
+    return {name: found[name].session_id for name in map(bookie_id, state.bookies)}
 
 
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -61,11 +71,15 @@ def test_started_used_hurt_started_again_and_stopped(directory: Path) -> None:
         member["pid"] for member in told(first)["members"]
     ]
 
+    before = sessions(directory)
     os.kill(told(first)["members"][2]["pid"], signal.SIGKILL)
     hurt = cluster(directory, "status", "--json")
     assert hurt.returncode == 1
     assert [member["running"] for member in told(hurt)["members"]] == [True, True, False, True]
     assert cluster(directory, "start").returncode == 0
+    after = sessions(directory)
+    # Not the node that the killed one left behind, which vanishes with its session a moment later.
+    assert [after[name] == before[name] for name in before] == [True, False, True]
 
     running = [member.process for member in state_of(directory).members]
     stopped = cluster(directory, "stop")
