@@ -233,6 +233,10 @@ class LogWriter:
         """See ``dlog.LogWriter.flush``."""
         self._loop.run(self._writer.flush)
 
+    def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """See ``dlog.LogWriter.truncate``."""
+        return self._loop.run(self._writer.truncate, first_kept)
+
     def close(self) -> None:
         """See ``dlog.LogWriter.aclose``. Idempotent."""
         self._held.release()

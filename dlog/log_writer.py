@@ -176,6 +176,20 @@ class LogWriter:
             newest.raise_error()
         await self._keeper.make_visible(newest)
 
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """Give up every record before a position, so that readers begin there; return what is first now.
+
+        Records are marked, not deleted. Only segments that were completed can be marked, so what is returned
+        may lie before ``first_kept``: everything in the segment in use stays. None: there is no segment yet.
+        A record given up stays so: truncating at an earlier position changes nothing. If cancelled, or if
+        the connection is lost, part of it may be done, from the first record on; call it again.
+
+        Raises:
+            LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
+            LogUnavailableError, LogMetadataError
+        """
+        return await self._keeper.truncate(first_kept)
+
     async def aclose(self) -> None:
         """Write everything submitted, complete the segment in use and give the lock back. Idempotent.
 

@@ -41,6 +41,7 @@ from dlog.segment_writer import SegmentWriter
 from dlog.segments import LogSegments
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
+from namespace.dlsn import DLSN
 from namespace.lock import DistributedLock
 from namespace.segment import LogSegment
 
@@ -414,6 +415,12 @@ class SegmentKeeper:
     async def _still_ours(self) -> None:
         if not self._lock.held:
             raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
+
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """See ``LogWriter.truncate``. It changes no segment in use, so it need not wait for ``run``."""
+        if self.refusal is not None:
+            raise self.refusal.about(RecordOutcome.NOT_WRITTEN)
+        return await self._segments.truncate(first_kept)
 
     async def watch_lock(self) -> None:
         """Stop the writer when its lock is lost; for a task."""

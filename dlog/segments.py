@@ -1,7 +1,7 @@
 """The segments of one log, seen by its writer: metadata and ledgers together.
 
-Inside: starting, completing, recovering and deleting a segment, and finding out what a lost connection left
-open.
+Inside: starting, completing, recovering, marking and deleting a segment, and finding out what a lost
+connection left open.
 Not inside: when any of it happens (``segment_keeper``), records of the segment in use (``segment_writer``),
 the transactions themselves (``namespace.logs``).
 Always: a ledger is written to only once its segment is known in the log; a segment is completed only after
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import attrs
+import trio
 
 from dlog.compression import Compression
 from dlog.config import NamespaceConfig
@@ -28,8 +29,10 @@ from dlog.errors import (
     LogFencedError,
     as_dlog_error,
 )
+from dlog.positioning import first_left
 from dlog.record import TXID_INVALID
 from dlog.segment_reader import last_record_of
+from dlog.truncation import marked_before
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
@@ -49,12 +52,14 @@ from namespace.logs import (
     list_segments,
     open_log,
     record_allocation,
+    set_truncation,
     start_segment,
 )
 from namespace.segment import LogSegment, encode_segment, start_sequence_id_after
 from namespace.store import MetadataStore
 
 SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX = 2, 16  # windows of the backward scan for the last record
+MARKED_AT_ONCE = 500  # segments in one transaction, of which ZooKeeper takes 1 MiB
 
 
 @attrs.frozen
@@ -91,6 +96,7 @@ class LogSegments:
         self._metadata: LogMetadata | None = None
         self._segments: list[LogSegment] = []
         self._uncertain: _Uncertain | None = None
+        self._turn = trio.Lock()  # truncation is asked for by another task than all the rest
 
     @property
     def compression(self) -> Compression:
@@ -235,6 +241,25 @@ class LogSegments:
             )
         self._segments[index] = completed
 
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """Mark everything before a position as given up; see ``LogWriter.truncate``. Calling again is safe.
+
+        Raises:
+            LogFencedError: Another writer has taken over. LogUnavailableError: Part may be marked.
+        """
+        async with self._turn:
+            await self._settle()
+            with self._translated("truncating it"):
+                # Listed anew, so that marks and deletions of a predecessor's late hand are seen.
+                listed = (await list_segments(self._store, self._namespace_path, self.log)).segments
+                changed = marked_before(listed, first_kept)
+                # Oldest first: whatever is reached, what is marked is the beginning of the log.
+                for first in range(0, len(changed), MARKED_AT_ONCE):
+                    await set_truncation(self._store, self._known, changed[first : first + MARKED_AT_ONCE])
+            by_ledger = {segment.ledger_id: segment for segment in changed}
+            self._segments = [by_ledger.get(each.ledger_id, each) for each in self._segments]
+        return first_left([by_ledger.get(each.ledger_id, each) for each in listed])
+
     async def recovered_end(self, segment: LogSegment) -> int:
         """Fence the segment's ledger and decide its end; return its last entry id, -1 if it has none.
 
@@ -319,17 +344,18 @@ class LogSegments:
 
     async def _transact(self, commit: Callable[[], Awaitable[LogMetadata]], path: str, data: bytes) -> None:
         """Commit; if the answer is lost, remember what to look for before anything else is done."""
-        assert self._uncertain is None
-        # Set beforehand, so that a cancellation in the middle leaves the question open too.
-        self._uncertain = _Uncertain(path, data, _versions(self._known))
-        try:
-            metadata = await commit()
-        except ConnectionLostError:
-            raise
-        except NamespaceError:
-            self._uncertain = None
-            raise
-        self._metadata, self._uncertain = metadata, None
+        async with self._turn:
+            assert self._uncertain is None
+            # Set beforehand, so that a cancellation in the middle leaves the question open too.
+            self._uncertain = _Uncertain(path, data, _versions(self._known))
+            try:
+                metadata = await commit()
+            except ConnectionLostError:
+                raise
+            except NamespaceError:
+                self._uncertain = None
+                raise
+            self._metadata, self._uncertain = metadata, None
 
     async def _settle_uncertain(self) -> bool:
         """Find out what became of a transaction whose answer was lost; True if it had been applied.
@@ -337,6 +363,10 @@ class LogSegments:
         Raises:
             LogFencedError: The log's nodes are neither as before it nor as it would have left them.
         """
+        async with self._turn:
+            return await self._settle()
+
+    async def _settle(self) -> bool:
         uncertain = self._uncertain
         if uncertain is None:
             return False
