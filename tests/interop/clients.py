@@ -47,17 +47,19 @@ async def our_client(cluster: Cluster, version: Literal[2, 3] = 2) -> AsyncItera
         yield client
 
 
-@asynccontextmanager
 async def java_client(
     driver: Driver, cluster: Cluster, version: Literal[2, 3] = 3, **settings: object
-) -> AsyncIterator[JavaClient]:
-    """Apache's client on a cluster, in one of its two modes. ``settings``: keys of its configuration."""
-    name = driver.name("client")
+) -> JavaClient:
+    """Apache's client on a cluster, in one of its two modes. ``settings``: keys of its configuration.
+
+    Clients live as long as their driver: opening and closing one takes Apache's code seconds.
+    """
     told = {"useV2WireProtocol": str(version == 2).lower(), **{k: str(v) for k, v in settings.items()}}
-    await driver.call("client", name=name, uri=cluster.uri, settings=told)
-    yield JavaClient(driver, name)
-    if driver.process.is_running:
-        await driver.call("close_client", client=name)
+    name = f"client of {cluster.uri} with {sorted(told.items())}"
+    if name not in driver.made:
+        await driver.call("client", name=name, uri=cluster.uri, settings=told)
+        driver.made.add(name)
+    return JavaClient(driver, name)
 
 
 class JavaClient:

@@ -39,6 +39,7 @@ class Driver:
 
     def __init__(self, process: Process) -> None:
         self.process = process
+        self.made: set[str] = set()  # names of objects that tests share
         self.events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._stdin, self._stdout = process.pipes
         self._lock = threading.Lock()

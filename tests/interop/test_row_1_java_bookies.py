@@ -34,7 +34,8 @@ async def test_what_we_write_is_read_by_both(java_cluster: Cluster, driver: Driv
     payloads = some_payloads(40)
     custom = {"application": b"interop", "empty": b""}
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster, version) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster, version) as client:
             writer = await client.create(password=PASSWORD, custom=custom)
             assert await writer.append(payloads[0]) == 0
             assert await writer.append_many(payloads[1:]) == range(1, 40)
@@ -60,7 +61,8 @@ async def test_each_digest_type_is_verified_by_both(
 ) -> None:
     payloads = some_payloads(6, salt=digest.name)
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster, version) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster, version) as client:
             writer = await client.create(password=PASSWORD, digest_type=digest)
             await writer.append_many(payloads)
             await writer.close()
@@ -80,7 +82,8 @@ async def test_striped_entries_are_where_both_look_for_them(
     payloads = some_payloads(13)
     ensemble_size, write_quorum, ack_quorum = sizes
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster, version) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster, version) as client:
             writer = await client.create(
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
@@ -129,7 +132,8 @@ async def test_a_long_poll_tells_of_our_entries(java_cluster: Cluster, version: 
 @proves(1, "long poll")
 async def test_a_long_poll_tells_of_java_s_entries(java_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster) as client:
             writer = await java.create()
             reader = await client.open(writer.ledger_id, password=PASSWORD, recover=False)
             for entry_id in range(5):
@@ -145,7 +149,8 @@ async def test_a_long_poll_tells_of_java_s_entries(java_cluster: Cluster, driver
 @proves(1, "explicit LAC")
 async def test_an_explicit_lac_of_ours_is_seen_by_both(java_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster) as client:
             writer = await client.create(password=PASSWORD)
             await writer.append_many([b"a", b"b", b"c"])
             reader = await client.open(writer.ledger_id, password=PASSWORD, recover=False)
@@ -160,7 +165,8 @@ async def test_an_explicit_lac_of_ours_is_seen_by_both(java_cluster: Cluster, dr
 @proves(1, "delete")
 async def test_a_ledger_we_delete_is_gone_for_both(java_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster) as client:
             writer = await client.create(password=PASSWORD)
             await writer.append(b"soon gone")
             await writer.close()
@@ -179,7 +185,8 @@ async def test_a_wrong_password_is_refused_and_harms_nothing(java_cluster: Clust
         return Address(host, int(port))
 
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_cluster) as client, java_client(driver, java_cluster) as java:
+        java = await java_client(driver, java_cluster)
+        async with our_client(java_cluster) as client:
             writer = await client.create(password=PASSWORD)
             await writer.append(b"first")
             with pytest.raises(WrongPasswordError):
