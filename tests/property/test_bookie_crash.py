@@ -344,6 +344,7 @@ class Writer:
         self.storage, self.promises, self.rng = storage, promises, rng
         self.answers = 0
         self.errors: list[BaseException] = []
+        self.deferred: list[Callable[[], None]] = []
 
     def submit_run(self) -> None:
         storage, rng = self.storage, self.rng
@@ -373,10 +374,14 @@ class Writer:
                 self.errors.append(error)
                 return
             assert not self.errors, "acknowledged after a failure"
-            for keep in kept:
-                keep()
+            self.deferred += kept
+            if sync:  # what was only written before is synced with it
+                for keep in self.deferred:
+                    keep()
+                self.deferred.clear()
 
-        storage.submit(on_durable)
+        sync = rng.random() < 0.8
+        storage.submit(on_durable, sync=sync)
 
     def _keep(self, at: tuple[int, int], body: bytes) -> None:
         self.promises.entries[at] = body
@@ -422,7 +427,7 @@ async def check(world: World, promises: Promises) -> None:
             assert record.explicit_lac in promises.lac_packets[ledger_id]
 
 
-async def play(seed: int, cut_at: int | None, *, runs: int = 40) -> int:
+async def play(seed: int, cut_at: int | None, *, runs: int = 28) -> int:
     """Work until the power is cut, look at what is left, cut again while recovering; return the steps."""
     rng = random.Random(seed)
     world, promises = World(), Promises()
@@ -475,6 +480,31 @@ async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was
                     await trio.lowlevel.checkpoint()
             await storage.wait_room()
     assert answered == list(range(200))
+
+
+async def test_deferred_runs_are_synced_before_the_journal_goes_on_in_the_next_file() -> None:
+    world, answered = World(), 0
+    with contextlib.suppress(PowerCutError, StorageFailedError):
+        async with open_storage(world, CONFIG, wall_ms=lambda: 1000) as storage:
+            ledger = storage.create_ledger(1, KEY)
+
+            def on_durable(error: BaseException | None) -> None:
+                nonlocal answered
+                assert error is None
+                answered += 1
+
+            for entry_id in range(20):  # more than a file holds
+                storage.stage_entry(ledger, entry_id, -1, body_of(1, entry_id))
+                storage.submit(on_durable, sync=False)
+                while answered <= entry_id:
+                    await trio.lowlevel.checkpoint()
+            storage.submit(on_durable)
+            while answered <= 20:
+                await trio.lowlevel.checkpoint()
+            world.is_off = True
+    promises = Promises({(1, entry_id): body_of(1, entry_id) for entry_id in range(20)})
+    for seed in range(20):
+        await check(world.after_power_cut(random.Random(seed)), promises)
 
 
 @settings(max_examples=40)
