@@ -179,6 +179,12 @@ class _Connection:
             log.debug("connection closed: the storage has failed")
         except* WireError as bad:
             log.warning("connection closed: %s", bad.exceptions[0])
+        except* AssertionError:
+            raise  # our own books are wrong: nothing may be acknowledged on their strength
+        except* Exception:
+            # A fault of ours that this peer's request brought out. It costs the peer its connection, which
+            # acknowledges nothing; were it to cost the bookie, one request would take down every replica.
+            log.exception("connection closed by a fault in the bookie; please report it")
         finally:
             self._nursery = None
             await trio.aclose_forcefully(self._stream)

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from dlog.compression import Compression
@@ -54,6 +55,9 @@ from dlog.positioning import EARLIEST, LATEST, Start
 from dlog.record import PAYLOAD_BYTES_MAX, Record
 from ledger.digest import DigestType
 from namespace.dlsn import DLSN
+
+# A library says nothing unless its program asks to hear it.
+logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
     from dlog import blocking as blocking

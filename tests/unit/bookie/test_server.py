@@ -13,10 +13,12 @@ import trio.lowlevel
 from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
 from bookie.journal import JournalConfig
+from bookie.ledgers import LedgerRecord
 from bookie.run import Bookie, open_bookie
 from bookie.server import Server
 from bookie.server_config import ServerConfig
 from bookie.service import BookieService
+from bookie.storage import Storage
 from bookie.storage_config import StorageConfig
 from bookie.tls import TlsConfig, server_context
 from ledger.digest import DigestType, EntryCodec, master_key
@@ -154,6 +156,39 @@ async def test_a_bad_frame_closes_its_own_connection_and_harms_nothing_else(
     with pytest.raises((EOFError, trio.BrokenResourceError)):
         await evil.reply()
     assert await good.ask(ReadRequest(1, 0)) == ReadReply(Code.OK, 1, 0, body(0))
+
+
+class FaultyStorage(Storage):
+    """Has a fault that one ledger's requests bring out."""
+
+    fault: Exception
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        if ledger_id == 666:
+            raise self.fault
+        return super().ledger(ledger_id)
+
+
+async def test_a_fault_of_ours_costs_the_peer_its_connection_and_not_everybody_the_bookie(
+    bookie: Bookie, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, evil = connect(), connect()
+    bookie.storage.__class__ = FaultyStorage
+    bookie.storage.fault = KeyError("a fault")  # type: ignore[attr-defined]
+    await evil.send(add(0, ledger_id=666))
+    assert await evil.reply_or_none() is None
+    assert await good.ask(add(0)) == AddReply(Code.OK, 1, 0)
+    assert "please report it" in caplog.text
+
+
+async def test_a_broken_rule_of_our_own_stops_the_bookie(bookie: Bookie) -> None:
+    bookie.storage.__class__ = FaultyStorage
+    bookie.storage.fault = AssertionError("our books are wrong")  # type: ignore[attr-defined]
+    ours, theirs = memory_stream_pair()
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bookie.serve_stream, theirs)
+            await Caller(ours).send(add(0, ledger_id=666))
 
 
 async def test_an_entry_as_large_as_a_frame_may_be_is_stored_and_read(connect: Connect) -> None:
