@@ -34,6 +34,7 @@ FENCED = -101
 UNAUTHORIZED = -102
 LEDGER_CLOSED = -11
 READ_ERROR = -1
+UNAVAILABLE = -8
 
 
 @asynccontextmanager

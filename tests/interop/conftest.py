@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).parent))
 
 from driver import Driver
 from originals import Cluster, Kind, Originals
+from streams import StreamPlace, bind_by_java, bind_by_us
 from table import Tally, all_green, table_lines
 
 VERSIONS = tuple(os.environ.get("DLOG_INTEROP_VERSIONS", "4.17.3,4.18.0").replace(",", " ").split())
@@ -60,6 +61,21 @@ def our_cluster(originals: Originals, driver: Driver) -> Cluster:
     return _cluster(originals, driver, "/ours", "ours")
 
 
+@pytest.fixture(scope="session")
+def streams_driver(originals: Originals) -> Driver:
+    """A Java process with Apache DistributedLog, shared: start another one to hurt it."""
+    return originals.start_driver("streams-driver", "interop.StreamsDriver")
+
+
+@pytest.fixture(scope="session", params=["java", "ours"])
+def place(request: pytest.FixtureRequest, originals: Originals, streams_driver: Driver) -> StreamPlace:
+    """A namespace of streams on Java bookies, made by Apache's own tool, and one on ours, made by us."""
+    cluster: Cluster = request.getfixturevalue(f"{request.param}_cluster")
+    path = f"/streams/{request.param}"
+    (bind_by_java if request.param == "java" else bind_by_us)(originals, path, cluster.root)
+    return StreamPlace(cluster, streams_driver, path)
+
+
 def _cluster(originals: Originals, driver: Driver, root: str, kind: Kind) -> Cluster:
     driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
     cluster = Cluster(originals, root)
@@ -91,7 +107,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not config.stash[_tally].passed and not config.stash[_tally].not_passed:
         return  # a run without these tests
     terminalreporter.section("beside Apache's originals")
-    for line in table_lines(config.stash[_tally], VERSIONS):
+    complete = bool(os.environ.get(MUST_BE_COMPLETE))
+    for line in table_lines(config.stash[_tally], VERSIONS, complete=complete):
         terminalreporter.write_line(line)
 
 

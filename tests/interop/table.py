@@ -184,12 +184,17 @@ class Tally:
         return "RED" if failed else "not run"
 
 
-def table_lines(tally: Tally, versions: Sequence[str]) -> list[str]:
-    """The table with a verdict for each row and version, and below it what is missing."""
+def table_lines(tally: Tally, versions: Sequence[str], *, complete: bool = True) -> list[str]:
+    """The table with a verdict for each row and version, and below it what is missing.
+
+    Not ``complete``: rows of which nothing was tried are left out, since nobody asked for them.
+    """
+    tried = {row for row, _, _ in tally.passed | tally.not_passed}
+    rows = [row for row in ROWS if complete or row.number in tried]
     head = ["#", "who acts", "on", *versions]
     body = [
         [str(row.number), row.who, row.on, *(tally.verdict(row, version) for version in versions)]
-        for row in ROWS
+        for row in rows
     ]
     widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
     lines = [
@@ -197,7 +202,7 @@ def table_lines(tally: Tally, versions: Sequence[str]) -> list[str]:
         for line in [head, *body]
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    for row in ROWS:
+    for row in rows:
         for text, its_versions in _by_text(
             {version: "; ".join(tally.missing(row, version)) for version in versions}
         ).items():
