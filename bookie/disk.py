@@ -201,6 +201,8 @@ class Disk(abc.ABC):
 
 
 class RealFile(File):
+    """A file descriptor, with the positioned calls of Linux."""
+
     def __init__(self, path: Path, descriptor: int, *, direct: bool) -> None:
         self._path = path
         self._descriptor = descriptor
@@ -271,6 +273,8 @@ class RealFile(File):
 
 
 class RealDiskThread(DiskThread):
+    """An operating-system thread that waits on a queue of its own, not one of trio's pool."""
+
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[
             tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None] | None

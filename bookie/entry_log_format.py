@@ -65,6 +65,7 @@ Read = Callable[[int, int], bytes]  # size, offset: shorter only at the end of t
 
 
 def entry_log_name(log_id: int) -> str:
+    """The log's file name."""
     return f"{log_id:x}.log"
 
 
@@ -80,6 +81,7 @@ def split_location(location: int) -> tuple[int, int]:
 
 
 def encode_header(map_offset: int = 0, ledger_count: int = 0, map_crc: int = 0) -> bytes:
+    """The header of a log; without arguments of one that is still being written."""
     header = _HEADER.pack(_MAGIC, _VERSION, map_offset, ledger_count).ljust(_MAP_CRC_OFFSET, b"\0")
     header += _CRC.pack(map_crc)
     return header + _CRC.pack(crc32c(header))

@@ -100,6 +100,7 @@ _MARK = Struct(">qq")
 
 
 def journal_name(journal_id: int) -> str:
+    """The file's name."""
     return f"{journal_id:x}.txn"
 
 
@@ -124,6 +125,7 @@ NO_MARK = JournalMark(0, 0)  # replay every file present
 
 
 def encode_mark(mark: JournalMark) -> bytes:
+    """The content of ``lastMark``, 16 bytes."""
     return _MARK.pack(mark.journal_id, mark.offset)
 
 
@@ -205,14 +207,17 @@ class RecordKind(enum.Enum):
 
 
 def key_record(ledger_id: int, master_key: bytes) -> bytes:
+    """The record that binds a ledger to its master key."""
     return _SPECIAL.pack(ledger_id, SPECIAL_KEY, len(master_key)) + master_key
 
 
 def fence_record(ledger_id: int) -> bytes:
+    """The record that fences a ledger."""
     return RECORD_IDS.pack(ledger_id, SPECIAL_FENCE)
 
 
 def explicit_lac_record(ledger_id: int, body: bytes) -> bytes:
+    """The record that keeps a LAC packet."""
     return _SPECIAL.pack(ledger_id, SPECIAL_EXPLICIT_LAC, len(body)) + body
 
 

@@ -77,6 +77,7 @@ _TAG_LAST_ENTRY = _varint(1001 << 3 | _VARINT)
 
 
 def encode_ledger_data(data: LedgerData) -> bytes:
+    """The stored form."""
     out = b"\x08\x01\x10" + (b"\x01" if data.fenced else b"\x00")
     out += b"\x1a" + _varint(len(data.master_key)) + data.master_key
     if data.explicit_lac is not None:

@@ -33,31 +33,23 @@ import trio
 
 from bookie.checkpoint import Checkpoints
 from bookie.disk import Disk, DiskThread, DiskUsage
-from bookie.entry_log import EntryLogWriter
 from bookie.entry_log_reader import EntryLogReader
 from bookie.entry_reads import EntryReads
-from bookie.errors import (
-    FormatError,
-    StorageFailedError,
-)
+from bookie.errors import FormatError, StartError, StorageFailedError
 from bookie.group_commit import OnDurable
-from bookie.index import EntryIndex
 from bookie.journal import Journal, JournalFiles
 from bookie.journal_format import (
-    NO_MARK,
     JournalMark,
     Predecessor,
-    decode_mark,
-    encode_mark,
     explicit_lac_record,
     fence_record,
     key_record,
 )
+from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
-from bookie.rebuild import check_index
 from bookie.replay import apply_records, read_journal
 from bookie.storage_config import StorageConfig
-from bookie.write_cache import ENTRY_OVERHEAD_BYTES, SealedCache, WriteCache
+from bookie.write_cache import ENTRY_OVERHEAD_BYTES, WriteCache
 
 __all__ = ["LedgerRecord", "Storage", "StorageConfig", "open_storage"]
 
@@ -65,9 +57,6 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 CURRENT = "current"  # the child of each configured directory that holds everything
-_LAST_MARK = "lastMark"
-_LOCK = "LOCK"
-_INDEX = "index"
 _LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
 
@@ -133,17 +122,16 @@ class Storage:
         self._is_room_wanted = False
         self._progress = trio.Event()
         self._is_dirty = trio.Event()
-        self._unlocks: list[Callable[[], None]] = []
         self._files = JournalFiles(disk, self._journal_directory, config.journal)
-        self._writer = EntryLogWriter(disk, self._directory, log_bytes_max=config.entry_log_bytes_max)
+        self._store = LedgerDirectory(
+            disk, self._directory, self._files, log_bytes_max=config.entry_log_bytes_max
+        )
         self._reader = EntryLogReader(disk, self._directory)
         # Made by _start:
         self._thread: DiskThread
-        self._index: EntryIndex
-        self._journal: Journal | None = None
         self._reads: EntryReads
+        self._journal: Journal | None = None
         self._is_serving = False
-        self._is_broken = False  # the storage thread's: a flush has begun and not succeeded
 
     def __repr__(self) -> str:
         state = "failed" if self._failure else "open"
@@ -289,7 +277,7 @@ class Storage:
             return
         self._cache.drop_ledger(record)
         self._dirty.pop(ledger_id, None)
-        self._index.forget_cached()
+        self._store.index.forget_cached()
         self._deleting[ledger_id] = self._deleting.get(ledger_id, 0) + 1
         deleted = trio.Event()
 
@@ -304,13 +292,14 @@ class Storage:
             deleted.set()
 
         # Behind the flush of every cache sealed so far, so that none of them brings it back.
-        self._thread.submit(partial(self._delete, ledger_id), done)
+        self._thread.submit(partial(self._store.delete_ledger, ledger_id), done)
         await deleted.wait()
         self._check_alive()
 
     async def remove_dead_logs(self) -> list[int]:
         """Delete complete entry logs in which no known ledger has entries; their ids."""
-        removed = await self._in_thread(partial(self._writer.remove_dead, set(self._ledgers).__contains__))
+        is_live = set(self._ledgers).__contains__
+        removed = await self._in_thread(partial(self._store.remove_dead_logs, is_live))
         for log_id in removed:
             self._reader.forget(log_id)
         return removed
@@ -350,19 +339,19 @@ class Storage:
         ledgers = [(ledger_id, record.stored()) for ledger_id, record in self._dirty.items()]
         self._dirty.clear()
         sealed = self._cache.seal(self._checkpoints.begin(mark), ledgers, mark)
-        self._thread.submit(partial(self._flush, sealed), partial(self._flushed, sealed.epoch))
+        self._thread.submit(partial(self._store.flush, sealed), partial(self._flushed, sealed.epoch))
 
     def _flushed(self, epoch: int, _: None, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error, "flushing to the entry logs")
             return
         self._cache.remove_flushed(epoch)
-        self._index.forget_cached()
+        self._store.index.forget_cached()
         mark = self._checkpoints.completed(0, epoch)
         if mark is None:
             self._marked(epoch, None, None)
         else:
-            self._thread.submit(partial(self._write_mark, mark), partial(self._marked, epoch))
+            self._thread.submit(partial(self._store.write_mark, mark), partial(self._marked, epoch))
         self._wake_for_room()
 
     def _marked(self, epoch: int, _: None, error: BaseException | None) -> None:
@@ -421,13 +410,20 @@ class Storage:
 
     async def _start(self, wall_ms: Callable[[], int]) -> None:
         self._thread = self._disk.start_thread("bookie-storage")
-        mark, journal_ids = await self._thread.call(self._open_directories)
-        self._checkpoints = Checkpoints(1, mark)
-        self._reads = EntryReads(
-            self._disk, self._ledgers, self._deleting, self._cache, self._index, self._reader
+        mark, journal_ids = await self._thread.call(
+            partial(self._store.open, rebuild_index=self._config.rebuild_index)
         )
-        for ledger_id, data in self._index.ledgers():
-            self._ledgers[ledger_id] = LedgerRecord(ledger_id, **attrs.asdict(data))
+        self._checkpoints = Checkpoints(1, mark)
+        index = self._store.index
+        self._reads = EntryReads(self._disk, self._ledgers, self._deleting, self._cache, index, self._reader)
+        try:
+            for ledger_id, data in index.ledgers():
+                self._ledgers[ledger_id] = LedgerRecord(ledger_id, **attrs.asdict(data))
+        except FormatError as exc:
+            raise StartError(
+                f"{self._directory}: {exc}. The index is damaged: move the directory 'index' away and start"
+                " once with rebuild_index, which fences every ledger found"
+            ) from exc
         end = await read_journal(
             self._disk,
             self._journal_directory,
@@ -476,65 +472,9 @@ class Storage:
                 await self._journal.aclose()
             if hasattr(self, "_thread"):
                 try:
-                    await self._thread.call(self._close_files)
+                    await self._thread.call(partial(self._store.close, has_failed=self._failure is not None))
                 except OSError as exc:
                     log.error("%s: closing failed: %s", self._directory, exc)
                 await self._thread.aclose()
         finally:
             self._reader.close()
-            for unlock in self._unlocks:
-                unlock()
-
-    # --- in the storage thread ---
-
-    def _open_directories(self) -> tuple[JournalMark, list[int]]:
-        for directory in dict.fromkeys((self._journal_directory, self._directory)):
-            self._disk.make_directory(directory)
-            self._unlocks.append(self._disk.lock(directory / _LOCK))
-        mark = self._read_mark()
-        self._index = EntryIndex(self._disk.open_key_values(self._directory / _INDEX))
-        check_index(self._disk, self._directory, self._index, mark, rebuild=self._config.rebuild_index)
-        return mark, self._files.scan()
-
-    def _read_mark(self) -> JournalMark:
-        try:
-            return decode_mark(self._disk.read_file(self._directory / _LAST_MARK))
-        except FileNotFoundError:
-            return NO_MARK
-        except FormatError as exc:
-            # Apache rewrites it in place: a crash may leave it short. Replaying everything is always right.
-            log.warning("%s: %s; the whole journal is replayed", self._directory, exc)
-            return NO_MARK
-
-    def _close_files(self) -> None:
-        try:
-            if self._failure is None:
-                self._writer.close()
-            else:
-                self._writer.abandon()
-        finally:
-            if hasattr(self, "_index"):
-                self._index.close()
-
-    def _flush(self, sealed: SealedCache) -> None:
-        if self._is_broken:
-            raise StorageFailedError("an earlier flush failed")  # the mark must not pass that one
-        self._is_broken = True
-        try:
-            runs = list(self._writer.append(sealed.entries))
-            self._writer.sync()  # data before index
-        except BaseException:
-            self._writer.abandon()
-            raise
-        if runs or sealed.ledgers:
-            self._index.put(runs, sealed.ledgers)
-            self._index.sync()  # index before mark
-        self._is_broken = False
-
-    def _write_mark(self, mark: JournalMark) -> None:
-        self._disk.replace_file(self._directory / _LAST_MARK, encode_mark(mark))
-        self._files.retire_below(mark.journal_id)  # mark before delete
-
-    def _delete(self, ledger_id: int) -> None:
-        self._index.delete_ledger(ledger_id)
-        self._index.sync()

@@ -66,6 +66,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/entry_reads.py",
     "bookie/gc.py",
     "bookie/journal.py",
+    "bookie/ledger_directory.py",
     "bookie/live_ledgers.py",
     "bookie/rebuild.py",
     "bookie/registration.py",
