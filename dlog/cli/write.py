@@ -85,22 +85,40 @@ async def _write(
     batch: int,
     quiet: bool,
 ) -> None:
-    async with dlog.open_namespace(uri) as namespace, namespace.open_writer(log, create=create) as writer:
-        with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
-            read_bytes = 0
-            reader = LineReader(file.fileno(), batch)
-            while lines := await reader.next_batch():
-                txids = None
-                if txid_from is not None:
-                    first = txid_from + written.records
-                    txids = range(first, first + len(lines))
-                positions = await writer.append_many(lines, txids=txids)
-                written.first = written.first or positions[0]
-                written.last = positions[-1]
-                written.records += len(lines)
-                written.size_bytes += sum(map(len, lines))
-                read_bytes += sum(map(len, lines)) + len(lines)
-                show(read_bytes)
+    async with (
+        dlog.open_namespace(uri) as namespace,
+        namespace.open_writer(log, create=create) as writer,
+    ):
+        try:
+            with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
+                reader = LineReader(file.fileno(), batch)
+                read_bytes = 0
+                while lines := await reader.next_batch():
+                    # An interruption waits for the lines that are on their way: the count must be neither
+                    # less nor more than what is in the log.
+                    with trio.CancelScope(shield=True):
+                        await _append(writer, lines, written, txid_from)
+                    read_bytes += sum(map(len, lines)) + len(lines)
+                    show(read_bytes)
+        finally:
+            # An interrupted segment is completed as well, else readers would not see its last records until
+            # somebody writes again. The writer's own patience bounds this.
+            with trio.CancelScope(shield=True):
+                await writer.aclose()
+
+
+async def _append(
+    writer: dlog.LogWriter, lines: list[bytes], written: Written, txid_from: int | None
+) -> None:
+    txids = None
+    if txid_from is not None:
+        first = txid_from + written.records
+        txids = range(first, first + len(lines))
+    positions = await writer.append_many(lines, txids=txids)
+    written.first = written.first or positions[0]
+    written.last = positions[-1]
+    written.records += len(lines)
+    written.size_bytes += sum(map(len, lines))
 
 
 class LineReader:
