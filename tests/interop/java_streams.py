@@ -96,9 +96,16 @@ class JavaLog:
         async with self.open_reader(start) as reader:
             return await reader.read(count)
 
-    async def read_caught_up(self, start: DLSN | int = FIRST) -> JavaRead:
-        """What the synchronous reader gives until it says that it has caught up."""
-        return _read(await self.driver.call("read-caught-up", on=self._on, **_start(start)))
+    async def read_synchronously(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
+        """So many records, and what follows them, by a synchronous reader, until it says that is all.
+
+        It may say so before it has all, on a busy machine: then it is asked again, as its users must.
+        """
+        answer = await self.driver.call("read-synchronously", on=self._on, count=count, **_start(start))
+        got = _read(answer)
+        if got.ended is not None:
+            raise got.ended
+        return got.records
 
     async def segments(self) -> list[dict[str, Any]]:
         """The segments' metadata as Java understands it."""

@@ -175,12 +175,12 @@ public final class StreamsDriver {
         talk.on("read", request -> kept(request, Reading.class).read(
             request.get("count").asInt(), request.get("timeout_ms").asLong()));
         talk.on("reader-close", request -> kept(request, Reading.class).reader.asyncClose().get());
-        talk.on("read-caught-up", request -> {
+        talk.on("read-synchronously", request -> {
             DistributedLogManager log = kept(request, DistributedLogManager.class);
             try (LogReader reader = request.has("txid")
                 ? log.openLogReader(request.get("txid").asLong())
                 : log.openLogReader(dlsn(request.get("dlsn")))) {
-                return readCaughtUp(reader);
+                return readSynchronously(reader, request.get("count").asInt());
             }
         });
     }
@@ -217,13 +217,21 @@ public final class StreamsDriver {
         }
     }
 
-    private static Map<String, Object> readCaughtUp(LogReader reader) throws Exception {
+    /** The records there are: at least so many, if they come in time. */
+    private static Map<String, Object> readSynchronously(LogReader reader, int count) throws Exception {
         List<Object> records = new ArrayList<>();
         Map<String, Object> answer = new LinkedHashMap<>();
         answer.put("records", records);
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
         try {
-            for (LogRecordWithDLSN next = reader.readNext(false); next != null; next = reader.readNext(false)) {
-                records.add(shown(next));
+            boolean isAll = false;
+            while (!isAll) {
+                LogRecordWithDLSN next = reader.readNext(false);
+                if (next != null) {
+                    records.add(shown(next));
+                } else {
+                    isAll = records.size() >= count || System.nanoTime() > deadline;
+                }
             }
         } catch (DLException failure) {
             answer.put("ended", described(failure));

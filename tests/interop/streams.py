@@ -1,0 +1,196 @@
+"""Streams in a test's hands: a namespace on either kind of bookies, written and read by both sides.
+
+Inside: namespaces and their logs, records to write, reading as ours reads. Not inside: Apache's side of it
+(``java_streams``), what is expected.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import attrs
+from driver import Driver
+from java_streams import FIRST, JavaLog, JavaRecord, open_java_log
+from originals import Cluster, Originals
+
+import dlog
+from dlog import DLSN, Record
+from namespace.binding import new_binding
+from namespace.bindings import bind
+from namespace.store import MetadataStore
+
+TEST_TIMEOUT_S = 120
+SESSION_TIMEOUT_MS = 2_000  # a dead writer's lock is free after that
+SHORT_SESSION = {"zkSessionTimeoutSeconds": "2"}  # the same for Java's
+LZ4_PARAMETERS = [dlog.Compression.NONE, dlog.Compression.LZ4]
+
+# Apache's status codes that tests expect by name.
+OWNERSHIP_ACQUIRE_FAILED = 302
+TRANSMIT_ERROR = 507
+END_OF_STREAM = 512
+
+
+@attrs.frozen
+class StreamPlace:
+    """A namespace on three bookies of one kind, and a Java process that can open it."""
+
+    cluster: Cluster
+    driver: Driver
+    path: str
+
+    @property
+    def originals(self) -> Originals:
+        """The release it belongs to."""
+        return self.cluster.originals
+
+    @property
+    def uri(self) -> str:
+        """The namespace, for either side."""
+        return f"distributedlog://{self.originals.zookeeper_hosts}{self.path}"
+
+    def fresh_log(self) -> str:
+        """A name no log has yet."""
+        return self.originals.fresh("log")
+
+    def namespace(
+        self,
+        *,
+        compression: dlog.Compression = dlog.Compression.NONE,
+        segment_bytes_max: int | None = None,
+        client_id: str = "ours",
+    ) -> AbstractAsyncContextManager[dlog.Namespace]:
+        """It, as we see it."""
+        writer = dlog.WriterConfig(segment_bytes_max=segment_bytes_max, visibility_delay_ms=1)
+        config = dlog.NamespaceConfig(
+            compression=compression,
+            client_id=client_id,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            writer=writer,
+        )
+        return dlog.open_namespace(self.uri, config=config)
+
+    def java_log(
+        self,
+        log: str,
+        settings: Mapping[str, str] | None = None,
+        *,
+        driver: Driver | None = None,
+        client_id: str = "java",
+    ) -> AbstractAsyncContextManager[JavaLog]:
+        """A log of it, as Java sees it from a namespace object of its own."""
+        return open_java_log(driver or self.driver, self.uri, log, settings=settings, client_id=client_id)
+
+    def start_driver(self) -> Driver:
+        """Another Java process, to be hurt."""
+        return self.originals.start_driver("streams-driver", "interop.StreamsDriver")
+
+
+def bind_by_java(originals: Originals, path: str, root: str) -> None:
+    """Make a namespace by Apache's own tool."""
+    code, said = originals.run_java(
+        "org.apache.distributedlog.tools.Tool",
+        "org.apache.distributedlog.admin.DistributedLogAdmin",
+        "bind",
+        *("-l", root, "-s", originals.zookeeper_hosts, "-c", "-f"),
+        f"distributedlog://{originals.zookeeper_hosts}{path}",
+        name="bind",
+    )
+    assert code == 0, said
+
+
+def bind_by_us(originals: Originals, path: str, root: str) -> None:
+    """Make a namespace by our own code."""
+
+    async def bound(store: MetadataStore) -> None:
+        await bind(store, path, new_binding(originals.zookeeper_hosts, root))
+
+    originals.with_store(bound)
+
+
+def payloads_of(count: int, *, seed: int = 0) -> list[bytes]:
+    """Bytes of very different sizes, none of them, some that compress well and some not at all."""
+    rng = random.Random(seed)
+    payloads = [b""]
+    for number in range(1, count):
+        size = rng.choice([1, 10, 100, 1000])
+        payloads.append(b"%d:" % number + (b"ab" * size if number % 2 else rng.randbytes(size)))
+    return payloads
+
+
+async def read_by_us(
+    namespace: dlog.Namespace, log: str, start: DLSN | int | dlog.Start = dlog.EARLIEST
+) -> list[Record]:
+    """What we read until the present end."""
+    async with namespace.open_reader(log, start=start, follow=False) as reader:
+        return [record async for record in reader]
+
+
+async def write_rolling(writer: dlog.LogWriter, segments: int) -> tuple[list[bytes], list[DLSN]]:
+    """Append small batches, transaction ids from 1 on, until so many segments have records.
+
+    Each batch becomes visible before the next: what precedes a roll is never alone in an entry for long.
+    """
+    payloads: list[bytes] = []
+    dlsns: list[DLSN] = []
+    while not dlsns or dlsns[-1].segment_seqno < segments:
+        batch = payloads_of(5, seed=len(payloads))
+        txids = range(len(payloads) + 1, len(payloads) + 6)
+        dlsns += await writer.append_many(batch, txids=txids)
+        payloads += batch
+        await writer.flush()
+    return payloads, dlsns
+
+
+def expected_records(payloads: Sequence[bytes], dlsns: Sequence[DLSN]) -> list[Record]:
+    """What readers must give, with transaction ids from 1 on and sequence ids from 0 on."""
+    return [
+        Record(dlsn, number + 1, payload, number)
+        for number, (payload, dlsn) in enumerate(zip(payloads, dlsns, strict=True))
+    ]
+
+
+async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]) -> None:
+    """Both sides, each from a namespace of its own, read exactly these records and count them alike."""
+    async with place.namespace() as namespace, place.java_log(log) as java:
+        assert await read_by_us(namespace, log) == expected
+        assert await java.read(len(expected)) == expected
+        assert await java.read_synchronously(len(expected)) == expected
+        description = await namespace.describe_log(log)
+        ends = await java.ends()
+        assert description.record_count == ends["record_count"] == len(expected)
+        assert description.last_dlsn == ends["last_dlsn"] == expected[-1].dlsn
+        assert description.last_txid == ends["last_txid"] == expected[-1].txid
+        assert ends["first_dlsn"] == expected[0].dlsn
+        segments = await java.segments()
+        assert [
+            (each["segment_seqno"], each["ledger_id"], not each["in_progress"], each["first_txid"])
+            for each in segments
+        ] == [
+            (each.segment_seqno, each.ledger_id, each.is_completed, each.first_txid)
+            for each in description.segments
+        ]
+        assert [
+            (each["last_txid"], each["record_count"], each["start_sequence_id"], each["completed_ms"])
+            for each in segments
+            if not each["in_progress"]
+        ] == [
+            (each.last_txid, each.record_count, each.start_sequence_id, each.completed_ms)
+            for each in description.segments
+            if each.is_completed
+        ]
+
+
+def is_followed_by_java(got: Sequence[Record], expected: Sequence[Record]) -> bool:
+    """Whether these are the records that a Java reader gives which was there before they were written.
+
+    A writer that rolls, Java's like ours, starts the new segment before it completes the old one. A Java reader
+    that lists the segments in between takes the sequence ids of the new one for unknown, and keeps to negative
+    numbers in it; one that comes later does not.
+    """
+    return len(got) == len(expected) and all(
+        attrs.evolve(one, sequence_id=other.sequence_id) == other
+        and (one == other or one.sequence_id >> 32 == -(2**31) + one.dlsn.segment_seqno)
+        for one, other in zip(got, expected, strict=True)
+    )

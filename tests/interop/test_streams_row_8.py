@@ -1,0 +1,134 @@
+"""Row 8: Apache DistributedLog reads what our writer wrote: the same records, positions, ids and counts."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from java_streams import FIRST
+from streams import (
+    TEST_TIMEOUT_S,
+    StreamPlace,
+    expected_records,
+    is_followed_by_java,
+    payloads_of,
+    read_by_us,
+    same_for_both,
+    write_rolling,
+)
+from table import proves
+
+import dlog
+from dlog import DLSN, Compression
+
+codecs = pytest.mark.parametrize(
+    "compression", [Compression.NONE, pytest.param(Compression.LZ4, marks=proves(8, "LZ4"))]
+)
+
+
+@proves(8, "completed")
+@codecs
+async def test_java_reads_a_completed_segment(place: StreamPlace, compression: Compression) -> None:
+    log, payloads = place.fresh_log(), [*payloads_of(60), bytes(dlog.PAYLOAD_BYTES_MAX), b"end"]
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            place.namespace(compression=compression) as namespace,
+            namespace.open_writer(log, create=True) as writer,
+        ):
+            dlsns = [await writer.append(payload, txid=txid) for txid, payload in enumerate(payloads[:20], 1)]
+            dlsns += await writer.append_many(payloads[20:], txids=range(21, len(payloads) + 1))
+        await same_for_both(place, log, expected_records(payloads, dlsns))
+
+
+@proves(8, "rolled")
+@codecs
+async def test_java_reads_over_many_segments_from_anywhere(
+    place: StreamPlace, compression: Compression
+) -> None:
+    log = place.fresh_log()
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            place.namespace(compression=compression, segment_bytes_max=1000) as namespace,
+            namespace.open_writer(log, create=True) as writer,
+        ):
+            payloads, dlsns = await write_rolling(writer, segments=4)
+        records = expected_records(payloads, dlsns)
+        await same_for_both(place, log, records)
+        async with place.namespace() as namespace, place.java_log(log) as java:
+            for index in (1, len(dlsns) // 2, len(dlsns) - 1):
+                left = records[index:]
+                assert await java.read(len(left), dlsns[index]) == left
+                assert await java.read(len(left), index + 1) == left
+                assert await java.find_txid(index + 1) == dlsns[index]
+                assert await java.count(dlsns[index]) == len(left)
+                assert await read_by_us(namespace, log, dlsns[index]) == left
+                assert await read_by_us(namespace, log, index + 1) == left
+
+
+@proves(8, "in progress")
+@codecs
+async def test_java_reads_a_segment_in_progress_and_follows_it_over_rolls_to_its_end(
+    place: StreamPlace, compression: Compression
+) -> None:
+    log, payloads = place.fresh_log(), payloads_of(40)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace(compression=compression, segment_bytes_max=3000) as namespace:
+            async with namespace.open_writer(log, create=True) as writer:
+                dlsns = await writer.append_many(payloads[:5], txids=range(1, 6))
+                await writer.flush()
+                records = expected_records(payloads[:5], dlsns)
+                await same_for_both(place, log, records)
+                async with place.java_log(log) as java, java.open_reader() as follower:
+                    assert await follower.read(5) == records
+                    for first in range(5, 40, 5):
+                        # Nothing but the writer's own control record makes these visible.
+                        batch = payloads[first : first + 5]
+                        dlsns += await writer.append_many(batch, txids=range(first + 1, first + 6))
+                        records = expected_records(payloads[: first + 5], dlsns)
+                        assert is_followed_by_java(await follower.read(5), records[first:])
+                    assert dlsns[-1].segment_seqno > 1
+                    await writer.aclose()
+                    assert (await follower.read_some(1, timeout_s=0.2)).records == []
+        await same_for_both(place, log, records)
+
+
+@proves(8, "truncated")
+async def test_java_begins_where_we_truncated(place: StreamPlace) -> None:
+    log = place.fresh_log()
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace(segment_bytes_max=5000) as namespace:
+            async with namespace.open_writer(log, create=True) as writer:
+                payloads, dlsns = await write_rolling(writer, segments=4)
+            records = expected_records(payloads, dlsns)
+            # The first record of some later entry of a segment, and one inside that entry.
+            index = next(i for i, each in enumerate(dlsns) if each.segment_seqno > 2 and each.entry_id > 0)
+            assert dlsns[index].slot_id == 0
+            for cut in (index, index + 2):
+                async with namespace.open_writer(log) as writer:
+                    assert await writer.truncate(dlsns[cut]) == dlsns[cut]
+                assert await read_by_us(namespace, log) == records[cut:]
+                async with place.java_log(log) as java:
+                    await _check_marks(await java.segments(), dlsns[cut])
+                    # Java goes by entries: in the first one that is kept it gives what was given up as well.
+                    assert await java.read(len(records) - index, FIRST) == records[index:]
+            async with namespace.open_writer(log) as writer:
+                newest = (await namespace.segments(log))[-1].segment_seqno
+                assert await writer.truncate(DLSN(99, 0, 0)) == DLSN(newest + 1, 0, 0)
+                assert await read_by_us(namespace, log) == []
+                last = await writer.append(b"after", txid=100)
+            assert [each.dlsn for each in await read_by_us(namespace, log)] == [last]
+            async with place.java_log(log) as java:
+                (record,) = await java.read(1, FIRST)
+                assert record == dlog.Record(last, 100, b"after", len(payloads))
+
+
+async def _check_marks(segments: list[dict[str, object]], first_kept: DLSN) -> None:
+    for each in segments:
+        seqno = each["segment_seqno"]
+        assert isinstance(seqno, int)
+        if seqno < first_kept.segment_seqno:
+            assert each["truncation"] == "TRUNCATED"
+        elif seqno == first_kept.segment_seqno:
+            assert each["truncation"] == "PARTIALLY_TRUNCATED"
+            assert each["min_active_dlsn"] == first_kept
+        else:
+            assert each["truncation"] == "ACTIVE"
