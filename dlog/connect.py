@@ -22,7 +22,7 @@ import trio
 from dlog.config import NamespaceConfig
 from dlog.errors import ConfigError, NamespaceNotBoundError, as_dlog_error
 from dlog.namespace_handle import Namespace
-from dlog.nursery import open_service_nursery
+from dlog.nursery import open_service_tasks
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.dial import dial_tcp
@@ -70,8 +70,8 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
         raise as_dlog_error(exc, None, "opening it") from exc
     config = config.for_scheme(where.scheme)
     stop, stopped = trio.Event(), trio.Event()
-    async with open_service_nursery() as nursery:
-        parts = await nursery.start(_hold_open, where, config, stop, stopped)
+    async with open_service_tasks() as tasks:
+        parts = await tasks.start(_hold_open, where, config, stop, stopped)
         namespace = Namespace(
             uri,
             parts.store,

@@ -39,7 +39,7 @@ from bookie.errors import BookieServerError
 from bookie.run import Bookie, open_bookie
 from bookie.storage_config import StorageConfig
 from dlog.errors import EmbeddedStoreError
-from dlog.nursery import open_service_nursery
+from dlog.nursery import ServiceTasks, open_service_tasks
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.dial import Address
@@ -123,14 +123,13 @@ class _Directory:
 class _Hosting:
     """Reaches the directory's bookie, wherever it runs, and runs it here if it runs nowhere."""
 
-    def __init__(self, directory: _Directory, nursery: trio.Nursery) -> None:
-        self._directory, self._nursery = directory, nursery
+    def __init__(self, directory: _Directory, tasks: ServiceTasks) -> None:
+        self._directory, self._tasks = directory, tasks
         self._bookie: Bookie | None = None
         self._streams: trio.Nursery | None = None
-        self._deciding = trio.Lock()
+        self._is_hosting = False
+        self._changed = trio.Event()  # from starting to serving, from serving to gone
         self._stop = trio.Event()
-        self._stopped = trio.Event()
-        self._stopped.set()
 
     async def dial(self, _address: Address) -> trio.abc.Stream:
         """A stream to the bookie; ``ledger.transport`` calls this for every connection.
@@ -140,22 +139,23 @@ class _Hosting:
             EmbeddedStoreError: The bookie cannot be started here either.
         """
         while True:
-            async with self._deciding:
-                if self._bookie is not None and self._streams is not None:
-                    ours, theirs = stream_pair()
-                    self._streams.start_soon(self._bookie.serve_stream, theirs)
-                    return ours
-                stream = await self._connect()
-                if stream is not None:
-                    return stream
-                if self._stop.is_set():
-                    raise ConnectionRefusedError(errno.ECONNREFUSED, "the namespace is being closed")
-                fd = self._directory.try_lock()
-                if fd is not None:
-                    # In a task of its own: a dial that is given up must not stop a replay half way.
-                    self._stopped = trio.Event()
-                    await self._nursery.start(self._host, fd)
-                    continue
+            if self._bookie is not None and self._streams is not None:
+                ours, theirs = stream_pair()
+                self._streams.start_soon(self._bookie.serve_stream, theirs)
+                return ours
+            if self._is_hosting:
+                await self._changed.wait()
+                continue
+            stream = await self._connect()
+            if stream is not None:
+                return stream
+            if self._stop.is_set():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "the namespace is being closed")
+            if not self._is_hosting and (fd := self._directory.try_lock()) is not None:
+                # In a task of its own: a dial that is given up does not stop a replay half way.
+                self._is_hosting = True
+                self._tasks.start_soon(self._host, fd)
+                continue
             # Somebody has the lock and does not serve yet.
             await trio.sleep(DIAL_PAUSE_S)
 
@@ -171,7 +171,7 @@ class _Hosting:
             raise
         return trio.SocketStream(sock)
 
-    async def _host(self, fd: int, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def _host(self, fd: int) -> None:
         path = self._directory.path
         directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
         config = StorageConfig(journal_directories=directories, ledger_directories=directories)
@@ -182,8 +182,8 @@ class _Hosting:
                     async with trio.open_nursery() as streams:
                         await streams.start(bookie.serve_listeners, [listener])
                         self._bookie, self._streams = bookie, streams
+                        self._change()
                         logger.info("%s: this process (%d) hosts the bookie", path, os.getpid())
-                        task_status.started()
                         await self._stop.wait()
                         # First nobody finds it any more, then those who did are answered, then it closes, and
                         # only then may another process have the lock.
@@ -199,7 +199,12 @@ class _Hosting:
             raise EmbeddedStoreError(f"directory {path}: its bookie cannot run: {exc}") from exc
         finally:
             os.close(fd)
-            self._stopped.set()
+            self._is_hosting = False
+            self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     def _listen(self) -> trio.SocketListener:
         self._directory.remove_socket()  # of a host that was killed
@@ -217,7 +222,8 @@ class _Hosting:
     async def stop(self) -> None:
         """Close the bookie if it runs here; the clients of this process are gone already."""
         self._stop.set()
-        await self._stopped.wait()
+        while self._is_hosting:
+            await self._changed.wait()
 
 
 @asynccontextmanager
@@ -230,9 +236,9 @@ async def open_embedded_stack(path: Path, config: ClientConfig | None = None) ->
     """
     directory = _Directory(path)
     try:
-        async with open_sqlite_store(path / METADATA) as store, open_service_nursery() as nursery:
+        async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
             await _prepare(store)
-            hosting = _Hosting(directory, nursery)
+            hosting = _Hosting(directory, tasks)
             try:
                 # Now rather than at the first write: a directory that cannot work is told at once.
                 stream = await hosting.dial(Address("", 0))

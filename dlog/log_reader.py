@@ -34,7 +34,7 @@ from dlog.errors import (
     NamespaceLostError,
 )
 from dlog.log_source import LogSource
-from dlog.nursery import open_service_nursery
+from dlog.nursery import open_service_tasks
 from dlog.positioning import Start
 from dlog.record import Record
 from dlog.segment_reader import SegmentReader
@@ -409,8 +409,8 @@ async def open_log_reader(
     """Open a reader; see ``Namespace.open_reader``."""
     reader = LogReader(source, config, end=end, follow=follow)
     await reader._locate(start)
-    async with open_service_nursery() as nursery:
-        nursery.start_soon(reader._fetch)
+    async with open_service_tasks() as tasks:
+        tasks.start_soon(reader._fetch)
         try:
             yield reader
         finally:

@@ -28,7 +28,7 @@ from dlog.errors import (
 from dlog.log_reader import LogReader, open_log_reader
 from dlog.log_source import LogSource
 from dlog.log_writer import LogWriter, wall_ms
-from dlog.nursery import open_service_nursery
+from dlog.nursery import open_service_tasks
 from dlog.positioning import EARLIEST, Start, first_left
 from dlog.record import TXID_MAX
 from dlog.segment_keeper import SegmentKeeper
@@ -278,7 +278,7 @@ class Namespace:
         if create:
             await self.create_log(name, exist_ok=True)
         timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
-        async with self._locked(name, timeout_s) as lock, open_service_nursery() as nursery:
+        async with self._locked(name, timeout_s) as lock, open_service_tasks() as tasks:
             segments = LogSegments(
                 self._store,
                 self._client,
@@ -293,9 +293,9 @@ class Namespace:
             last_txid = segments.last_txid
             keeper = SegmentKeeper(name, segments, lock, config, last_txid=last_txid)
             writer = LogWriter(name, keeper, config, last_txid=last_txid, wall_ms=self._wall_ms)
-            nursery.start_soon(keeper.run)
-            nursery.start_soon(keeper.keep_visible)
-            nursery.start_soon(keeper.watch_lock)
+            tasks.start_soon(keeper.run)
+            tasks.start_soon(keeper.keep_visible)
+            tasks.start_soon(keeper.watch_lock)
             try:
                 yield writer
             except BaseException:

@@ -1,33 +1,100 @@
-"""A nursery for the tasks behind an object that a caller holds in ``async with``.
+"""Tasks behind an object that a caller holds in ``async with``.
 
-Always: leaving the block ends the tasks; what the caller's block raised comes out as it is, not wrapped in a
-group together with the cancellation of tasks the caller knows nothing about.
+Always: cancelling the caller's block does not cancel these tasks: they are what closes things in order, and
+end when the block has been left; what the block raised comes out as it is, not in a group with cancellations
+of tasks the caller knows nothing about; a task that fails cancels the block, and its error is what comes out.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
 
-@asynccontextmanager
-async def open_service_nursery() -> AsyncIterator[trio.Nursery]:
-    """Yield a nursery that is cancelled when the block ends.
+class ServiceTasks:
+    """Starts tasks that are shielded from cancellation of the block around them."""
 
-    A task that fails cancels the block; then its error is what comes out. One error comes out alone, several
-    as a group.
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._scopes: set[trio.CancelScope] = set()
+        self._is_cancelled = False
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Start a task."""
+        self._nursery.start_soon(self._run, function, args)
+
+    async def start(self, function: Callable[..., Awaitable[None]], *args: object) -> Any:
+        """Start a task that reports ``task_status.started``; return what it reports.
+
+        Until then it is cancelled with the caller.
+        """
+        return await self._nursery.start(self._run_starting, function, args)
+
+    def cancel(self) -> None:
+        """End all tasks."""
+        self._is_cancelled = True
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _run(self, function: Callable[..., Awaitable[None]], args: tuple[object, ...]) -> None:
+        with trio.CancelScope(shield=True) as scope:
+            await self._supervised(scope, function(*args))
+
+    async def _run_starting(
+        self,
+        function: Callable[..., Awaitable[None]],
+        args: tuple[object, ...],
+        *,
+        task_status: trio.TaskStatus[Any],
+    ) -> None:
+        with trio.CancelScope() as scope:
+            await self._supervised(scope, function(*args, task_status=_Shielding(scope, task_status)))
+
+    async def _supervised(self, scope: trio.CancelScope, work: Awaitable[None]) -> None:
+        self._scopes.add(scope)
+        if self._is_cancelled:
+            scope.cancel()
+        try:
+            await work
+        except BaseException:
+            # The nursery cancels the block, but not what is shielded from it.
+            self.cancel()
+            raise
+        finally:
+            self._scopes.discard(scope)
+
+
+class _Shielding:
+    """Shields the task from the moment it has started."""
+
+    def __init__(self, scope: trio.CancelScope, status: trio.TaskStatus[Any]) -> None:
+        self._scope, self._status = scope, status
+
+    def started(self, value: object = None) -> None:
+        self._scope.shield = True
+        self._status.started(value)
+
+
+@asynccontextmanager
+async def open_service_tasks() -> AsyncIterator[ServiceTasks]:
+    """Yield what starts tasks; they end when the block is left.
+
+    One error of theirs comes out alone, several as a group.
     """
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
+            tasks = ServiceTasks(nursery)
             try:
-                yield nursery
+                yield tasks
             except BaseException as exc:
                 raised = exc
                 raise
             finally:
+                tasks.cancel()
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         errors = _errors_in(group)
@@ -48,8 +115,6 @@ def _errors_in(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
     errors: list[BaseException] = []
     for exc in group.exceptions:
         if isinstance(exc, BaseExceptionGroup):
-            # A group that the caller itself raised stays whole only if it is the only thing; flat is fine
-            # otherwise.
             errors += _errors_in(exc)
         elif not isinstance(exc, trio.Cancelled):
             errors.append(exc)

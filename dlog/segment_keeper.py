@@ -407,7 +407,8 @@ class SegmentKeeper:
             return
         while self._old:
             await self._persistently(lambda: self._complete_oldest(raising=True))
-        # Whoever fenced the ledger may have taken the log: this finds out, and raises LogFencedError.
+        # Whoever fenced the ledger may have taken the log. This finds out, or starting the next segment does:
+        # both are conditional on what this writer knows, and raise LogFencedError.
         await self._persistently(lambda: self._segments.settle_own(in_use.segment))
         if not self._lock.held:
             await self._persistently(self._still_ours)

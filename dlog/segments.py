@@ -285,11 +285,6 @@ class LogSegments:
         mine = next((each for each in self._segments if each.ledger_id == segment.ledger_id), None)
         if mine is not None and mine.in_progress:
             await self._recover(mine)
-        # Whether or not there was anything to do: are the versions still those this writer knows?
-        with self._translated("looking for another writer"):
-            now = await open_log(self._store, self._namespace_path, self.log)
-            if _versions(now) != _versions(self._known):
-                raise LogFencedError(self.log, "another writer has changed its segments")
 
     async def _recover(self, segment: LogSegment) -> None:
         with self._translated(f"recovering segment {segment.segment_seqno}"):

@@ -1,0 +1,118 @@
+"""A directory shared by processes, some of which are killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+import dlog
+
+pytestmark = pytest.mark.cluster
+
+APPEND_FOR_EVER = """
+import sys, trio, dlog
+async def main():
+    async with dlog.open_namespace(sys.argv[1]) as namespace:
+        async with namespace.open_writer("log", create=True) as writer:
+            number = int(sys.argv[2])
+            while True:
+                await writer.append_many([b"%d" % n for n in range(number, number + 7)])
+                number += 7
+                print(number, flush=True)
+trio.run(main)
+"""
+
+HOLD_OPEN = """
+import sys, trio, dlog
+async def main():
+    async with dlog.open_namespace(sys.argv[1]):
+        print("open", flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+@contextmanager
+def running(script: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *args], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    with trio.fail_after(60):
+        return (await trio.to_thread.run_sync(process.stdout.readline)).strip()
+
+
+async def numbers_in(namespace: dlog.Namespace) -> list[int]:
+    async with namespace.open_reader("log", follow=False) as reader:
+        return [int(record.payload) async for record in reader]
+
+
+async def test_what_a_killed_writer_was_told_to_be_durable_is_there(tmp_path: Path) -> None:
+    uri, acknowledged = f"file://{tmp_path}", 0
+    for _ in range(3):
+        with running(APPEND_FOR_EVER, uri, str(acknowledged)) as process:
+            for _ in range(20):
+                acknowledged = int(await line_of(process))
+            process.send_signal(signal.SIGKILL)
+            assert process.stdout is not None
+            for line in process.stdout:
+                acknowledged = int(line)
+        async with dlog.open_namespace(uri) as namespace:
+            async with namespace.open_writer("log"):
+                pass  # recovers what the kill left
+            numbers = await numbers_in(namespace)
+        assert numbers[:acknowledged] == list(range(acknowledged))
+        assert numbers == list(range(len(numbers))), "and nothing twice or out of order behind it"
+        acknowledged = len(numbers)
+
+
+async def test_a_writer_goes_on_when_the_process_that_hosts_the_bookie_is_killed(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    with running(HOLD_OPEN, uri) as host:
+        assert await line_of(host) == "open"
+        async with dlog.open_namespace(uri) as namespace, namespace.open_writer("log", create=True) as writer:
+            dlsns = [await writer.append(b"%d" % n) for n in range(10)]
+            pendings = [writer.submit(b"%d" % n) for n in range(10, 200)]
+            host.kill()
+            pendings += [writer.submit(b"%d" % n) for n in range(200, 300)]
+            with trio.fail_after(60):
+                dlsns += [await pending for pending in pendings]
+                dlsns.append(await writer.append(b"300"))
+            await writer.flush()
+            async with namespace.open_reader("log", follow=False) as reader:
+                records = [record async for record in reader]
+    assert [int(record.payload) for record in records] == list(range(301))
+    assert [record.dlsn for record in records] == dlsns
+
+
+async def test_a_second_process_attaches_to_the_first(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    async with dlog.open_namespace(uri) as namespace:
+        await namespace.create_log("log")
+        async with namespace.open_reader("log") as reader:
+            with running(APPEND_FOR_EVER, uri, "0") as process:
+                await line_of(process)
+                with trio.fail_after(60):
+                    for number in range(100):
+                        assert int((await anext(reader)).payload) == number
+                with pytest.raises(dlog.LogLockedError, match=str(process.pid)):
+                    async with namespace.open_writer("log", lock_timeout_s=0):
+                        pass
+            with trio.fail_after(60):
+                async with namespace.open_writer("log", lock_timeout_s=30) as writer:
+                    await writer.append(b"-1")
+        assert (await numbers_in(namespace))[-1] == -1
