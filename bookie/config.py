@@ -197,7 +197,9 @@ def _metadata(settings: Settings) -> MetadataConfig:
 
 
 def _directories(settings: Settings) -> DirectoryConfig:
-    journal = settings.texts("journalDirectories")
+    # The singular is the older spelling, found in files that have seen many upgrades.
+    older = settings.texts("journalDirectory")
+    journal = settings.texts("journalDirectories") or older
     ledger = settings.texts("ledgerDirectories")
     for key, directories in (("journalDirectories", journal), ("ledgerDirectories", ledger)):
         if not directories:

@@ -24,7 +24,7 @@ ACTING = _names(
     bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
     useHostNameAsBookieID useShortHostName permittedStartupUsers
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
-    journalDirectories ledgerDirectories indexDirectories allowStorageExpansion
+    journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
     flushInterval logSizeLimit skipListSizeLimit gcWaitTime minUsableSizeForEntryLogCreation

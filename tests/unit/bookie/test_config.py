@@ -117,7 +117,7 @@ def test_keys_without_effect_are_named_in_one_line_each_kind() -> None:
 @pytest.mark.parametrize(
     ("key", "meant"),
     [
-        ("journalDirectory", "journalDirectories"),
+        ("jurnalDirectories", "journalDirectories"),
         ("bookieport", "bookiePort"),
         ("zkServer", "zkServers"),
         ("advertisedAdress", "advertisedAddress"),
@@ -168,6 +168,13 @@ def test_directories_have_no_default_and_number_one(key: str) -> None:
         parse(base=LEAST.replace(key, "#"))
     with pytest.raises(ConfigError, match="exactly one directory"):
         parse(base=LEAST.replace(f"{key}=", f"{key}=/other,"))
+
+
+def test_the_older_spelling_of_the_journal_is_understood_and_yields() -> None:
+    ledgers = "zkServers=zk1\nledgerDirectories=/l\n"
+    assert parse(base=f"{ledgers}journalDirectory=/old\n").directories.journal == ("/old",)
+    both = parse(base=f"{ledgers}journalDirectory=/old\njournalDirectories=/new\n")
+    assert both.directories.journal == ("/new",)
 
 
 def test_defaults_are_those_of_apache() -> None:
