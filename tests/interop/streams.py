@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 
 import attrs
 from driver import Driver
-from java_streams import FIRST, JavaLog, JavaRecord, open_java_log
+from java_streams import JavaLog, open_java_log
 from originals import Cluster, Originals
 
 import dlog
@@ -185,9 +185,9 @@ async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]
 def is_followed_by_java(got: Sequence[Record], expected: Sequence[Record]) -> bool:
     """Whether these are the records that a Java reader gives which was there before they were written.
 
-    A writer that rolls, Java's like ours, starts the new segment before it completes the old one. A Java reader
-    that lists the segments in between takes the sequence ids of the new one for unknown, and keeps to negative
-    numbers in it; one that comes later does not.
+    A writer that rolls, Java's like ours, starts the new segment before it completes the old one. A Java
+    reader that lists the segments in between takes the sequence ids of the new one for unknown, and keeps to
+    negative numbers in it; one that comes later does not.
     """
     return len(got) == len(expected) and all(
         attrs.evolve(one, sequence_id=other.sequence_id) == other

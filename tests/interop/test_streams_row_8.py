@@ -71,23 +71,25 @@ async def test_java_reads_a_segment_in_progress_and_follows_it_over_rolls_to_its
 ) -> None:
     log, payloads = place.fresh_log(), payloads_of(40)
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with place.namespace(compression=compression, segment_bytes_max=3000) as namespace:
-            async with namespace.open_writer(log, create=True) as writer:
-                dlsns = await writer.append_many(payloads[:5], txids=range(1, 6))
-                await writer.flush()
-                records = expected_records(payloads[:5], dlsns)
-                await same_for_both(place, log, records)
-                async with place.java_log(log) as java, java.open_reader() as follower:
-                    assert await follower.read(5) == records
-                    for first in range(5, 40, 5):
-                        # Nothing but the writer's own control record makes these visible.
-                        batch = payloads[first : first + 5]
-                        dlsns += await writer.append_many(batch, txids=range(first + 1, first + 6))
-                        records = expected_records(payloads[: first + 5], dlsns)
-                        assert is_followed_by_java(await follower.read(5), records[first:])
-                    assert dlsns[-1].segment_seqno > 1
-                    await writer.aclose()
-                    assert (await follower.read_some(1, timeout_s=0.2)).records == []
+        async with (
+            place.namespace(compression=compression, segment_bytes_max=3000) as namespace,
+            namespace.open_writer(log, create=True) as writer,
+        ):
+            dlsns = await writer.append_many(payloads[:5], txids=range(1, 6))
+            await writer.flush()
+            records = expected_records(payloads[:5], dlsns)
+            await same_for_both(place, log, records)
+            async with place.java_log(log) as java, java.open_reader() as follower:
+                assert await follower.read(5) == records
+                for first in range(5, 40, 5):
+                    # Nothing but the writer's own control record makes these visible.
+                    batch = payloads[first : first + 5]
+                    dlsns += await writer.append_many(batch, txids=range(first + 1, first + 6))
+                    records = expected_records(payloads[: first + 5], dlsns)
+                    assert is_followed_by_java(await follower.read(5), records[first:])
+                assert dlsns[-1].segment_seqno > 1
+                await writer.aclose()
+                assert (await follower.read_some(1, timeout_s=0.2)).records == []
         await same_for_both(place, log, records)
 
 
@@ -114,11 +116,11 @@ async def test_java_begins_where_we_truncated(place: StreamPlace) -> None:
                 newest = (await namespace.segments(log))[-1].segment_seqno
                 assert await writer.truncate(DLSN(99, 0, 0)) == DLSN(newest + 1, 0, 0)
                 assert await read_by_us(namespace, log) == []
-                last = await writer.append(b"after", txid=100)
+                last = await writer.append(b"after", txid=1000)
             assert [each.dlsn for each in await read_by_us(namespace, log)] == [last]
             async with place.java_log(log) as java:
                 (record,) = await java.read(1, FIRST)
-                assert record == dlog.Record(last, 100, b"after", len(payloads))
+                assert record == dlog.Record(last, 1000, b"after", len(payloads))
 
 
 async def _check_marks(segments: list[dict[str, object]], first_kept: DLSN) -> None:
