@@ -81,6 +81,8 @@ class JournalScan:
         )
         self._has_trailers = self.predecessor is not None
         self.end = FILE_HEADER_BYTES if self._has_header else 0
+        self.batch_start = self.end  # of the batch handed out last: its first record's length
+        self.ending: str | None = None  # what was found at ``end`` instead of a batch; None: nothing
 
     def batches(self, start: int = 0) -> Iterator[Sequence[bytes]]:
         """The records, batch by batch. ``JournalCorruptError`` at damage, unless told to skip it."""
@@ -96,7 +98,7 @@ class JournalScan:
                 return
             if end == self.end:
                 return
-            self.end = end
+            self.batch_start, self.end = self.end, end
             if records:
                 yield records
 
@@ -180,6 +182,7 @@ class JournalScan:
 
     def _judge(self, evidence: str) -> None:
         """A bad batch at ``end``: return if it is a torn tail, raise if it is damage."""
+        self.ending = evidence
         where = f"{journal_name(self._journal_id)} at offset {self.end}"
         if not self._has_trailers:
             if not self._skip_damaged:

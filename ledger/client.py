@@ -13,13 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from ledger.catalog import open_catalog
 from ledger.cluster import Cluster
 from ledger.config import ClientConfig
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import WrongPasswordError
+from ledger.errors import BookieError, WrongPasswordError
 from ledger.membership import Membership, open_membership
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.opening import query_lac, recover_ledger
@@ -28,8 +29,18 @@ from ledger.placement import choose_ensemble
 from ledger.quorum import check_quorums
 from ledger.read_handle import ReadHandle
 from ledger.transport import Dial, open_transport
+from ledger.wire.codes import Code
+from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write_handle import WriteHandle
 from namespace.store import MetadataStore
+
+
+@attrs.frozen
+class BookieSpace:
+    """How much room the disks of a bookie's ledgers have, as the bookie tells."""
+
+    total_bytes: int
+    free_bytes: int
 
 
 class LedgerClient:
@@ -148,6 +159,19 @@ class LedgerClient:
         """The ids of all ledgers, ascending."""
         return await self._cluster.catalog.ledger_ids()
 
+    async def bookie_space(self, bookie: str) -> BookieSpace:
+        """Ask a bookie how much room it has.
+
+        Raises:
+            BookieError: It cannot be reached, did not answer in time, or has no answer to this.
+        """
+        reply = await self._cluster.transport.call(bookie, BookieInfoRequest())
+        if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
+            raise BookieError(bookie, f"{reply.code.name} for a question about its disks")
+        if reply.total_disk_bytes is None or reply.free_disk_bytes is None:
+            raise BookieError(bookie, "its answer about its disks leaves out what was asked for")
+        return BookieSpace(reply.total_disk_bytes, reply.free_disk_bytes)
+
     async def _attend(self, handle: WriteHandle) -> None:
         try:
             await handle.run()
@@ -178,8 +202,8 @@ async def open_ledger_client(
         namespace.errors.StoreError: The metadata store failed.
     """
     config = config or ClientConfig()
+    catalog = await open_catalog(store, root, layout, rng=rng)
     rng = rng or random.Random()
-    catalog = await open_catalog(store, root, layout)
     error: Exception | None = None
     async with (
         open_membership(store, root) as membership,

@@ -8,7 +8,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
+from bookie import errors as bookie_errors
 from dlog import errors
+from ledger import errors as ledger_errors
+from namespace import errors as namespace_errors
 
 
 class ExitCode(enum.IntEnum):
@@ -17,7 +20,7 @@ class ExitCode(enum.IntEnum):
     OK = 0
     FAILED = 1  # something was found wrong, or went wrong in a way that has no code of its own
     USAGE = 2  # the command line, a URI, a name or a setting cannot be understood; nothing was done
-    NOT_FOUND = 3  # no such log, or no namespace there
+    NOT_FOUND = 3  # no such log, ledger or file; no namespace or ledgers there
     EXISTS = 4  # the log exists already
     TAKEN = 5  # another writer has the log
     UNAVAILABLE = 6  # metadata store or bookies out of reach: worth trying again
@@ -43,6 +46,25 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.CorruptLogError, ExitCode.DAMAGED),
     (errors.LogMetadataError, ExitCode.DAMAGED),
     (errors.EntryFormatError, ExitCode.DAMAGED),
+    # Of commands that work below logs, on ledgers and files.
+    (namespace_errors.InvalidUriError, ExitCode.USAGE),
+    (namespace_errors.NoBindingError, ExitCode.NOT_FOUND),
+    (namespace_errors.FormatError, ExitCode.DAMAGED),
+    (namespace_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
+    (namespace_errors.ConnectionLostError, ExitCode.UNAVAILABLE),
+    (namespace_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
+    (ledger_errors.NoSuchLedgerError, ExitCode.NOT_FOUND),
+    (ledger_errors.MetadataFormatError, ExitCode.DAMAGED),
+    (ledger_errors.NoSuchEntryError, ExitCode.DAMAGED),
+    (ledger_errors.CorruptEntryError, ExitCode.DAMAGED),
+    (ledger_errors.LedgerReadError, ExitCode.UNAVAILABLE),
+    (ledger_errors.LedgerWriteError, ExitCode.UNAVAILABLE),
+    (ledger_errors.LedgerRecoveryError, ExitCode.UNAVAILABLE),
+    (ledger_errors.NotEnoughBookiesError, ExitCode.UNAVAILABLE),
+    (ledger_errors.BookieError, ExitCode.UNAVAILABLE),
+    (bookie_errors.FormatError, ExitCode.DAMAGED),
+    (bookie_errors.JournalCorruptError, ExitCode.DAMAGED),
+    (FileNotFoundError, ExitCode.NOT_FOUND),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )
 

@@ -23,8 +23,14 @@ COMMANDS = {
     "tail": ("dlog.cli.tail", "Print new records of a log as they are written."),
     "cluster": ("dlog.cli.cluster", "Start, stop and look at ZooKeeper and bookies on this machine."),
     "bookie": ("dlog.cli.bookie", "Run one storage server."),
+    "bookies": ("dlog.cli.bookies", "Look at the storage servers of a cluster."),
+    "ledger": ("dlog.cli.ledger", "List, show, read, test and delete the ledgers below the logs."),
+    "inspect": ("dlog.cli.inspect", "Read a storage server's files, while it does not run."),
     "bench": ("dlog.cli.bench.command", "Measure appends, tailing and catching up."),
 }
+
+
+OUR_PACKAGES = ("dlog", "ledger", "namespace", "bookie")
 
 
 class OutputClosedError(Exception):
@@ -116,7 +122,7 @@ def _report(error: BaseException, *, debug: bool) -> int:
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     # Our own errors are sentences. Others say little without their class.
-    if type(error).__module__.startswith("dlog.") and text:
+    if type(error).__module__.partition(".")[0] in OUR_PACKAGES and text:
         return text
     hint = "" if isinstance(error, OSError) else " (--debug shows where)"
     return f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}"

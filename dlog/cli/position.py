@@ -68,14 +68,18 @@ def dlsn_text(dlsn: dlog.DLSN) -> str:
 
 
 def record_document(record: dlog.Record) -> dict[str, object]:
-    """A record for JSON: ``payload`` if it is UTF-8 text, else ``payload_base64``."""
+    """A record for JSON."""
     document: dict[str, object] = {
         "dlsn": dlsn_text(record.dlsn),
         "txid": record.txid,
         "sequence_id": record.sequence_id,
     }
+    return document | payload_document(record.payload)
+
+
+def payload_document(payload: bytes) -> dict[str, object]:
+    """A payload for JSON: ``payload`` if it is UTF-8 text, else ``payload_base64``."""
     try:
-        document["payload"] = record.payload.decode("utf-8")
+        return {"payload": payload.decode("utf-8")}
     except UnicodeDecodeError:
-        document["payload_base64"] = base64.b64encode(record.payload).decode("ascii")
-    return document
+        return {"payload_base64": base64.b64encode(payload).decode("ascii")}

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from bookie import errors as bookie_errors
 from dlog import errors
 from dlog.cli.exit_codes import ExitCode, exit_code_of, first_cause
+from ledger import errors as ledger_errors
+from namespace import errors as namespace_errors
 
 CLI_PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -26,6 +29,14 @@ CLI_PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
         (errors.LogWriteError("a", "stopped"), ExitCode.UNAVAILABLE),
         (errors.CorruptLogError("a", 1, "bad"), ExitCode.DAMAGED),
         (errors.RecordTooLongError(2, 1), ExitCode.FAILED),
+        (namespace_errors.InvalidUriError("bad"), ExitCode.USAGE),
+        (namespace_errors.ConnectionLostError("/ledgers"), ExitCode.UNAVAILABLE),
+        (ledger_errors.NoSuchLedgerError(1), ExitCode.NOT_FOUND),
+        (ledger_errors.NoSuchEntryError(1, 2, {}), ExitCode.DAMAGED),
+        (ledger_errors.LedgerReadError(1, 2, {}), ExitCode.UNAVAILABLE),
+        (ledger_errors.BookieSecurityError("b", "no"), ExitCode.UNAVAILABLE),
+        (ledger_errors.NotEnoughBookiesError(3, 1), ExitCode.UNAVAILABLE),
+        (bookie_errors.FormatError("bad"), ExitCode.DAMAGED),
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
         (ValueError(), ExitCode.FAILED),
     ],
