@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -32,12 +32,23 @@ from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 log = logging.getLogger(__name__)
 
 
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Server:
     """The network side of one bookie. Make it, then run ``serve`` or ``serve_stream`` for each peer."""
 
-    def __init__(self, service: BookieService, config: ServerConfig | None = None) -> None:
+    def __init__(
+        self,
+        service: BookieService,
+        config: ServerConfig | None = None,
+        *,
+        wall_ms: Callable[[], int] = _wall_ms,
+    ) -> None:
         self._service = service
         self._config = config or ServerConfig()
+        self._wall_ms = wall_ms  # the date that answers to long polls carry
         self._connections: set[_Connection] = set()
         service.has_tls = self._config.tls is not None
 
@@ -59,7 +70,7 @@ class Server:
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one peer until it goes, or breaks the protocol; never raises for what the peer did."""
-        connection = _Connection(self._service, self._config, stream)
+        connection = _Connection(self._service, self._config, stream, self._wall_ms)
         self._connections.add(connection)
         try:
             await connection.run()
@@ -145,14 +156,20 @@ class _Outbox:
 class _Connection:
     """One peer: a receiver, a sender, a few hands for slow work, and its long polls."""
 
-    def __init__(self, service: BookieService, config: ServerConfig, stream: trio.abc.Stream) -> None:
+    def __init__(
+        self,
+        service: BookieService,
+        config: ServerConfig,
+        stream: trio.abc.Stream,
+        wall_ms: Callable[[], int],
+    ) -> None:
         self._service = service
         self._config = config
         self._stream = stream
         self._outbox = _Outbox(config.outbox_bytes_max)
         self._session = service.open_session(self._outbox.put, self._start)
         self._answers = SlowAnswers(
-            service, self._session, self._outbox.wait_room, _wall_ms, config.batch_bytes_max
+            service, self._session, self._outbox.wait_room, wall_ms, config.batch_bytes_max
         )
         self._slow: deque[Slow] = deque()
         self._slow_room = trio.Event()
@@ -282,7 +299,3 @@ class _Connection:
                 await self._answers.answer(work)
         finally:
             self._workers_count -= 1
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
