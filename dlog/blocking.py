@@ -86,6 +86,7 @@ class _Loop:
             else:
                 if scope.cancelled_caught:
                     future.cancel()
+                    future.set_running_or_notify_cancel()
                 else:
                     future.set_result(result)
 

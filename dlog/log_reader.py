@@ -188,6 +188,8 @@ class LogReader:
         with self._source.decoding(segment.position):
             for entry in chunk.entries:
                 segment.decode(entry, records)
+                if segment.is_sealed:
+                    break
         self._chunks.popleft()
         self._ahead_bytes -= chunk.size_bytes
         self._room.set()

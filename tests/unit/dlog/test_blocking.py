@@ -1,0 +1,155 @@
+"""The same without ``async``: from scripts, threads, asyncio; interrupted, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import dlog
+from dlog import blocking
+
+
+def uri_of(path: Path) -> str:
+    return f"file://{path}"
+
+
+def test_a_script_writes_and_reads(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        namespace.create_log("log")
+        with namespace.open_writer("log") as writer:
+            first = writer.append(b"0")
+            many = writer.append_many(b"%d" % n for n in range(1, 4))
+            futures = [writer.submit(b"%d" % n) for n in range(4, 3000)]
+            writer.flush()
+            dlsns = [first, *many, *(future.result() for future in futures)]
+            assert writer.last_txid > 0
+        with namespace.open_reader("log", follow=False) as reader:
+            records = list(reader)
+        assert [int(record.payload) for record in records] == list(range(3000))
+        assert [record.dlsn for record in records] == dlsns
+        with namespace.open_reader("log", start=records[5].dlsn) as reader:
+            assert next(reader) == records[5]
+            assert reader.position == records[6].dlsn
+            assert reader.read_batch(2)[0] == records[6]
+            while reader.read_batch(1000, wait_s=0.05):
+                pass
+            assert reader.position == records[-1].dlsn.next_slot()
+        assert namespace.list_logs() == ["log"]
+        assert namespace.log_exists("log")
+        assert namespace.last_dlsn("log") == records[-1].dlsn
+        assert namespace.describe_log("log").record_count == 3000
+        assert len(namespace.segments("log")) == 1
+        assert uri_of(tmp_path) in repr(namespace)
+        namespace.delete_log("log")
+
+
+def test_errors_are_the_same(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        with pytest.raises(dlog.LogNotFoundError):
+            namespace.open_writer("missing")
+        with pytest.raises(dlog.LogNotFoundError):
+            namespace.open_reader("missing")
+        with namespace.open_writer("log", create=True) as writer:
+            with pytest.raises(dlog.LogLockedError):
+                namespace.open_writer("log", lock_timeout_s=0)
+            writer.append(b"a", txid=9)
+            future = writer.submit(b"b", txid=8)
+            with pytest.raises(dlog.TxidOutOfOrderError):
+                future.result()
+            with pytest.raises(TypeError):
+                writer.append_many(["text"])  # type: ignore[list-item]
+        with pytest.raises(dlog.WriterClosedError):
+            writer.append(b"late")
+    with pytest.raises(dlog.InvalidUriError):
+        blocking.open_namespace("nonsense")
+    with pytest.raises(dlog.NamespaceClosedError):
+        namespace.list_logs()
+
+
+def test_several_threads_share_a_writer_and_each_keeps_its_order(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        with namespace.open_writer("log", create=True) as writer:
+
+            def work(name: int) -> None:
+                for number in range(200):
+                    writer.submit(b"%d-%d" % (name, number))
+                    if number % 50 == 0:
+                        writer.append(b"%d-%d" % (name, number))
+
+            threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        with namespace.open_reader("log", follow=False) as reader:
+            payloads = [record.payload for record in reader]
+    for name in range(4):
+        mine = [int(p.split(b"-")[1]) for p in payloads if p.startswith(b"%d-" % name)]
+        assert mine == sorted(mine)
+        assert len(mine) == 204
+
+
+def test_asyncio_awaits_a_submission(tmp_path: Path) -> None:
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_writer("log", create=True) as writer,
+    ):
+
+        async def main() -> list[dlog.DLSN]:
+            waits = [asyncio.wrap_future(writer.submit(b"%d" % n)) for n in range(10)]
+            return [await wait for wait in waits]
+
+        dlsns = asyncio.run(main())
+        assert dlsns == sorted(dlsns)
+        assert len(set(dlsns)) == 10
+
+
+def test_ctrl_c_ends_the_call_that_waits_and_nothing_else(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        namespace.create_log("log")
+        with namespace.open_reader("log") as reader:
+            main = threading.main_thread().ident
+            assert main is not None
+            timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(reader)
+            timer.join()
+            with namespace.open_writer("log") as writer:
+                writer.append(b"after")
+            assert next(reader).payload == b"after"
+
+
+def test_an_error_of_the_block_is_the_one_told_and_what_was_submitted_is_written(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):  # noqa: PT012, SIM117
+        with (
+            blocking.open_namespace(uri_of(tmp_path)) as namespace,
+            namespace.open_writer("log", create=True) as w,
+        ):
+            w.submit(b"submitted")
+            raise KeyError("mine")
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_reader("log", follow=False) as reader,
+    ):
+        assert [record.payload for record in reader] == [b"submitted"]
+
+
+def test_what_a_program_forgets_to_close_is_closed_when_it_ends(tmp_path: Path) -> None:
+    script = (
+        "import sys, dlog.blocking\n"
+        "namespace = dlog.blocking.open_namespace(sys.argv[1])\n"
+        "writer = namespace.open_writer('log', create=True)\n"
+        "future = writer.submit(b'forgotten')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, uri_of(tmp_path)], check=True, timeout=60)
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        assert namespace.segments("log")[0].is_completed
+        with namespace.open_reader("log", follow=False) as reader:
+            assert [record.payload for record in reader] == [b"forgotten"]

@@ -1,0 +1,361 @@
+"""A reader over segments and ledgers laid out by hand: what it waits for, what it refuses, what it never
+skips."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import dlog
+from dlog.envelope import seal_envelope
+from dlog.log_reader import open_log_reader
+from dlog.log_source import LogSource
+from dlog.record import (
+    CONTROL_PAYLOAD,
+    END_OF_STREAM_PAYLOAD,
+    FLAG_CONTROL,
+    FLAG_END_OF_STREAM,
+    TXID_MAX,
+    encode_record,
+    encode_records,
+)
+from ledger.errors import BookieUnavailableError, LedgerError, LedgerReadError, NoSuchLedgerError
+from namespace import paths
+from namespace.logs import create_log
+from namespace.memory import MemoryStore, MemoryTree
+from namespace.segment import LogSegment, encode_segment
+
+NS, LOG = "/ns", "log"
+
+
+@attrs.define(eq=False)
+class Ledger:
+    entries: list[bytes]
+    lac: int
+    is_closed: bool = False
+    error: LedgerError | None = None
+
+
+class Handle:
+    """As ``ledger.handle.ReadHandle``."""
+
+    def __init__(self, ledger_id: int, ledger: Ledger) -> None:
+        self.ledger_id, self._ledger = ledger_id, ledger
+
+    async def __aenter__(self) -> Handle:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    @property
+    def is_closed(self) -> bool:
+        return self._ledger.is_closed
+
+    @property
+    def last_confirmed(self) -> int:
+        return self._ledger.lac
+
+    async def read_last_confirmed(self) -> int:
+        await trio.lowlevel.checkpoint()
+        return self._ledger.lac
+
+    async def read_payloads(self, first: int, last: int, *, size_bytes_max: int | None = None) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        if self._ledger.error is not None:
+            raise self._ledger.error
+        return self._ledger.entries[first : min(last + 1, first + 2)]
+
+    async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        with trio.move_on_after(timeout_s):
+            while self._ledger.lac <= entry_id and not self._ledger.is_closed:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        return self._ledger.lac
+
+
+class Log:
+    """A log whose nodes and ledgers the test writes."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.ledgers: dict[int, Ledger] = {}
+        self.source = LogSource(store, self, NS, LOG, b"")  # type: ignore[arg-type]
+
+    async def open(self, ledger_id: int, *, password: bytes, recover: bool) -> Handle:
+        assert not recover, "a reader disturbs no writer"
+        await trio.lowlevel.checkpoint()
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedgerError(ledger_id)
+        return Handle(ledger_id, self.ledgers[ledger_id])
+
+    async def put(self, segment: LogSegment) -> None:
+        await self.store.create(paths.segment_path(NS, LOG, segment.name), encode_segment(segment))
+
+    async def remove(self, segment: LogSegment) -> None:
+        await self.store.delete(paths.segment_path(NS, LOG, segment.name))
+
+    async def begin(self, seqno: int, ledger_id: int, entries: Sequence[bytes], lac: int) -> LogSegment:
+        self.ledgers[ledger_id] = Ledger(list(entries), lac)
+        segment = LogSegment(segment_seqno=seqno, ledger_id=ledger_id, first_txid=0)
+        await self.put(segment)
+        return segment
+
+    async def complete(self, segment: LogSegment, count: int, *, start: int = 0) -> LogSegment:
+        ledger = self.ledgers[segment.ledger_id]
+        ledger.lac, ledger.is_closed = len(ledger.entries) - 1, True
+        done = segment.completed(
+            last_txid=5,
+            record_count=count,
+            last_entry_id=ledger.lac,
+            last_slot_id=0,
+            completed_ms=1,
+            start_sequence_id=start,
+        )
+        await self.put(done)
+        await self.remove(segment)
+        return done
+
+    @asynccontextmanager
+    async def reader(self, start: Any = dlog.EARLIEST, **options: Any) -> AsyncIterator[dlog.LogReader]:
+        config = dlog.ReaderConfig(
+            patience_s=options.pop("patience_s", 30), read_ahead_bytes_max=options.pop("ahead", 1 << 20)
+        )
+        async with open_log_reader(self.source, config, start=start, **options) as reader:
+            yield reader
+
+
+@asynccontextmanager
+async def open_log() -> AsyncIterator[Log]:
+    store = MemoryStore(MemoryTree())
+    await store.create(NS)
+    await create_log(store, NS, LOG)
+    yield Log(store)
+    await store.aclose()
+
+
+def entries_of(first: int, stop: int, *, base: int = 0) -> list[bytes]:
+    """One record in each entry, numbered."""
+    return [seal_envelope(encode_records([b"%d" % n], [5], n - base + 1)) for n in range(first, stop)]
+
+
+async def payloads(reader: dlog.LogReader) -> list[int]:
+    return [int(record.payload) async for record in reader]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_segment_is_not_left_before_its_end_is_decided(autojump_clock: object, follow: bool) -> None:
+    """Two segments are in progress: what the older one still holds back must not be skipped."""
+    async with open_log() as log:
+        first = await log.begin(1, 10, entries_of(0, 5), lac=2)
+        second = await log.begin(2, 20, entries_of(5, 8, base=5), lac=2)
+        async with log.reader(follow=follow) as reader:
+            assert [int(r.payload) for r in await reader.read_batch(99)] == [0, 1]
+            assert [int(r.payload) for r in await reader.read_batch(99)] == [2]
+            assert await reader.read_batch(99, wait_s=100) == []
+            if follow:
+                await log.complete(first, 5)
+                with trio.fail_after(5):
+                    got = [await anext(reader) for _ in range(5)]
+                assert [int(r.payload) for r in got] == [3, 4, 5, 6, 7]
+                assert [r.sequence_id for r in got] == [3, 4, 5, 6, 7]
+        await log.complete(second, 3, start=5)
+
+
+async def test_a_number_used_again_is_read_from_its_second_ledger(autojump_clock: object) -> None:
+    """A writer died before its first entry; its segment was deleted and the number used again."""
+    async with open_log() as log:
+        first = await log.begin(1, 10, [], lac=-1)
+        async with log.reader() as reader:
+            assert await reader.read_batch(1, wait_s=1) == []
+            log.ledgers[10].is_closed = True
+            assert await reader.read_batch(1, wait_s=1) == []
+            await log.remove(first)
+            del log.ledgers[10]
+            await log.begin(1, 11, entries_of(0, 3), lac=1)
+            with trio.fail_after(30):
+                assert [int((await anext(reader)).payload) for _ in range(2)] == [0, 1]
+
+
+async def test_a_lost_watch_is_made_up_for(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_log() as log:
+        ask = log.source.segments
+
+        async def without_watch(**options: Any) -> tuple[LogSegment, ...]:
+            return await ask(**{**options, "watch": trio.Event()})
+
+        monkeypatch.setattr(log.source, "segments", without_watch)
+        async with log.reader() as reader:
+            assert await reader.read_batch(1, wait_s=1) == []
+            segment = await log.begin(1, 10, entries_of(0, 2), lac=1)
+            with trio.fail_after(20):
+                assert [int((await anext(reader)).payload) for _ in range(2)] == [0, 1]
+            await log.complete(segment, 2)
+            await log.begin(2, 20, entries_of(2, 4, base=2), lac=1)
+            with trio.fail_after(20):
+                assert [int((await anext(reader)).payload) for _ in range(2)] == [2, 3]
+
+
+async def test_reads_that_keep_failing_end_in_an_error_with_the_reason(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 4), lac=3)
+        refused = LedgerReadError(10, 2, {"b1": BookieUnavailableError("b1", "connection refused")})
+        async with log.reader(ahead=1) as reader:
+            assert int((await anext(reader)).payload) == 0
+            log.ledgers[10].error = refused
+            assert int((await anext(reader)).payload) == 1
+            began_s = trio.current_time()
+            with pytest.raises(dlog.LogReaderStalledError, match="b1: connection refused") as caught:
+                await anext(reader)
+            assert trio.current_time() - began_s == pytest.approx(30, abs=3)
+            assert caught.value.position == dlog.DLSN(1, 1, 1)
+            assert isinstance(caught.value.__cause__, dlog.LogUnavailableError)
+        async with log.reader(patience_s=1000) as reader:
+
+            async def heal() -> None:
+                await trio.sleep(500)
+                log.ledgers[10].error = None
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(heal)
+                assert [int((await anext(reader)).payload) for _ in range(4)] == [0, 1, 2, 3]
+
+
+async def test_damage_is_told_with_its_place_and_what_comes_before_it_is_delivered(
+    autojump_clock: object,
+) -> None:
+    async with open_log() as log:
+        entries = entries_of(0, 4)
+        entries[2] = b"\x02" + entries[2][1:]
+        await log.begin(1, 10, entries, lac=3)
+        async with log.reader() as reader:
+            assert [int((await anext(reader)).payload) for _ in range(2)] == [0, 1]
+            for _ in range(2):
+                with pytest.raises(dlog.CorruptLogError, match=r"DLSN\(1, 2, 0\): envelope version 2"):
+                    await anext(reader)
+        log.ledgers[10].entries[2] = entries_of(7, 8)[0]
+        async with log.reader() as reader:
+            with pytest.raises(
+                dlog.CorruptLogError, match="has position 8 in the segment, the record before it has 2"
+            ):
+                await payloads(reader)
+
+
+async def test_a_sealed_log_ends(autojump_clock: object) -> None:
+    async with open_log() as log:
+        seal = seal_envelope(encode_record(FLAG_END_OF_STREAM, 2, TXID_MAX, END_OF_STREAM_PAYLOAD))
+        await log.begin(1, 10, [*entries_of(0, 2), seal, *entries_of(2, 3)], lac=3)
+        async with log.reader() as reader:
+            assert await payloads(reader) == [0, 1]
+            assert reader.is_sealed
+            assert await reader.read_batch(1) == []
+
+
+async def test_control_records_are_not_delivered_but_read_over(autojump_clock: object) -> None:
+    async with open_log() as log:
+        control = seal_envelope(encode_record(FLAG_CONTROL, 2, 5, CONTROL_PAYLOAD))
+        segment = await log.begin(1, 10, [*entries_of(0, 2), control, control, *entries_of(2, 3)], lac=4)
+        await log.complete(segment, 3)
+        async with log.reader(follow=False) as reader:
+            assert await payloads(reader) == [0, 1, 2]
+            assert reader.position == dlog.DLSN(1, 4, 1)
+
+
+async def test_what_is_gone_is_told_and_what_is_left_is_read(autojump_clock: object) -> None:
+    async with open_log() as log:
+        for seqno, first in ((1, 0), (2, 3)):
+            segment = await log.begin(seqno, seqno, entries_of(first, first + 3, base=first), lac=2)
+            done = await log.complete(segment, 3, start=first)
+            if seqno == 1:
+                await log.remove(done)
+                await log.put(done.truncated())
+        async with log.reader(follow=False) as reader:
+            assert await payloads(reader) == [3, 4, 5]
+        async with log.reader(0, follow=False) as reader:
+            assert await payloads(reader) == [3, 4, 5], "a transaction id is served from what is left"
+        with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(2, 0, 0\)"):
+            async with log.reader(dlog.DLSN(1, 1, 0)):
+                pass
+        await log.remove(done)
+        await log.put(done.partially_truncated(dlog.DLSN(2, 1, 0)))
+        async with log.reader(follow=False) as reader:
+            assert await payloads(reader) == [4, 5]
+
+
+async def test_a_log_deleted_under_a_reader_ends_it(autojump_clock: object) -> None:
+    async with open_log() as log:
+        segment = await log.begin(1, 10, entries_of(0, 1), lac=0)
+        async with log.reader() as reader:
+            await anext(reader)
+            await log.remove(segment)
+            for node in await log.store.children(paths.log_root_path(NS, LOG)), None:
+                for name in node.names if node else ():
+                    await log.store.delete(f"{paths.log_root_path(NS, LOG)}/{name}")
+            with pytest.raises(dlog.LogNotFoundError):
+                await anext(reader)
+
+
+async def test_reading_ahead_is_bounded(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 100), lac=99)
+        async with log.reader(ahead=200) as reader:
+            await trio.sleep(1)
+            assert reader._ahead_bytes < 300
+            assert [int((await anext(reader)).payload) for _ in range(100)] == list(range(100))
+
+
+@pytest.mark.parametrize("start", [dlog.EARLIEST, dlog.LATEST, 0, dlog.DLSN(1, 0, 0)])
+async def test_a_log_without_segments_is_waited_for(autojump_clock: object, start: Any) -> None:
+    async with open_log() as log:
+        async with log.reader(start, follow=False) as reader:
+            assert await payloads(reader) == []
+        async with log.reader(start) as reader:
+            await log.begin(1, 10, entries_of(0, 1), lac=0)
+            with trio.fail_after(5):
+                assert int((await anext(reader)).payload) == 0
+
+
+async def test_a_transaction_id_of_the_future_waits_for_it(autojump_clock: object) -> None:
+    async with open_log() as log:
+        entries = [seal_envelope(encode_records([b"%d" % n], [n], n + 1)) for n in range(6)]
+        await log.begin(1, 10, entries, lac=2)
+        async with log.reader(5) as reader:
+            assert await reader.read_batch(9, wait_s=1) == []
+            log.ledgers[10].lac = 5
+            with trio.fail_after(5):
+                assert (await anext(reader)).txid == 5
+
+
+async def test_the_end_is_inclusive_and_needs_no_later_record(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 6), lac=5)
+        for end, count in [
+            (dlog.DLSN(1, 3, 0), 4),
+            (dlog.DLSN(1, 3, 9), 4),
+            (dlog.DLSN(0, 0, 0), 0),
+            (dlog.DLSN(1, 4, -1), 4),
+        ]:
+            async with log.reader(end=end) as reader:
+                assert await payloads(reader) == list(range(count))
+        async with log.reader(end=dlog.DLSN(1, 5, 0)) as reader:
+            with trio.fail_after(5):
+                assert await payloads(reader) == list(range(6))
+
+
+async def test_a_batch_is_what_is_at_hand(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 4), lac=3)
+        async with log.reader() as reader:
+            assert len(await reader.read_batch(1)) == 1
+            assert reader.position == dlog.DLSN(1, 0, 1)
+            await trio.sleep(1)
+            assert len(await reader.read_batch(10, wait_s=0)) == 1
+            assert len(await reader.read_batch(10, wait_s=0)) == 2
+            assert await reader.read_batch(10, wait_s=0) == []
+            with pytest.raises(ValueError, match="at least 1"):
+                await reader.read_batch(0)
+            assert "at DLSN(1, 3, 1), following" in repr(reader)
