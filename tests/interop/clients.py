@@ -1,7 +1,7 @@
-"""Both clients in the hands of a test: ours on the test's loop, Apache's in a driver.
+"""Both clients in the hands of a test: ours on the test's loop or in a process, Apache's in a driver.
 
-Inside: opening them on a cluster, Apache's handles with the calls that tests make, shared payloads. Not
-inside: what is expected of them.
+Inside: opening them on a cluster, handles in other processes with the calls that tests make, shared
+payloads. Not inside: what is expected of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledger.transport_config import TransportConfig
 from namespace.zookeeper import open_zookeeper_store
 
 PASSWORD = b"secret"
-TEST_TIMEOUT_S = 90
+TEST_TIMEOUT_S = 60
 
 # Apache's client codes that tests expect by name.
 WRITE_ERROR = -12
@@ -50,7 +50,7 @@ async def our_client(cluster: Cluster, version: Literal[2, 3] = 2) -> AsyncItera
 
 async def java_client(
     driver: Driver, cluster: Cluster, version: Literal[2, 3] = 3, **settings: object
-) -> JavaClient:
+) -> RemoteClient:
     """Apache's client on a cluster, in one of its two modes. ``settings``: keys of its configuration.
 
     Clients live as long as their driver: opening and closing one takes Apache's code seconds.
@@ -60,11 +60,18 @@ async def java_client(
     if name not in driver.made:
         await driver.call("client", name=name, uri=cluster.uri, settings=told)
         driver.made.add(name)
-    return JavaClient(driver, name)
+    return RemoteClient(driver, name)
 
 
-class JavaClient:
-    """Apache's ``BookKeeper``. Errors are ``DriverError`` with its code."""
+async def our_writing_client(writer: Driver, cluster: Cluster, version: Literal[2, 3] = 2) -> RemoteClient:
+    """Our client in a process of its own (``Originals.start_our_driver``), for writing."""
+    name = writer.name("client")
+    await writer.call("client", name=name, root=cluster.root, version=version)
+    return RemoteClient(writer, name)
+
+
+class RemoteClient:
+    """Apache's ``BookKeeper``, or our client, in another process. Errors are ``DriverError``."""
 
     def __init__(self, driver: Driver, name: str) -> None:
         self.driver, self.name = driver, name
@@ -76,7 +83,7 @@ class JavaClient:
         digest: DigestType = DigestType.CRC32C,
         password: bytes = PASSWORD,
         **more: Any,
-    ) -> JavaLedger:
+    ) -> RemoteLedger:
         """A ledger to be written. ``more``: custom, ledger_id, adv, deferred_sync."""
         handle = self.driver.name("writer")
         state = await self.driver.call(
@@ -88,7 +95,7 @@ class JavaClient:
             password=password.hex(),
             **more,
         )
-        return JavaLedger(self.driver, handle, state["ledger_id"], state)
+        return RemoteLedger(self.driver, handle, state["ledger_id"], state)
 
     async def open(
         self,
@@ -98,7 +105,7 @@ class JavaClient:
         password: bytes = PASSWORD,
         digest: DigestType = DigestType.CRC32C,
         timeout_s: float = 60,
-    ) -> JavaLedger:
+    ) -> RemoteLedger:
         """A ledger to be read."""
         handle = self.driver.name("reader")
         state = await self.driver.call(
@@ -111,7 +118,7 @@ class JavaClient:
             digest=digest.name,
             timeout_s=timeout_s,
         )
-        return JavaLedger(self.driver, handle, ledger_id, state)
+        return RemoteLedger(self.driver, handle, ledger_id, state)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger."""
@@ -128,8 +135,8 @@ class JavaClient:
 
 
 @attrs.define
-class JavaLedger:
-    """One of Apache's handles."""
+class RemoteLedger:
+    """A handle of that client."""
 
     driver: Driver
     handle: str

@@ -67,7 +67,7 @@ class Driver:
             try:
                 self._stdin.write(json.dumps(request).encode() + b"\n")
                 self._stdin.flush()
-            except OSError:
+            except (OSError, ValueError):  # it is gone, or was ended by us
                 del self._waiting[self._asked]
                 future.set_exception(self._why_ended(op))
         return future
@@ -104,11 +104,12 @@ class Driver:
         )
 
     def _listen(self) -> None:
-        try:
-            for line in self._stdout:
-                self._heard(json.loads(line))
-        except (OSError, ValueError):
-            pass  # killed in the middle of a line, or closed by the end of a test
+        with self._stdout:
+            try:
+                for line in self._stdout:
+                    self._heard(json.loads(line))
+            except ValueError:
+                pass  # killed in the middle of a line
         with self._lock:
             self._ended = True
             waiting, self._waiting = list(self._waiting.values()), {}

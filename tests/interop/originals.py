@@ -103,6 +103,14 @@ class Originals:
         assert driver.ask("ping", timeout_s=START_TIMEOUT_S) == "pong"
         return driver
 
+    def start_our_driver(self) -> Driver:
+        """Our client in a process, in the same kind of conversation: to be killed, or stopped for a while."""
+        name = self.fresh("our-driver")
+        command = [sys.executable, str(Path(__file__).with_name("our_driver.py")), self.zookeeper_hosts]
+        driver = Driver(self.processes.start(name, command, piped=True))
+        assert driver.ask("ping", timeout_s=START_TIMEOUT_S) == "pong"
+        return driver
+
     def run_java(
         self, main_class: str, *arguments: str, name: str, timeout_s: float = 60, options: Sequence[str] = ()
     ) -> tuple[int, str]:

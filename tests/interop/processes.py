@@ -100,6 +100,7 @@ class Process:
         """SIGKILL, and wait until it is gone: a crash."""
         self._child.kill()
         self._child.wait()
+        self._close_stdin()
 
     def pause(self) -> None:
         """SIGSTOP: it does nothing, and its connections stay."""
@@ -116,15 +117,18 @@ class Process:
             self._child.wait(grace_s)
         except subprocess.TimeoutExpired:
             self.kill()
-        for pipe in (self._child.stdin, self._child.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what it never read
-                    pipe.close()
+        self._close_stdin()
 
     def ask_to_stop(self) -> None:
         """SIGTERM without waiting; a paused one is resumed, or it could not heed it."""
         self._child.terminate()
         self._child.send_signal(signal.SIGCONT)
+
+    def _close_stdin(self) -> None:
+        # Its stdout, if piped, is closed by whoever reads it to the end.
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):  # what it never read
+                self._child.stdin.close()
 
 
 class Processes:
