@@ -18,6 +18,7 @@ import abc
 import contextlib
 import errno
 import fcntl
+import functools
 import logging
 import math
 import mmap
@@ -376,7 +377,8 @@ class RealDisk(Disk):
             ) from exc
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        return lambda: os.close(descriptor)
+        _locks.add(descriptor)
+        return functools.partial(_unlock, descriptor)
 
     def usage(self, path: Path) -> DiskUsage:
         figures = os.statvfs(path)
@@ -395,3 +397,20 @@ class RealDisk(Disk):
         if self._readers is None:
             self._readers = trio.CapacityLimiter(_READER_THREADS_MAX)
         return await trio.to_thread.run_sync(job, *args, limiter=self._readers)
+
+
+_locks: set[int] = set()  # descriptors of the lock files that this process holds
+
+
+def _unlock(descriptor: int) -> None:
+    _locks.discard(descriptor)
+    os.close(descriptor)
+
+
+def _forget_locks() -> None:
+    # A forked child shares its parent's locks; kept open there, they would outlive a parent that is killed.
+    for descriptor in list(_locks):
+        _unlock(descriptor)
+
+
+os.register_at_fork(after_in_child=_forget_locks)

@@ -26,7 +26,7 @@ import fcntl
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,12 @@ class _Directory:
         # For people who wonder who it is; nobody reads it otherwise.
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        _not_for_children[fd] = lambda: os.close(fd)
         return fd
+
+    def unlock(self, fd: int) -> None:
+        del _not_for_children[fd]
+        os.close(fd)
 
     def remove_socket(self) -> None:
         try:
@@ -178,6 +183,7 @@ class _Hosting:
         try:
             async with open_bookie(config) as bookie:
                 listener = self._listen()
+                number = listener.socket.fileno()  # serving closes it, and then it has none
                 try:
                     async with trio.open_nursery() as streams:
                         await streams.start(bookie.serve_listeners, [listener])
@@ -194,11 +200,12 @@ class _Hosting:
                         streams.cancel_scope.cancel()
                 finally:
                     self._bookie = self._streams = None
+                    del _not_for_children[number]
                     listener.socket.close()
         except (BookieServerError, OSError) as exc:
             raise EmbeddedStoreError(f"directory {path}: its bookie cannot run: {exc}") from exc
         finally:
-            os.close(fd)
+            self._directory.unlock(fd)
             self._is_hosting = False
             self._change()
 
@@ -217,6 +224,7 @@ class _Hosting:
             raise EmbeddedStoreError(
                 f"directory {self._directory.path}: no socket can be made there ({exc.strerror})"
             ) from exc
+        _not_for_children[sock.fileno()] = sock.close
         return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
     async def stop(self) -> None:
@@ -261,3 +269,17 @@ async def _prepare(store: SqliteStore) -> None:
             await store.create(node, b"", parents=True)
         except NodeExistsError:
             pass
+
+
+# What a forked child must not keep open: with the lock and the listening socket of a host that was killed, it
+# would keep everybody else from taking over, and answer nobody itself.
+_not_for_children: dict[int, Callable[[], None]] = {}
+
+
+def _close_in_child() -> None:
+    while _not_for_children:
+        _, close = _not_for_children.popitem()
+        close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

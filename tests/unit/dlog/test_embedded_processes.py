@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -116,3 +117,33 @@ async def test_a_second_process_attaches_to_the_first(tmp_path: Path) -> None:
                 async with namespace.open_writer("log", lock_timeout_s=30) as writer:
                     await writer.append(b"-1")
         assert (await numbers_in(namespace))[-1] == -1
+
+
+FORK_AND_HOLD_OPEN = """
+import os, signal, sys, trio, dlog
+async def main():
+    async with dlog.open_namespace(sys.argv[1]):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        print(child, flush=True)
+        await trio.sleep_forever()
+trio.run(main)
+"""
+
+
+async def test_a_forked_child_of_a_killed_host_keeps_nobody_from_taking_over(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    with running(FORK_AND_HOLD_OPEN, uri) as host:
+        child = int(await line_of(host))
+        try:
+            host.send_signal(signal.SIGKILL)
+            host.wait()
+            with trio.fail_after(30):
+                async with dlog.open_namespace(uri) as namespace:
+                    async with namespace.open_writer("log", create=True) as writer:
+                        await writer.append(b"0")
+                    assert await numbers_in(namespace) == [0]
+        finally:
+            os.kill(child, signal.SIGKILL)
