@@ -31,6 +31,7 @@ from dlog.errors import (
     LogFencedError,
     LogUnavailableError,
     LogWriteError,
+    NamespaceLostError,
     RecordOutcome,
     WriteError,
     WriterClosedError,
@@ -429,7 +430,7 @@ class SegmentKeeper:
         self._stop(LogFencedError(self.log, "its lock was lost, with the session or by somebody's hand"))
 
     async def _persistently(self, step: Callable[[], Awaitable[T]], *, even_if_stopped: bool = False) -> T:
-        """Try until it works; LogWriteError once patience is over, the stop's error once stopped."""
+        """Try until it works or cannot any more; LogWriteError then, the stop's error once stopped."""
         deadline_s = trio.current_time() + self._config.patience_s
         pause_s = self._config.retry_pause_s
         while True:
@@ -438,7 +439,8 @@ class SegmentKeeper:
             try:
                 return await step()
             except LogUnavailableError as exc:
-                if trio.current_time() + pause_s > deadline_s:
+                # A session that is over does not come back.
+                if isinstance(exc, NamespaceLostError) or trio.current_time() + pause_s > deadline_s:
                     raise self._write_error(exc) from exc
                 logger.info("log %s: trying again: %s", self.log, exc)
             await trio.sleep(pause_s)
