@@ -103,6 +103,16 @@ class LedgerCatalog:
             raise NoSuchLedgerError(ledger_id) from None
         return Versioned(ledger_id, decode_metadata(node.value), node.stat.version)
 
+    async def get_newest(self, ledger_id: int) -> Versioned:
+        """A ledger's metadata with every change that was made before the call.
+
+        An ordinary read may come from a server of the store that lags behind.
+
+        Raises: what ``get`` raises.
+        """
+        await self._store.sync(self.path(ledger_id))
+        return await self.get(ledger_id)
+
     async def put(self, ledger_id: int, metadata: LedgerMetadata, *, expected: int) -> Versioned:
         """Write metadata over the expected version; return it with its new one.
 

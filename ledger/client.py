@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from ledger.adv_handle import AdvWriteHandle
+from ledger.bookie_health import BookieHealth
 from ledger.catalog import open_catalog
 from ledger.cluster import Cluster
 from ledger.config import ClientConfig
@@ -25,7 +27,7 @@ from ledger.membership import Membership, open_membership
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.opening import query_lac, recover_ledger
 from ledger.paths import Layout
-from ledger.placement import choose_ensemble
+from ledger.placer import Placer
 from ledger.quorum import check_quorums
 from ledger.read_handle import ReadHandle
 from ledger.transport import Dial, open_transport
@@ -71,6 +73,7 @@ class LedgerClient:
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
+        deferred_sync: bool = False,
     ) -> WriteHandle:
         """Begin a ledger; return the handle of its only writer.
 
@@ -80,19 +83,19 @@ class LedgerClient:
         Args:
             digest_type: CRC32C finds damage; MAC also finds forgery by who does not know the password.
             ledger_id: The id to use; None for a new one.
+            deferred_sync: Bookies acknowledge an entry before it is on disk, and ``WriteHandle.force`` makes
+                durable what was acknowledged. No bookie can be replaced: any failure ends the handle.
 
         Raises:
-            NotEnoughBookiesError: Fewer writable bookies than ``ensemble_size``.
+            NotEnoughBookiesError: Fewer writable bookies than ``ensemble_size``; as ``PlacementError`` if not
+                in the fault domains that ``PlacementConfig`` enforces.
             LedgerExistsError: The given id is taken.
             ValueError: The sizes do not fit together.
             namespace.errors.StoreError: The metadata store failed.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
         cluster = self._cluster
-        membership = cluster.membership
-        bookies = choose_ensemble(
-            membership.writable, ensemble_size, cluster.rng, suspects=membership.suspects
-        )
+        bookies = await cluster.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -103,11 +106,50 @@ class LedgerClient:
             ctime_ms=self._wall_ms(),
             custom=dict(custom or {}),
         )
+        add_version = 3 if deferred_sync else cluster.config.transport.add_version
+        connections = {
+            bookie: cluster.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
+        }
         current = await cluster.catalog.create(metadata, ledger_id)
-        handle = WriteHandle(current, EntryCodec(digest_type, password), cluster, self._nursery)
+        handle = WriteHandle(
+            current,
+            EntryCodec(digest_type, password),
+            cluster,
+            self._nursery,
+            deferred_sync=deferred_sync,
+            connections=connections,
+        )
         self._writers.add(handle)
         self._nursery.start_soon(self._attend, handle)
         return handle
+
+    async def create_adv(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum: int = 3,
+        ack_quorum: int = 2,
+        digest_type: DigestType = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+        deferred_sync: bool = False,
+    ) -> AdvWriteHandle:
+        """Begin a ledger whose entries come with ids that the caller chooses, from 0 on, in any order.
+
+        Arguments and errors are those of ``create``.
+        """
+        handle = await self.create(
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            digest_type=digest_type,
+            password=password,
+            custom=custom,
+            ledger_id=ledger_id,
+            deferred_sync=deferred_sync,
+        )
+        return AdvWriteHandle(handle, bytes_waiting_max=self._cluster.config.bytes_in_flight_max)
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> ReadHandle:
         """Open a ledger for reading; by default make sure first that nobody writes to it any more.
@@ -206,11 +248,13 @@ async def open_ledger_client(
     rng = rng or random.Random()
     error: Exception | None = None
     async with (
-        open_membership(store, root) as membership,
+        open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
         open_transport(dial, membership.resolve, config.transport) as transport,
         trio.open_nursery() as nursery,
     ):
-        client = LedgerClient(Cluster(transport, catalog, membership, rng, config), nursery, wall_ms)
+        placer = Placer(membership, transport, config.placement, rng)
+        nursery.start_soon(placer.run)
+        client = LedgerClient(Cluster(transport, catalog, membership, rng, config, placer), nursery, wall_ms)
         try:
             yield client
         except Exception as exc:

@@ -9,6 +9,7 @@ import attrs
 from ledger.catalog import LedgerCatalog
 from ledger.config import ClientConfig
 from ledger.membership import Membership
+from ledger.placer import Placer
 from ledger.transport import Transport
 
 
@@ -21,3 +22,4 @@ class Cluster:
     membership: Membership
     rng: random.Random  # the seam of chance: placement, back-off
     config: ClientConfig
+    placer: Placer

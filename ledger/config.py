@@ -5,10 +5,15 @@ Source: reference section 10.1; lessons rows 34 and 48 (every wait and every win
 
 from __future__ import annotations
 
-import attrs
-from attrs.validators import ge, gt
+from typing import Any
 
+import attrs
+from attrs.validators import ge, gt, optional
+
+from ledger.placement_config import PlacementConfig
 from ledger.transport_config import TransportConfig
+
+_POSITIVE_OR_NONE: Any = optional(gt(0))
 
 
 @attrs.frozen(kw_only=True)
@@ -16,6 +21,7 @@ class ClientConfig:
     """How long a client waits, how much it keeps in memory."""
 
     transport: TransportConfig = attrs.field(factory=TransportConfig)
+    placement: PlacementConfig = attrs.field(factory=PlacementConfig)
 
     bytes_in_flight_max: int = attrs.field(default=32 * 1024 * 1024, validator=gt(0))
     """Per writer: encoded bytes that some replica has not answered yet."""
@@ -28,6 +34,25 @@ class ClientConfig:
     """Pause before a failing bookie is tried again; doubled each time."""
     retry_backoff_max_s: float = attrs.field(default=2.0, validator=gt(0))
 
+    add_quorum_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """An entry not confirmed for so long, a quarter longer at most, ends its writer, and the ledger is closed
+    in front of it (``addEntryQuorumTimeoutSec``). None: only ``unavailable_patience_s`` ends it."""
+    delay_ensemble_change: bool = False
+    """Replace a failing bookie only when entries cannot be confirmed without it, or it is read-only
+    (``delayEnsembleChange``). Until then it is tried again where it is."""
+    ensemble_changes_max: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """Per writer; one more ends it (``maxNumEnsembleChanges``)."""
+    overload_patience_s: float = attrs.field(default=5.0, validator=ge(0))
+    """How long a bookie that answers TOO_MANY_REQUESTS is tried again before it is replaced."""
+    explicit_lac_interval_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """A writer idle for so long tells its bookies the LAC, for readers that follow
+    (``explicitLacInterval``)."""
+
+    speculative_read_s: float | None = attrs.field(default=2.0, validator=_POSITIVE_OR_NONE)
+    """A read unanswered for so long asks the next replica too (``speculativeReadTimeout``)."""
+    sticky_reads: bool = True
+    """Whether a handle stays with one replica, whose caches know it, where every replica holds every entry
+    (``stickyReadSEnabled``). Without it each read begins at the replica of its turn."""
     speculative_poll_s: float = attrs.field(default=1.5, validator=gt(0))
     """A long poll unanswered for so long asks the next bookie too."""
     long_poll_max_s: float = attrs.field(default=4.0, validator=gt(0))
@@ -35,5 +60,8 @@ class ClientConfig:
 
     batch_read_bytes_max: int = attrs.field(default=1024 * 1024, validator=gt(0))
     """What one batch read asks for at most."""
+    recovery_denial_grace_s: float = attrs.field(default=1.0, validator=ge(0))
+    """When enough bookies deny an entry to end a ledger in front of it, how long the others are given to show
+    that they have it."""
     recovery_read_ahead: int = attrs.field(default=16, validator=gt(0))
     """Entries that a recovery reads at once."""

@@ -182,6 +182,29 @@ class NotEnoughBookiesError(LedgerError):
         self.wanted, self.available = wanted, available
 
 
+class PlacementError(NotEnoughBookiesError):
+    """The writable bookies allow no ensemble with the fault domains that are enforced. Nothing was done.
+
+    Start bookies where they are missing, check their locations, or enforce less.
+    """
+
+    def __init__(self, wanted: int, available: int, evidence: str) -> None:
+        LedgerError.__init__(self, f"{wanted} bookies wanted, {available} writable: {evidence}")
+        self.wanted, self.available = wanted, available
+
+
+class LocationError(LedgerError):
+    """A network location, or a source of them, that cannot be used; the message names it."""
+
+
+class DuplicateEntryIdError(LedgerError):
+    """The ledger has an entry with this id already, or one is being written. The entry was not taken."""
+
+    def __init__(self, ledger_id: int, entry_id: int) -> None:
+        super().__init__(f"ledger {ledger_id}: entry {entry_id} was given before")
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+
+
 class LedgerReadError(LedgerError):
     """No replica gave the entry; the reasons of each are in the message."""
 

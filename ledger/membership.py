@@ -12,14 +12,17 @@ Source: ZKRegistrationClient.java, DefaultBookieAddressResolver.java; bookkeeper
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import trio
 
+from ledger.bookie_health import BookieHealth, counts_as_error
 from ledger.errors import BookieUnavailableError, MetadataFormatError
 from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
-from ledger.service_info import decode_service_info
+from ledger.placement_config import PlacementConfig
+from ledger.service_info import ServiceInfo, decode_service_info
 from ledger.transport import Address
 from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
 from namespace.store import MetadataStore, SessionState
@@ -27,19 +30,18 @@ from namespace.store import MetadataStore, SessionState
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.2
-SUSPECT_S = 60.0  # bookieFailureHistoryExpirationMSec
 
 
 class Membership:
     """The bookies of a cluster as the metadata store announces them."""
 
-    def __init__(self, store: MetadataStore, root: str) -> None:
+    def __init__(self, store: MetadataStore, root: str, health: BookieHealth | None = None) -> None:
         self._store = store
+        self._health = health or BookieHealth(PlacementConfig(), random.Random())
         self._available = f"{root}/{AVAILABLE}"
         self._readonly = f"{root}/{READONLY}"
         self._writable_seen: frozenset[str] = frozenset()
         self._readonly_seen: frozenset[str] = frozenset()
-        self._suspected_until: dict[str, float] = {}
         self._changed = trio.Event()
 
     def __repr__(self) -> str:
@@ -58,13 +60,30 @@ class Membership:
     @property
     def suspects(self) -> Collection[str]:
         """Bookies that failed this client within the last minute."""
-        now = trio.current_time()
-        self._suspected_until = {b: until for b, until in self._suspected_until.items() if until > now}
-        return self._suspected_until.keys()
+        return self._health.suspects(trio.current_time())
+
+    @property
+    def slow(self) -> Collection[str]:
+        """Bookies that let this client wait within the last minute."""
+        return self._health.slow(trio.current_time())
+
+    @property
+    def quarantined(self) -> Collection[str]:
+        """Bookies that failed this client so often that it takes others while there are any."""
+        return self._health.quarantined(trio.current_time())
 
     def suspect(self, bookie: str) -> None:
         """Remember that the bookie failed just now."""
-        self._suspected_until[bookie] = trio.current_time() + SUSPECT_S
+        self._health.failed(bookie, trio.current_time())
+
+    def was_slow(self, bookie: str) -> None:
+        """Remember that another replica answered before this one."""
+        self._health.was_slow(bookie, trio.current_time())
+
+    def count_errors(self, bookie: str, count: int, cause: Exception) -> None:
+        """Remember that so many requests failed there; too many in a short time are reason to avoid it."""
+        if counts_as_error(cause) and self._health.count_errors(bookie, count, trio.current_time()):
+            logger.warning("bookie %s is quarantined for its many errors, the last one: %s", bookie, cause)
 
     async def wait_change(self) -> None:
         """Return when one of the lists has changed since the call."""
@@ -77,31 +96,39 @@ class Membership:
             BookieUnavailableError: It is not registered and its id is no ``host:port``; or the store cannot
                 tell now.
         """
+        address = _parse_address(bookie)
+        try:
+            info = await self.service_info(bookie)
+        except BookieUnavailableError as exc:
+            if address is not None and isinstance(exc.__cause__, NamespaceError):
+                return address  # most ids are addresses: reading goes on without the store
+            raise
+        if info.rpc is not None:
+            return Address(info.rpc.host, info.rpc.port)
+        if info.endpoints:
+            raise BookieUnavailableError(bookie, "its service info names no endpoint for entries")
+        if address is None:
+            raise BookieUnavailableError(bookie, "not registered, and its id is no host:port")
+        return address
+
+    async def service_info(self, bookie: str) -> ServiceInfo:
+        """What the bookie announces of itself; an empty one if it is not registered or announces nothing.
+
+        Raises:
+            BookieUnavailableError: It does not parse, or the store cannot tell now.
+        """
         for parent in (self._available, self._readonly):
             try:
                 node = await self._store.get(f"{parent}/{bookie}")
             except NoNodeError:
                 continue
             except NamespaceError as exc:
-                address = _parse_address(bookie)
-                if address is not None:
-                    return address  # most ids are addresses: reading goes on without the store
                 raise BookieUnavailableError(bookie, f"its address cannot be looked up: {exc}") from exc
-            if not node.value:
-                break
             try:
-                info = decode_service_info(node.value)
+                return decode_service_info(node.value)
             except MetadataFormatError as exc:
                 raise BookieUnavailableError(bookie, f"its service info does not parse: {exc}") from exc
-            if info.rpc is not None:
-                return Address(info.rpc.host, info.rpc.port)
-            if info.endpoints:
-                raise BookieUnavailableError(bookie, "its service info names no endpoint for entries")
-            break
-        address = _parse_address(bookie)
-        if address is None:
-            raise BookieUnavailableError(bookie, "not registered, and its id is no host:port")
-        return address
+        return ServiceInfo()
 
     async def _refresh(self) -> trio.Event:
         """Read both lists; return the event that tells when to read again."""
@@ -142,13 +169,18 @@ class Membership:
 
 
 @asynccontextmanager
-async def open_membership(store: MetadataStore, root: str) -> AsyncIterator[Membership]:
+async def open_membership(
+    store: MetadataStore, root: str, *, health: BookieHealth | None = None
+) -> AsyncIterator[Membership]:
     """Read the lists once, then keep them up to date until the block ends.
+
+    Args:
+        health: What is remembered of bookies' failures; None for an empty memory of the usual length.
 
     Raises:
         namespace.errors.ConnectionLostError: The store is out of reach.
     """
-    membership = Membership(store, root)
+    membership = Membership(store, root, health)
     watch = await membership._refresh()
     error: Exception | None = None
     async with trio.open_nursery() as nursery:

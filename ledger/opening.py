@@ -28,7 +28,6 @@ from ledger.errors import (
 )
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metadata_update import update_metadata
-from ledger.placement import choose_replacements
 from ledger.reader import EntryRead, LacQuery, replicas
 from ledger.recovery import (
     Action,
@@ -183,9 +182,11 @@ class _RecoveryRun:
         membership = self._cluster.membership
         for index in failed:
             membership.suspect(ensemble[index])
-        return choose_replacements(
-            ensemble, failed, membership.writable, self._cluster.rng, suspects=membership.suspects
+        metadata = self._current.metadata
+        chosen, _ = self._cluster.placer.choose_replacements_now(
+            ensemble, failed, metadata.write_quorum, metadata.ack_quorum
         )
+        return chosen
 
     def _perform(self, actions: Iterable[Action], nursery: trio.Nursery) -> None:
         todo = deque(actions)

@@ -18,6 +18,7 @@ import trio
 
 from ledger.catalog import Versioned
 from ledger.cluster import Cluster
+from ledger.continuity import Continuity
 from ledger.errors import (
     BookieError,
     LedgerClosedError,
@@ -26,10 +27,11 @@ from ledger.errors import (
     LedgerWriteError,
     NoSuchLedgerError,
     ReadOnlyRefusal,
+    TooManyRequestsRefusal,
 )
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metadata_update import update_metadata
-from ledger.placement import choose_replacements
+from ledger.quorum import endangered
 from ledger.wire.messages import BookieInfoRequest
 from ledger.writer import LedgerWriter, Outgoing
 from namespace.errors import NamespaceError, SessionExpiredError
@@ -45,6 +47,7 @@ class _Trouble:
 
     attempts: int = 0
     failed_at: float = 0.0
+    overloaded_since: float | None = None
 
 
 class EnsembleRepair:
@@ -55,6 +58,7 @@ class EnsembleRepair:
         writer: LedgerWriter,
         current: Versioned,
         cluster: Cluster,
+        continuity: Continuity,
         *,
         send: Callable[[list[Outgoing]], None],
         progressed: Callable[[], None],
@@ -64,7 +68,8 @@ class EnsembleRepair:
         self.current = current
         self.is_running = False
         self.is_verifying = False
-        self._writer = writer
+        self._writer, self._continuity = writer, continuity
+        self._placer = cluster.placer
         self._transport, self._catalog, self._membership = (
             cluster.transport,
             cluster.catalog,
@@ -76,6 +81,9 @@ class EnsembleRepair:
         self._probe_s = min(config.transport.request_timeout_s, config.unavailable_patience_s / 2 or 1.0)
         self._troubles: dict[str, _Trouble] = {}
         self._blocked_since: float | None = None
+        self._changes = 0
+        self._no_suspects_before = 0.0
+        self._no_replacement: str | None = None
         self._is_over = False
 
     def noticed(self, bookie: str, cause: Exception) -> None:
@@ -84,7 +92,12 @@ class EnsembleRepair:
         trouble = self._troubles.setdefault(bookie, _Trouble())
         if now - trouble.failed_at > 4 * self._config.retry_backoff_max_s:
             trouble.attempts = 0  # it was well for a while: begin anew
+            trouble.overloaded_since = None
         trouble.failed_at = now
+        if not isinstance(cause, TooManyRequestsRefusal):
+            trouble.overloaded_since = None
+        elif trouble.overloaded_since is None:
+            trouble.overloaded_since = now
         self._membership.suspect(bookie)
         logger.warning(
             "ledger %d: %s (last confirmed entry %d)", self.current.ledger_id, cause, self._writer.lac
@@ -114,7 +127,8 @@ class EnsembleRepair:
         try:
             while (doubtful := self._writer.doubtful) and not self._is_over:
                 try:
-                    found = await self._catalog.get(self.current.ledger_id)
+                    # An ordinary read may miss a recovery that has long begun.
+                    found = await self._catalog.get_newest(self.current.ledger_id)
                 except NoSuchLedgerError as exc:
                     self._finish_with(exc, "was deleted")
                     return
@@ -126,7 +140,12 @@ class EnsembleRepair:
                     continue
                 if self._is_over or self._ended_by(found.metadata):
                     return
+                self._noticed_losses()
+                still = self._writer.doubtful
                 for index, epoch in doubtful:
+                    if (index, epoch) not in still:
+                        continue  # its connection was lost meanwhile: look again
+                    self._continuity.vouched(self._writer.ensemble[index])
                     if self._writer.trust(index, epoch):
                         self._progressed()
         finally:
@@ -156,17 +175,33 @@ class EnsembleRepair:
 
     async def _replace(self) -> bool:
         """Put spare bookies in the place of failing ones; False if there is none."""
-        writer = self._writer
-        replacements = choose_replacements(
-            writer.ensemble,
-            writer.failures.keys(),
-            self._membership.writable,
-            self._rng,
-            suspects=self._membership.suspects,
-        )
-        if not replacements:
+        writer, metadata = self._writer, self.current.metadata
+        failed = self._to_be_replaced()
+        if not failed:
             return False
+        replacements, self._no_replacement = await self._placer.choose_replacements(
+            writer.ensemble, failed, metadata.write_quorum, metadata.ack_quorum
+        )
+        if not replacements or self._is_over or not failed <= self._to_be_replaced():
+            return False
+        now = trio.current_time()
+        if set(replacements.values()) <= set(self._membership.suspects):
+            # Bookies that failed just now, in the place of others that did: not as fast as they fail.
+            if now < self._no_suspects_before:
+                return False
+            self._no_suspects_before = now + self._config.retry_backoff_max_s
+        self._changes += 1
+        if (
+            self._config.ensemble_changes_max is not None
+            and self._changes > self._config.ensemble_changes_max
+        ):
+            cause = next(iter(writer.failures.values()))
+            self._finish_with(
+                cause, f"its ensemble was changed {self._changes - 1} times, which is the limit"
+            )
+            return True
         old = writer.ensemble
+        connections = self._continuity.snapshot(replacements.values())
         wanted = {old[index]: bookie for index, bookie in replacements.items()}
         first_entry_id = writer.lac + 1
 
@@ -199,16 +234,48 @@ class EnsembleRepair:
         logger.warning(
             "ledger %d: from entry %d on %s instead of %s", self.current.ledger_id, first_entry_id, new, old
         )
+        self._continuity.begin(connections)
         self._send(writer.finish_change(new))
         if writer.advance():
             self._progressed()
         return True
 
+    def _to_be_replaced(self) -> set[int]:
+        """The failing indices that should not just be waited for."""
+        writer, config, metadata = self._writer, self._config, self.current.metadata
+        failures = dict(writer.failures)
+        if config.delay_ensemble_change:
+            read_only = any(isinstance(cause, ReadOnlyRefusal) for cause in failures.values())
+            size, write_quorum, ack_quorum = (
+                metadata.ensemble_size,
+                metadata.write_quorum,
+                metadata.ack_quorum,
+            )
+            if not read_only and not endangered(failures, size, write_quorum, ack_quorum):
+                return set()
+        # A bookie over capacity has lost nothing and will take the entry in a moment. To replace it would
+        # send all that is pending to another one, and the load with it, until none is left below capacity.
+        patient_since = trio.current_time() - config.overload_patience_s
+        return {
+            index
+            for index in failures
+            if (since := self._trouble(index).overloaded_since) is None or since <= patient_since
+        }
+
+    def _noticed_losses(self) -> None:
+        for bookie in self._continuity.gone(self._transport.losses):
+            run = self._writer.reconnected(bookie)
+            if run is not None:
+                self._send([run])
+
     async def _try_again(self) -> None:
         """Wait a little, then give failing bookies that answer again what they missed."""
         writer, config = self._writer, self._config
         if self._patience_is_over():
-            causes = "; ".join(str(cause) for cause in writer.failures.values())
+            reasons = [str(cause) for cause in writer.failures.values()]
+            if self._no_replacement is not None:
+                reasons.append(self._no_replacement)
+            causes = "; ".join(reasons)
             self._finish_with(
                 next(iter(writer.failures.values())),
                 f"no ack quorum for entry {writer.lac + 1} in {config.unavailable_patience_s:g} s: {causes}",

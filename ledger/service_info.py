@@ -23,6 +23,7 @@ RPC_PROTOCOL = "bookie-rpc"
 HTTP_ID = "httpserver"
 HTTP_PROTOCOL = "http"
 TLS_EXTENSION = "tls"
+LOCATION_PROPERTY = "networkLocation"  # ours: Apache's bookies announce none
 
 
 @attrs.frozen
@@ -51,6 +52,11 @@ class ServiceInfo:
             if endpoint.protocol == RPC_PROTOCOL:
                 return endpoint
         return None
+
+    @property
+    def network_location(self) -> str | None:
+        """Where the bookie says it stands, such as ``/region/rack``."""
+        return self.properties.get(LOCATION_PROPERTY)
 
 
 def encode_service_info(info: ServiceInfo) -> bytes:

@@ -28,7 +28,15 @@ from ledger.errors import BookieTimeoutError, BookieUnavailableError
 from ledger.line import CalledAdds, Line, Resolve, Waiter
 from ledger.transport_config import TransportConfig
 from ledger.wire.codes import Code
-from ledger.wire.messages import AddReply, AddRequest, BatchReadRequest, ReadRequest, Reply, Request
+from ledger.wire.messages import (
+    AddReply,
+    AddRequest,
+    BatchReadRequest,
+    ForceLedgerRequest,
+    ReadRequest,
+    Reply,
+    Request,
+)
 
 __all__ = [
     "AddSink",
@@ -51,7 +59,9 @@ def _purpose_of(request: Request, add_version: int) -> _Purpose:
     match request:
         case ReadRequest(previous_lac=None) | AddRequest(deferred_sync=False):
             return _Purpose.DATA
-        case AddRequest():
+        case AddRequest() | ForceLedgerRequest():
+            # Both over one connection: a bookie that was restarted in between would say that it has synced
+            # all that it has, and has lost what it acknowledged.
             return _Purpose.DATA if add_version == 3 else _Purpose.CONTROL
         case BatchReadRequest():
             return _Purpose.BATCH
@@ -75,7 +85,9 @@ class Transport:
         self._nursery = nursery
         self._lines: dict[_Purpose, dict[str, Line]] = {purpose: {} for purpose in _Purpose}
         self._data_lines = self._lines[_Purpose.DATA]
-        self._alive: dict[Line, None] = {}  # until all are told of the loss
+        self._alive: dict[Line, int] = {}  # until all are told of the loss; each with its number
+        self._lines_started = 0
+        self.losses = 0  # connections given up so far: unchanged, they are all as they were
         self._is_closed = False
         self._is_v3 = config.add_version == 3
         self._told_closed: set[tuple[str, int]] = set()
@@ -177,6 +189,16 @@ class Transport:
         for line in self._alive:
             line.connection.forget(ledger_id, whose)
 
+    def connection_to(self, bookie: str, *, add_version: int) -> int | None:
+        """The number of the connection that adds of this version go over; None while it is not made.
+
+        As long as the number stays, the bookie is the same process: it has forgotten no fence and no entry.
+        Behind another number there may be another bookie, at the same address.
+        """
+        purpose = _Purpose.DATA if add_version == self.config.add_version else _Purpose.CONTROL
+        line = self._lines[purpose].get(bookie)
+        return self._alive[line] if line is not None and line.is_connected else None
+
     def queued_bytes(self, bookie: str) -> int:
         """Bytes of adds and reads that wait to be sent to this bookie."""
         line = self._data_lines.get(bookie)
@@ -206,7 +228,8 @@ class Transport:
             bookie, purpose.value, version, dial=self._dial, resolve=self._resolve, config=self.config
         )
         self._lines[purpose][bookie] = line
-        self._alive[line] = None
+        self._lines_started += 1
+        self._alive[line] = self._lines_started
         self._nursery.start_soon(
             self._run_line, line, purpose, name=f"{purpose.value} connection to {bookie}"
         )
@@ -218,6 +241,7 @@ class Transport:
         finally:
             # First the room for a new line, for those who are told may ask again at once.
             del self._lines[purpose][line.bookie]
+            self.losses += 1
             line.tell()
             del self._alive[line]
 

@@ -1,25 +1,32 @@
 """The handle of a ledger being written: what its one writer holds.
 
-Inside: gathering entries into runs, waking those who wait, bounding what is in flight, closing.
-Not inside: counting acknowledgements (``writer``), failing bookies (``repair``), bytes (``wire``).
+Inside: gathering entries into runs, waking those who wait, bounding what is in flight, what ends a handle.
+Not inside: counting acknowledgements (``writer``), failing bookies (``repair``), bytes (``wire``), the end in
+the metadata (``closing``).
 Always: a caller learns of entries in their order; once the handle has ended, every later call raises why.
 
-Source: LedgerHandle.java; reference sections 5.3, 5.9, 5.12, 5.13; lessons rows 22, 48, 52.
+Source: LedgerHandle.java; reference sections 5.3, 5.5, 5.9, 5.11 to 5.13; lessons rows 1, 22, 48, 52.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import trio
 
 from ledger.catalog import Versioned
+from ledger.closing import close_at
 from ledger.cluster import Cluster
+from ledger.confirmations import Confirmations
+from ledger.continuity import Continuity
+from ledger.deferred_sync import Durable, force_bookies, pack_with_durable_lac
 from ledger.digest import EntryCodec
 from ledger.errors import (
+    BookieError,
     BookieRefusal,
+    BookieUnavailableError,
     EntryTooLargeError,
     LedgerClosedError,
     LedgerError,
@@ -27,15 +34,15 @@ from ledger.errors import (
     LedgerWriteError,
     WrongPasswordError,
 )
-from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.metadata_update import update_metadata
-from ledger.quorum import write_set
+from ledger.explicit_lac import tell_lac, tell_when_idle
+from ledger.metadata import LedgerMetadata
+from ledger.overdue import TICKS, Overdue
 from ledger.repair import EnsembleRepair, MakeError
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code
-from ledger.wire.messages import WriteLacRequest
 from ledger.writer import LedgerWriter, Outgoing
-from namespace.errors import NamespaceError
+
+logger = logging.getLogger(__name__)
 
 FRAME_OVERHEAD_BYTES_MAX = 128  # of an add or a read answer, whichever version, without digest and header
 YIELD_AFTER_ENTRIES = 256  # so that sockets see the first entries while a caller still makes the next
@@ -54,23 +61,39 @@ class WriteHandle:
         codec: EntryCodec,
         cluster: Cluster,
         nursery: trio.Nursery,
+        *,
+        deferred_sync: bool = False,
+        connections: Mapping[str, int | None] | None = None,
     ) -> None:
+        """For the client.
+
+        Args:
+            connections: What ``Transport.connection_to`` told of the bookies before the metadata was written.
+        """
         metadata, config = current.metadata, cluster.config
         self.ledger_id = current.ledger_id
+        self._durable = durable = Durable() if deferred_sync else None
+        add_version = 3 if deferred_sync else config.transport.add_version
         encoder: v2.AddEncoder | v3.AddEncoder = (
             v2.AddEncoder(current.ledger_id, codec)
-            if config.transport.add_version == 2
-            else v3.AddEncoder(current.ledger_id, codec)
+            if add_version == 2
+            else v3.AddEncoder(current.ledger_id, codec, deferred_sync=deferred_sync)
         )
         self._writer = LedgerWriter(
             metadata.last_ensemble.bookies,
             write_quorum=metadata.write_quorum,
             ack_quorum=metadata.ack_quorum,
-            pack=encoder.encode,
+            pack=encoder.encode if durable is None else pack_with_durable_lac(encoder.encode, durable),
+            spans=cluster.placer.spans(metadata.write_quorum),
         )
+        self._continuity = Continuity(
+            lambda bookie: cluster.transport.connection_to(bookie, add_version=add_version)
+        )
+        self._continuity.begin(connections or {})
         self._append = self._writer.append
         self._codec, self._config = codec, config
         self._transport, self._catalog, self._nursery = cluster.transport, cluster.catalog, nursery
+        self._membership = cluster.membership
         self._payload_bytes_max = (
             config.transport.frame_bytes_max - FRAME_OVERHEAD_BYTES_MAX - codec.overhead_bytes
         )
@@ -78,6 +101,7 @@ class WriteHandle:
             self._writer,
             current,
             cluster,
+            self._continuity,
             send=self._send,
             progressed=self._confirmed,
             end=self._end,
@@ -88,8 +112,7 @@ class WriteHandle:
         self._close_lock = trio.Lock()
         self._wake_pump = trio.Event()
         self._room = trio.Event()
-        self._waiters: list[tuple[int, int, list[trio.lowlevel.Task]]] = []  # heap; an empty list: gone
-        self._waiter_count = 0
+        self._confirmations = Confirmations()
         self._callbacks: list[Callable[[int, BaseException | None], None]] = []
 
     def __repr__(self) -> str:
@@ -112,7 +135,7 @@ class WriteHandle:
     @property
     def lac(self) -> int:
         """The last entry confirmed: it and all before it are durable. -1 if there is none."""
-        return self._writer.lac
+        return self._writer.lac if self._durable is None else self._durable.lac
 
     @property
     def last_pushed(self) -> int:
@@ -138,14 +161,19 @@ class WriteHandle:
             EntryTooLargeError: Nothing was taken.
             LedgerClosedError, LedgerFencedError, LedgerWriteError, WrongPasswordError: The handle has ended.
         """
-        if not self._is_accepting:
-            raise self._ended()
-        if len(payload) > self._payload_bytes_max:
-            raise EntryTooLargeError(len(payload), self._payload_bytes_max)
+        if not self._is_accepting or len(payload) > self._payload_bytes_max:
+            self.check_submit(payload)
         entry_id = self._append(payload)
         if self._writer.unsent_count == 1:
             self._wake_pump.set()
         return entry_id
+
+    def check_submit(self, payload: bytes) -> None:
+        """Raise what ``submit`` would raise, and take nothing."""
+        if not self._is_accepting:
+            raise self._ended()
+        if len(payload) > self._payload_bytes_max:
+            raise EntryTooLargeError(len(payload), self._payload_bytes_max)
 
     async def wait_room(self) -> None:
         """Return when the entries in flight leave room for more.
@@ -164,7 +192,9 @@ class WriteHandle:
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return once the entry, and every one before it, is durable on an ack quorum.
 
-        If cancelled, the entry may or may not become durable later; the handle stays usable.
+        With deferred sync: once an ack quorum has taken it; ``force`` makes it durable. An entry that was not
+        submitted yet is waited for too. If cancelled, the entry may or may not become durable later; the
+        handle stays usable.
 
         Raises:
             LedgerFencedError: Somebody else recovers the ledger; whether it keeps the entry, its end tells.
@@ -172,21 +202,12 @@ class WriteHandle:
             LedgerClosedError: The ledger was closed without it.
             WrongPasswordError: A bookie holds the ledger under another key.
         """
-        assert entry_id <= self._writer.last_pushed
         if entry_id <= self._writer.lac:
             await trio.lowlevel.checkpoint()
             return
         if self._make_error is None:
             self._flush()
-            slot = [trio.lowlevel.current_task()]
-            self._waiter_count += 1
-            heapq.heappush(self._waiters, (entry_id, self._waiter_count, slot))
-
-            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-                slot.clear()
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await self._confirmations.wait(entry_id)
         if entry_id > self._writer.lac:
             raise self._ended()
 
@@ -231,38 +252,46 @@ class WriteHandle:
         Raises:
             LedgerWriteError: Fewer than an ack quorum took it. Nothing is lost: the next entry carries it.
         """
-        lac = self._writer.lac
-        if lac < 0:
-            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        if self.lac < 0:
             return
         if self._make_error is not None:
             raise self._ended()
-        ensemble = self._writer.ensemble
-        metadata = self.metadata
-        request = WriteLacRequest(
-            self.ledger_id, lac, self._codec.master_key, self._codec.pack_lac(self.ledger_id, lac)
-        )
-        taken: list[str] = []
-        problems: list[str] = []
+        await self._tell_lac()
 
-        async def tell(bookie: str, nursery: trio.Nursery) -> None:
+    async def force(self) -> None:
+        """Have every bookie of the ensemble sync what was acknowledged so far.
+
+        With deferred sync this is what makes entries durable: afterwards ``lac`` is at least the last entry
+        acknowledged before the call. Otherwise entries are durable already, unless bookies were told not to
+        sync. If cancelled, the bookies may or may not have synced; ``lac`` stays.
+
+        Raises:
+            LedgerWriteError: A bookie refused, or did not answer. With deferred sync the handle has ended:
+                what is after ``lac`` may be lost.
+            LedgerClosedError, LedgerFencedError, WrongPasswordError: The handle has ended.
+        """
+        if self._make_error is not None:
+            raise self._ended()
+        await trio.lowlevel.checkpoint()
+        writer, durable = self._writer, self._durable
+        while writer.lac > (-1 if durable is None else durable.lac):
+            head, length_bytes, ensemble = writer.lac, writer.lac_length_bytes, writer.ensemble
             try:
-                reply = await self._transport.call(bookie, request)
-            except LedgerError as exc:
-                problems.append(str(exc))
+                await force_bookies(self._transport, self.ledger_id, ensemble)
+            except BookieError as exc:
+                if durable is None:
+                    raise LedgerWriteError(self.ledger_id, f"not every bookie has synced it: {exc}") from exc
+                self._lose_unsynced(exc)
+            if durable is not None:
+                self._look_at_connections()
+                if self._make_error is not None:
+                    raise self._ended()
+                durable.forced(head, length_bytes)
+                for callback in self._callbacks:
+                    callback(durable.lac, None)
+            if durable is not None or writer.ensemble == ensemble:
                 return
-            if reply.code is not Code.OK:
-                problems.append(f"{bookie}: {reply.code.name}")
-                return
-            taken.append(bookie)
-            if len(taken) >= metadata.ack_quorum:
-                nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            for index in write_set(lac, len(ensemble), metadata.write_quorum):
-                nursery.start_soon(tell, ensemble[index], nursery)
-        if len(taken) < metadata.ack_quorum:
-            raise LedgerWriteError(self.ledger_id, f"explicit LAC {lac} not stored: {'; '.join(problems)}")
 
     async def close(self) -> None:
         """Wait for what was submitted, then close the ledger at the last confirmed entry.
@@ -285,16 +314,23 @@ class WriteHandle:
             had_ended = self._make_error is not None
             if not had_ended:
                 self._flush()
-                if self._writer.pending_count:
-                    try:
-                        await self.wait_confirmed(self._writer.last_pushed)
-                    except LedgerError:
-                        pass  # decided below: what is confirmed can still be closed
+                try:
+                    await self.wait_confirmed(self._writer.last_pushed)
+                    if self._durable is not None:
+                        await self.force()
+                except LedgerError:
+                    pass  # decided below: what is confirmed can still be closed
             error = None if self._make_error is None else self._make_error()
             if error is not None and not isinstance(error, LedgerWriteError):
                 raise error
             self._repair.stop()
-            await self._write_closed()
+            self._repair.current = await close_at(
+                self._catalog,
+                self._repair.current,
+                self.lac,
+                self._writer.lac_length_bytes if self._durable is None else self._durable.length_bytes,
+                patience_s=self._config.unavailable_patience_s,
+            )
             self._is_closed = True
             self._end(lambda: LedgerClosedError(self.ledger_id, f"closed at entry {self.lac}"))
             if error is not None and not had_ended:
@@ -316,11 +352,13 @@ class WriteHandle:
         else:
             self.abandon()
 
-    # Called by the transport, on the loop.
-
     def adds_answered(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
-        """The transport tells what a bookie answered."""
+        """The transport tells, on the loop, what a bookie answered."""
         if code is Code.OK:
+            if not self._continuity.is_settled(bookie, self._transport.losses):
+                self._look_at_connections(bookie)
+                if self._make_error is not None:
+                    return
             if self._writer.answered(bookie, entry_ids):
                 self._confirmed()
             elif self._writer.doubtful and not self._repair.is_verifying:
@@ -333,18 +371,23 @@ class WriteHandle:
             self._end(lambda: WrongPasswordError(self.ledger_id))
         else:
             cause = BookieRefusal.by_code[code](bookie, self.ledger_id, entry_ids[0])
+            self._membership.count_errors(bookie, len(entry_ids), cause)
             self._failed(bookie, cause, lost=False)
 
     def bookie_lost(self, bookie: str, cause: Exception) -> None:
         """The transport tells that a connection broke; what was unanswered there is unknown."""
+        self._membership.count_errors(bookie, 1, cause)
         self._failed(bookie, cause, lost=True)
-
-    # For the client.
 
     async def run(self) -> None:
         """The client's task for this handle: it sends what nobody waits for and watches the metadata."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._repair.follow_metadata)
+            if self._config.add_quorum_timeout_s is not None:
+                nursery.start_soon(self._watch_overdue, self._config.add_quorum_timeout_s)
+            if self._config.explicit_lac_interval_s is not None:
+                interval_s = self._config.explicit_lac_interval_s
+                nursery.start_soon(tell_when_idle, interval_s, self._position, self._tell_lac)
             await self._pump()
             nursery.cancel_scope.cancel()
 
@@ -354,7 +397,50 @@ class WriteHandle:
             self._wake_pump = trio.Event()
             self._flush()
 
+    async def _watch_overdue(self, timeout_s: float) -> None:
+        overdue, entry_id = Overdue(), None
+        while entry_id is None:
+            await trio.sleep(timeout_s / TICKS)
+            entry_id = overdue.tick(self._writer.lac, self._writer.last_pushed)
+        message = f"entry {entry_id} was not confirmed within {timeout_s:g} s (add_quorum_timeout_s)"
+        self._end(lambda: LedgerWriteError(self.ledger_id, message))
+        self._nursery.start_soon(self._close_after_failure)
+
+    async def _close_after_failure(self) -> None:
+        try:
+            await self.close()
+        except LedgerError as exc:
+            logger.warning("ledger %d is left to a recovery: %s", self.ledger_id, exc)
+
+    def _position(self) -> tuple[int, int]:
+        return self.lac, self._writer.last_pushed
+
+    async def _tell_lac(self) -> int:
+        return await tell_lac(self._transport, self.ledger_id, self.metadata, self._codec, self.lac)
+
+    def _look_at_connections(self, bookie: str | None = None) -> None:
+        """Notice lost connections, and that ``bookie`` answers over a new one."""
+        doubted = self._continuity.gone(self._transport.losses)
+        if doubted and self._durable is not None and self._writer.last_pushed > self._durable.lac:
+            self._lose_unsynced(BookieUnavailableError(doubted[0], "the connection was lost"))
+            return
+        if bookie is not None and self._continuity.is_new(bookie):
+            doubted.append(bookie)
+        for one in doubted:
+            run = self._writer.reconnected(one)
+            if run is not None:
+                self._send([run])
+
+    def _lose_unsynced(self, cause: Exception) -> None:
+        assert self._durable is not None
+        message = f"entries after {self._durable.lac} are not synced and may be lost: {cause}"
+        self._end(lambda: LedgerWriteError(self.ledger_id, message))
+
     def _failed(self, bookie: str, cause: Exception, *, lost: bool) -> None:
+        if self._durable is not None:
+            # Another bookie could take what is pending, but not what this one acknowledged.
+            self._lose_unsynced(cause)
+            return
         if self._make_error is not None or not self._writer.failed(bookie, cause, lost=lost):
             return
         self._repair.noticed(bookie, cause)
@@ -374,12 +460,10 @@ class WriteHandle:
     def _confirmed(self) -> None:
         lac = self._writer.lac
         self._repair.unblocked()
-        waiters = self._waiters
-        while waiters and waiters[0][0] <= lac:
-            for task in heapq.heappop(waiters)[2]:
-                trio.lowlevel.reschedule(task)
-        for callback in self._callbacks:
-            callback(lac, None)
+        self._confirmations.confirm(lac)
+        if self._durable is None:
+            for callback in self._callbacks:
+                callback(lac, None)
 
     def _end(self, make_error: MakeError) -> None:
         """Nothing more is sent or confirmed; everyone who waits learns why. Only the first reason counts."""
@@ -389,15 +473,12 @@ class WriteHandle:
         self._make_error = make_error
         self._repair.stop()
         self._transport.forget(self.ledger_id, self)
-        waiters, self._waiters = self._waiters, []
-        for _, _, slot in waiters:
-            for task in slot:
-                trio.lowlevel.reschedule(task)
+        self._confirmations.wake_all()
         self._room.set()
         self._wake_pump.set()
         error = make_error()
         for callback in self._callbacks:
-            callback(self._writer.lac, error)
+            callback(self.lac, error)
 
     def _ended(self) -> LedgerError:
         # A new exception for each who asks: one object raised in several tasks would mix their tracebacks.
@@ -416,37 +497,3 @@ class WriteHandle:
         if self._room.statistics().tasks_waiting and self._has_room():
             self._room.set()
             self._room = trio.Event()
-
-    async def _write_closed(self) -> None:
-        lac, length = self._writer.lac, self._writer.lac_length_bytes
-        ledger_id = self.ledger_id
-
-        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
-            match metadata.state:
-                case LedgerState.OPEN:
-                    return metadata.closed(lac, length)
-                case LedgerState.CLOSED:
-                    if (metadata.last_entry_id, metadata.length_bytes) == (lac, length):
-                        return None
-                    raise LedgerFencedError(
-                        ledger_id,
-                        f"it was closed at entry {metadata.last_entry_id} with {metadata.length_bytes} bytes,"
-                        f" this writer's last confirmed entry is {lac} with {length} bytes",
-                    )
-                case LedgerState.IN_RECOVERY:
-                    # Java closes here. The recovery may have shown entries beyond our LAC to readers already
-                    # (its re-written entries carry its own LAC), and closing below them would take them back.
-                    raise LedgerFencedError(ledger_id, "its metadata says that it is in recovery")
-
-        try:
-            self._repair.current = await update_metadata(
-                self._catalog,
-                self._repair.current,
-                change,
-                patience_s=self._config.unavailable_patience_s,
-            )
-        except NamespaceError as exc:
-            raise LedgerWriteError(
-                ledger_id,
-                f"whether it is closed at entry {lac} is unknown: {exc}; open it with recovery to decide",
-            ) from exc

@@ -16,7 +16,7 @@ Source: LedgerHandle.java, PendingAddOp.java; reference sections 5.3 to 5.7; boo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
 
@@ -24,6 +24,9 @@ from ledger.quorum import check_quorums, write_sets
 
 Pack = Callable[[int, int, int, bytes], bytes]
 """``(entry_id, lac, length_bytes, payload)`` to what is sent; ``AddEncoder.encode`` is one."""
+
+Spans = Callable[[Collection[str]], bool]
+"""Whether bookies that acknowledged an entry lie in enough fault domains (``placement``)."""
 
 
 @attrs.frozen
@@ -47,7 +50,13 @@ class LedgerWriter:
         pack: Pack,
         lac: int = -1,
         length_bytes: int = 0,
+        spans: Spans | None = None,
     ) -> None:
+        """Begin behind ``lac``.
+
+        Args:
+            spans: What an ack quorum must fulfil besides its size.
+        """
         check_quorums(len(ensemble), write_quorum, ack_quorum)
         assert len(set(ensemble)) == len(ensemble)
         self.lac = lac
@@ -62,6 +71,8 @@ class LedgerWriter:
         self._index_of = {bookie: index for index, bookie in enumerate(ensemble)}
         self._size = len(ensemble)
         self._ack_quorum = ack_quorum
+        self._spans = spans
+        self._is_span: dict[int, bool] = {}  # by mask of the indices, for this ensemble
         self._write_sets = write_sets(self._size, write_quorum)
         self._write_masks = [sum(1 << index for index in indices) for indices in self._write_sets]
         self._striped = write_quorum < self._size
@@ -174,6 +185,8 @@ class LedgerWriter:
         acks, sizes, ack_quorum = self._acks, self._sizes, self._ack_quorum
         next_id, length = self.lac + 1, self.lac_length_bytes
         last_sent = self.last_pushed - len(self._outbox)
+        if self._spans is not None:
+            last_sent = self._last_spanning(next_id, last_sent)
         while next_id <= last_sent and acks[next_id].bit_count() >= ack_quorum:
             length += sizes.pop(next_id)
             next_id += 1
@@ -206,6 +219,31 @@ class LedgerWriter:
         self._absent_mask |= bit
         self._release()
         return is_new
+
+    def reconnected(self, bookie: str) -> Outgoing | None:
+        """The connection was lost and replaced while no answer was due, so that nobody told of it.
+
+        What the bookie acknowledged of unconfirmed entries counts no longer; it must be sent again.
+        What it acknowledges now counts from ``trust`` on.
+        """
+        index = self._index_of.get(bookie)
+        if index is None:
+            return None
+        bit = 1 << index
+        last_sent = self.last_pushed - len(self._outbox)
+        told = {entry_id for entry_id in self._held.get(index, ()) if self.lac < entry_id <= last_sent}
+        for entry_id in range(self.lac + 1, self.last_pushed + 1):
+            if self._acks[entry_id] & bit:
+                told.add(entry_id)
+                self._acks[entry_id] &= ~bit
+        self._held[index] = []
+        self._epochs[index] += 1
+        self._absent_mask |= bit
+        self._release()
+        if not told or index in self.failures:
+            return None  # a failing one gets everything when it is revived
+        ids = sorted(told)
+        return Outgoing(bookie, [self._frames[entry_id] for entry_id in ids], ids)
 
     def revive(self, index: int) -> Outgoing | None:
         """Try a failing bookie again: all unconfirmed entries it did not acknowledge, the same bytes."""
@@ -252,6 +290,7 @@ class LedgerWriter:
         replaced = [index for index, bookie in enumerate(ensemble) if bookie != self._ensemble[index]]
         self._ensemble = list(ensemble)
         self._index_of = {bookie: index for index, bookie in enumerate(ensemble)}
+        self._is_span = {}
         outgoing = []
         for index in replaced:
             bit = 1 << index
@@ -275,7 +314,7 @@ class LedgerWriter:
         if head > self.last_pushed:
             return False
         reachable = self._acks[head] | (self._write_masks[head % self._size] & ~self._absent_mask)
-        return reachable.bit_count() < self._ack_quorum
+        return reachable.bit_count() < self._ack_quorum or not self._is_spanned(reachable)
 
     def check(self) -> None:
         """Assert everything that always holds; for tests."""
@@ -290,6 +329,20 @@ class LedgerWriter:
             1 << i for i in self._held.keys() - self.failures.keys()
         )
         assert len(self._outbox) <= self.pending_count
+
+    def _last_spanning(self, entry_id: int, last: int) -> int:
+        while entry_id <= last and self._is_spanned(self._acks[entry_id]):
+            entry_id += 1
+        return entry_id - 1
+
+    def _is_spanned(self, mask: int) -> bool:
+        if self._spans is None:
+            return True
+        known = self._is_span.get(mask)
+        if known is None:
+            bookies = [bookie for index, bookie in enumerate(self._ensemble) if mask >> index & 1]
+            known = self._is_span[mask] = self._spans(bookies)
+        return known
 
     def _unacknowledged(self, index: int) -> Outgoing | None:
         bit = 1 << index
