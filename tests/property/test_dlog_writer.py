@@ -309,11 +309,28 @@ async def appender(world: World, writer: dlog.LogWriter, name: str, told: list[T
 async def play(seed: int, failure_rate: float, lost_answer_rate: float, *, takeover: str | None) -> World:
     world = World(seed, failure_rate, lost_answer_rate)
     told: list[Told] = []
+    # Virtual seconds: a writer that forgets somebody would make its caller wait for ever.
+    with trio.fail_after(120):
+        log, live = await play_in(world, told, takeover)
+    check(log, live, told)
+    if takeover is None and max(failure_rate, lost_answer_rate) <= 0.1:
+        # Nothing failed for longer than the writer is patient, so nothing is lost, and it never gives up by
+        # mistake.
+        assert {each.outcome for each in told} == {dlog.RecordOutcome.DURABLE}
+    return world
+
+
+async def play_in(
+    world: World, told: list[Told], takeover: str | None
+) -> tuple[list[dlog.Record], list[dlog.Record]]:
+    """Write, take over, recover; return the log as it then is, and as one saw it who followed all the
+    time."""
+    world_rates = world.failure_rate, world.lost_answer_rate
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         world.nursery = nursery
         setup, _ = namespace_in(world, "setup")
         await setup.create("/ns")
-        world_rates, world.failure_rate, world.lost_answer_rate = (failure_rate, lost_answer_rate), 0, 0
+        world.calm()
         first_store, first = namespace_in(world, "first")
         _, second = namespace_in(world, "second")
         stack.push_async_callback(setup.aclose)
@@ -362,12 +379,7 @@ async def play(seed: int, failure_rate: float, lost_answer_rate: float, *, takeo
             while len(live) < len(log):  # noqa: ASYNC110
                 await trio.sleep(0.1)
         nursery.cancel_scope.cancel()
-    check(log, live, told)
-    if takeover is None and max(failure_rate, lost_answer_rate) <= 0.1:
-        # Nothing failed for longer than the writer is patient, so nothing is lost, and it never gives up by
-        # mistake.
-        assert {each.outcome for each in told} == {dlog.RecordOutcome.DURABLE}
-    return world
+    return log, live
 
 
 def check(log: list[dlog.Record], live: list[dlog.Record], told: list[Told]) -> None:
