@@ -225,11 +225,15 @@ class Recovery:
         # LAC + 1. Without this floor entries of earlier segments would be written again into the last one.
         # (apache/bookkeeper#2615)
         lac = max(self._query.lac, self._metadata.last_ensemble.first_entry_id - 1)
+        pack = self._pack
         self._writer = LedgerWriter(
             self._metadata.last_ensemble.bookies,
             write_quorum=self._metadata.write_quorum,
             ack_quorum=self._metadata.ack_quorum,
-            pack=self._pack,
+            # Entries carry the LAC that was found, not how far we have come: bookies may be replaced in
+            # memory only, and should we die before the close, the next recovery would begin behind our LAC
+            # and leave entries on fewer bookies of the ensemble that the metadata names than an ack quorum.
+            pack=lambda entry_id, _, length_bytes, payload: pack(entry_id, lac, length_bytes, payload),
             lac=lac,
         )
         self._phase = _Phase.READING

@@ -178,6 +178,20 @@ def test_entries_are_taken_in_order_and_those_behind_the_end_are_dropped() -> No
     assert one.entry_answered(B2, 0, no(B2)) == [CloseLedger(-1, 0, ())]
 
 
+def test_entries_written_again_tell_nobody_that_they_are_confirmed_before_the_close() -> None:
+    """A replacement is in memory only: the next recovery must not begin behind a LAC that relies on it."""
+    one = recovery(sizes=(3, 3, 3), spare=[B4])
+    one.lac_answered(B1, entry(1, 0))
+    one.entry_answered(B1, 1, entry(1, 0))
+    one.add_answered(B2, 1, None)
+    one.add_answered(B3, 1, None)
+    one.add_answered(B1, 1, BookieTimeoutError(B1, "silent"))
+    one.add_answered(B4, 1, None)  # entry 1 is on an ack quorum now, but not of the ensemble in the metadata
+    adds = one.entry_answered(B2, 2, entry(2, 0))
+    lacs = {CODEC.unpack(add.body, LEDGER, add.entry_id).lac for add in adds if isinstance(add, AddEntry)}
+    assert lacs == {0}
+
+
 def test_a_failed_add_is_replaced_in_memory_and_written_with_the_close() -> None:
     one = recovery(spare=[B4])
     one.lac_answered(B1, entry(0, -1))
