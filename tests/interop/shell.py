@@ -1,0 +1,201 @@
+"""Apache's command lines, and what they print: the bookie shell (``BookieShell``) and ``bkctl``.
+
+Inside: running a command to its end as a process of its own, and finding its answer in what it logged, which
+each release words in its own way. Not inside: what is expected of the answer.
+Always: an answer that cannot be found is an error here, never an empty one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import attrs
+from originals import Cluster, Originals
+
+SHELL = "org.apache.bookkeeper.bookie.BookieShell"
+BKCTL = "org.apache.bookkeeper.tools.cli.BKCtl"  # its jar is 4.17.3's; the commands are the release's own
+EVERYTHING = ("-Dinterop.level=INFO",)  # answers are logged, not printed
+TIMEOUT_S = 60
+T = TypeVar("T")
+
+_BOOKIE = re.compile(r"BookieID:(\S+), IP:")
+_METADATA = re.compile(r"LedgerMetadata\{(.*)\}")
+_ENSEMBLES = re.compile(r"ensembles=\{(.*?\])\}")
+_ENSEMBLE = re.compile(r"(\d+)=\[([^\]]*)\]")
+_ROOM = re.compile(r"BookieID:(\S+), IP:.*?[Ff]ree[:=] ?(\d+)\(.*?[Tt]otal[:=] ?(\d+)\(")
+_TOGETHER = (
+    re.compile(r"Total free disk space in the cluster\D*(\d+)\("),
+    re.compile(r"Total disk capacity in the cluster\D*(\d+)\("),
+)
+_HEX = re.compile(r"^[0-9A-F]{8} ((?:[0-9A-F]{2} ){1,16})", re.MULTILINE)
+# 4.17.3 first, then 4.18.0.
+_READ_ENTRY = (
+    re.compile(r"ReadLedgerCommand -+ Lid=(?P<ledger>-?\d+), Eid=(?P<entry>-?\d+), EntrySize=(?P<size>\d+) "),
+    re.compile(
+        r"ReadLedgerCommand Entry \{entryId=(?P<entry>-?\d+), entrySize=(?P<size>\d+),"
+        r" ledgerId=(?P<ledger>-?\d+)"
+    ),
+)
+_RECORD = (
+    re.compile(
+        r"Lid=(?P<ledger>-?\d+), Eid=(?P<entry>-?\d+), ByteOffset=(?P<offset>\d+), EntrySize=(?P<size>\d+) "
+    ),
+    re.compile(
+        r"Entry \{entryId=(?P<entry>-?\d+), entrySize=(?P<size>\d+),"
+        r" ledgerId=(?P<ledger>-?\d+), position=(?P<offset>\d+)"
+    ),
+)
+_LAC = re.compile(r"LastConfirmed: +(-?\d+)|lastAddConfirmed=(-?\d+)")
+_KEY = re.compile(r"MasterKey: +([0-9a-f]+)|masterKey=([0-9a-f]+)")
+_LEDGER_BYTES = re.compile(
+    r"Lid=(\d+), TotalSizeOfEntriesOfLedger=(\d+)|Size of ledger's entries \{ledgerId=(\d+), size=(\d+)\}"
+)
+_MARK = re.compile(r"LastLogMark : Journal Id - (\d+)\([0-9a-f]+\.txn\), Pos - (\d+)")
+
+
+@attrs.frozen
+class Tools:
+    """The command lines of a release, on a cluster."""
+
+    originals: Originals
+    cluster: Cluster
+
+    def shell(self, *arguments: str, until: str = "") -> str:
+        """What a command of the bookie shell said."""
+        return self._run(SHELL, ("-conf", str(self.cluster.bookies[0].config), *arguments), until)
+
+    def bkctl(self, *arguments: str, until: str = "") -> str:
+        """What a command of bkctl said."""
+        return self._run(BKCTL, ("-u", self.cluster.uri, *arguments), until)
+
+    def both(self, shell: Sequence[str], bkctl: Sequence[str], *, until: str = "") -> list[str]:
+        """What both said, run beside each other."""
+        return at_once(lambda: self.shell(*shell, until=until), lambda: self.bkctl(*bkctl, until=until))
+
+    def _run(self, main_class: str, arguments: Sequence[str], until: str) -> str:
+        command = self.originals.java(main_class, *arguments, options=EVERYTHING)
+        process = self.originals.processes.start(self.originals.fresh("shell"), command)
+
+        def said() -> str:
+            return process.log.read_text("utf-8", "replace")
+
+        try:
+            if until:  # some take long to end after that
+                process.wait_ready(lambda: until in said(), timeout_s=TIMEOUT_S)
+            else:
+                code = process.wait_ended(timeout_s=TIMEOUT_S)
+                assert code == 0, f"{arguments}: exit code {code}\n{said()[-3000:]}"
+        finally:
+            process.stop(grace_s=0)
+        return said()
+
+
+def at_once(*commands: Callable[[], T]) -> list[T]:
+    """Run several commands beside each other; their answers in order."""
+    with ThreadPoolExecutor(len(commands)) as threads:
+        return [future.result() for future in [threads.submit(command) for command in commands]]
+
+
+def bookies_listed(said: str) -> set[str]:
+    """The ids that ``listbookies`` names."""
+    found = set(_BOOKIE.findall(said))
+    assert found or "No bookie exists" in said, said[-3000:]
+    return found
+
+
+@attrs.frozen
+class ToldMetadata:
+    """What ``ledgermetadata`` says of a ledger."""
+
+    fields: dict[str, str]
+    ensembles: dict[int, list[str]]
+
+
+def metadata_told(said: str) -> ToldMetadata:
+    """The answer of ``ledgermetadata``."""
+    text = _only(_METADATA.findall(said), said)
+    ensembles = _only(_ENSEMBLES.findall(text), said)
+    return ToldMetadata(
+        dict(re.findall(r"(\w+)=([^,{}\[\]]+)(?=[,}]|$)", text.replace(ensembles, ""))),
+        {int(first): bookies.split(", ") for first, bookies in _ENSEMBLE.findall(ensembles)},
+    )
+
+
+@attrs.frozen
+class ToldRecord:
+    """An entry of a ledger, or a record of a file, as Java's tools show it."""
+
+    ledger_id: int
+    entry_id: int
+    size_bytes: int  # of a ledger's entry: of the ledger up to it
+    offset: int | None  # in a file
+    lac: int | None
+    key: str | None
+    is_fence: bool
+    data: bytes  # of an entry of a file: behind its 32 bytes of header
+
+
+def entries_told(said: str) -> list[ToldRecord]:
+    """The answer of ``-entryformat hex readledger -msg``."""
+    return _records(said, _READ_ENTRY)
+
+
+def records_told(said: str) -> list[ToldRecord]:
+    """The answer of ``-entryformat hex readjournal -msg`` or ``readlog -msg``."""
+    return _records(said, _RECORD)
+
+
+def ledger_bytes_told(said: str) -> dict[int, int]:
+    """The answer of ``readlogmetadata``."""
+    found = _LEDGER_BYTES.findall(said)
+    assert found, said[-3000:]
+    return {int(old or new): int(old_size or new_size) for old, old_size, new, new_size in found}
+
+
+def mark_told(said: str) -> tuple[int, int]:
+    """The answer of ``lastmark``: journal id and offset."""
+    journal_id, offset = _only(_MARK.findall(said), said)
+    return int(journal_id), int(offset)
+
+
+def rooms_told(said: str) -> dict[str, tuple[int, int]]:
+    """The answer of ``bookieinfo``: free and total bytes of each bookie."""
+    found = {bookie: (int(free), int(total)) for bookie, free, total in _ROOM.findall(said)}
+    assert found, said[-3000:]
+    assert [sum(column) for column in zip(*found.values(), strict=True)] == [
+        int(_only(pattern.findall(said), said)) for pattern in _TOGETHER
+    ]
+    return found
+
+
+def _records(said: str, patterns: Sequence[re.Pattern[str]]) -> list[ToldRecord]:
+    pattern = next((each for each in patterns if each.search(said)), None)
+    assert pattern is not None, said[-3000:]
+    matches = list(pattern.finditer(said))
+    stops = [match.start() for match in matches[1:]] + [len(said)]
+    records = []
+    for match, stop in zip(matches, stops, strict=True):
+        rest = said[match.end() : stop]
+        lac, key = _LAC.search(rest), _KEY.search(rest)
+        named = match.groupdict()
+        records.append(
+            ToldRecord(
+                ledger_id=int(named["ledger"]),
+                entry_id=int(named["entry"]),
+                size_bytes=int(named["size"]),
+                offset=int(named["offset"]) if "offset" in named else None,
+                lac=int(lac[1] or lac[2]) if lac else None,
+                key=(key[1] or key[2]) if key else None,
+                is_fence="Fenced" in rest,
+                data=bytes.fromhex("".join(_HEX.findall(rest))),
+            )
+        )
+    return records
+
+
+def _only(found: Sequence[T], said: str) -> T:
+    assert len(found) == 1, f"{found}:\n{said[-3000:]}"
+    return found[0]
