@@ -21,7 +21,6 @@ from ledger.cluster import Cluster
 from ledger.continuity import Continuity
 from ledger.errors import (
     BookieError,
-    LedgerClosedError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
@@ -331,7 +330,8 @@ class EnsembleRepair:
                 self._finish(lambda: LedgerFencedError(ledger_id, "its metadata says that it is in recovery"))
             case LedgerState.CLOSED:
                 at = metadata.last_entry_id
-                self._finish(lambda: LedgerClosedError(ledger_id, f"closed by somebody else at entry {at}"))
+                # Not "closed" as by this writer itself: its end may be another one than the LAC here.
+                self._finish(lambda: LedgerFencedError(ledger_id, f"closed by somebody else at entry {at}"))
         return True
 
     def _finish_with(self, cause: Exception, message: str) -> None:
