@@ -111,11 +111,9 @@ def choose_spread_ensemble(
         ValueError: The quorums can never keep the promise about regions.
     """
     regions_min = config.durable_regions
-    if regions_min is not None and not _regions_possible(write_quorum, ack_quorum, regions_min):
-        raise ValueError(
-            f"write_quorum={write_quorum}, ack_quorum={ack_quorum}: for {regions_min} regions the ack quorum"
-            f" must be at least {regions_min} and larger than {write_quorum - write_quorum // regions_min}"
-        )
+    # Java also refuses what could not be done with the fewest regions, though there may be more of them.
+    if regions_min is not None and ack_quorum < regions_min:
+        raise ValueError(f"ack_quorum={ack_quorum} can never span regions_min={regions_min} regions")
     if len(candidates.writable) < size:
         raise NotEnoughBookiesError(size, len(candidates.writable))
     places: list[str | None] = [None] * size
@@ -273,10 +271,6 @@ def _prefers(
         return (suspected, elsewhere, region_crowd, 0 if former is not None else turns[region], crowd)
 
     return prefers
-
-
-def _regions_possible(write_quorum: int, ack_quorum: int, regions_min: int) -> bool:
-    return ack_quorum >= regions_min and ack_quorum > write_quorum - write_quorum // regions_min
 
 
 def _explained(

@@ -29,6 +29,8 @@ from ledger.wire.messages import (
     BatchReadRequest,
     BookieInfoReply,
     BookieInfoRequest,
+    ForceLedgerReply,
+    ForceLedgerRequest,
     IncomingRequest,
     ReadLacReply,
     ReadLacRequest,
@@ -70,6 +72,8 @@ class DictBookie:
         self.knows_batch_read = True
         self.counts_entries = True  # else it sends more of them than were asked for
         self.is_silent = False
+        self.free_bytes = 1
+        self.synced: list[int] = []  # ledgers, one for each FORCE
         self.requests: list[object] = []
 
     async def serve(self, stream: PipeStream) -> None:
@@ -140,7 +144,10 @@ class DictBookie:
             case ReadLacRequest():
                 return self._read_lac(request, code)
             case BookieInfoRequest():
-                return BookieInfoReply(code or Code.OK, 1, 1)
+                return BookieInfoReply(code or Code.OK, 2 * self.free_bytes, self.free_bytes)
+            case ForceLedgerRequest():
+                self.synced.append(request.ledger_id)
+                return ForceLedgerReply(code or Code.OK, request.ledger_id)
             case _:
                 raise AssertionError(request)
 

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from ledger.errors import LocationError, NotEnoughBookiesError, PlacementError
+from ledger.placement_config import FixedLocations, PlacementConfig, PlacementPolicy
+from ledger.placement_policy import (
+    Adherence,
+    Candidates,
+    acks_span,
+    adherence,
+    choose_spread_ensemble,
+    choose_spread_replacements,
+)
+from ledger.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
+
+RACKS = PlacementConfig(policy=PlacementPolicy.RACK_AWARE)
+ENFORCED = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, enforce_racks=True)
+REGIONS = PlacementConfig(policy=PlacementPolicy.REGION_AWARE)
+
+
+def racks(**counts: int) -> Candidates:
+    locations = {f"{rack}{number}": f"/{rack}" for rack, count in counts.items() for number in range(count)}
+    return Candidates(writable=set(locations), topology=Topology(locations))
+
+
+def regions(local: str | None = None, **counts: int) -> Candidates:
+    locations = {
+        f"{region}{number}": f"/{region}/r{number % 2}"
+        for region, count in counts.items()
+        for number in range(count)
+    }
+    return Candidates(writable=set(locations), topology=Topology(locations, DEFAULT_REGION_RACK, local))
+
+
+def test_every_write_quorum_spans_two_racks() -> None:
+    candidates = racks(a=5, b=5)
+    for seed in range(50):
+        ensemble = choose_spread_ensemble(ENFORCED, candidates, 4, 2, 2, random.Random(seed))
+        assert len({bookie[0] for bookie in ensemble[:2]}) == 2
+        assert adherence(ensemble, candidates.topology, ENFORCED, 2, 2) is Adherence.MEETS
+    assert adherence(("a0", "a1", "b0", "b1"), candidates.topology, RACKS, 2, 2) is Adherence.FAILS
+
+
+def test_enforced_racks_that_cannot_be_had_are_an_error_with_the_evidence() -> None:
+    candidates = racks(a=5)
+    with pytest.raises(
+        PlacementError,
+        match=r"3 bookies wanted, 5 writable: every write quorum of 3 must span 2 racks.*5 in /a",
+    ):
+        choose_spread_ensemble(ENFORCED, candidates, 3, 3, 2, random.Random(1))
+    assert len(choose_spread_ensemble(RACKS, candidates, 3, 3, 2, random.Random(1))) == 3
+    with pytest.raises(NotEnoughBookiesError, match="6 bookies wanted, 5 writable"):
+        choose_spread_ensemble(ENFORCED, candidates, 6, 3, 2, random.Random(1))
+
+
+def test_bookies_in_unknown_places_are_taken_only_where_racks_are_not_enforced() -> None:
+    candidates = Candidates(writable={"a0", "b0", "x", "y"}, topology=Topology({"a0": "/a", "b0": "/b"}))
+    for seed in range(20):
+        assert set(choose_spread_ensemble(ENFORCED, candidates, 2, 2, 2, random.Random(seed))) == {"a0", "b0"}
+    with pytest.raises(PlacementError, match="2 in unknown places"):
+        choose_spread_ensemble(ENFORCED, candidates, 3, 2, 2, random.Random(1))
+    assert len(choose_spread_ensemble(RACKS, candidates, 4, 2, 2, random.Random(1))) == 4
+
+
+def test_the_first_member_is_from_the_writers_rack() -> None:
+    locations = {f"{rack}{number}": f"/{rack}" for rack in "abc" for number in range(3)}
+    candidates = Candidates(writable=set(locations), topology=Topology(locations, DEFAULT_RACK, "/b"))
+    for seed in range(20):
+        ensemble = choose_spread_ensemble(RACKS, candidates, 3, 3, 2, random.Random(seed))
+        assert ensemble[0][0] == "b"
+        assert {bookie[0] for bookie in ensemble} == set("abc")
+
+
+def test_a_bookie_that_failed_lately_is_taken_for_the_racks_but_not_for_the_spread() -> None:
+    candidates = racks(a=3, b=1, c=3)
+    suspect = Candidates(
+        writable=candidates.writable, topology=candidates.topology, suspects={"b0", "c0", "c1", "c2"}
+    )
+    for seed in range(20):
+        ensemble = choose_spread_ensemble(RACKS, suspect, 3, 3, 2, random.Random(seed))
+        assert Counter(bookie[0] for bookie in ensemble)["a"] == 2
+
+
+def test_quarantined_bookies_are_taken_only_when_there_are_too_few_others() -> None:
+    candidates = racks(a=2, b=2)
+    sick = Candidates(writable=candidates.writable, topology=candidates.topology, quarantined={"b0", "b1"})
+    for config in (RACKS, PlacementConfig()):
+        assert set(choose_spread_ensemble(config, sick, 2, 2, 2, random.Random(1))) == {"a0", "a1"}
+        assert len(choose_spread_ensemble(config, sick, 3, 2, 2, random.Random(1))) == 3
+    assert {bookie[0] for bookie in choose_spread_ensemble(ENFORCED, sick, 2, 2, 2, random.Random(1))} == set(
+        "ab"
+    )
+
+
+def test_a_replacement_is_from_the_failed_bookies_rack_if_one_is_there() -> None:
+    candidates = racks(a=3, b=3, c=3)
+    for seed in range(20):
+        chosen, reason = choose_spread_replacements(
+            RACKS, candidates, ("a0", "b0", "c0"), {1}, 3, 2, random.Random(seed)
+        )
+        assert reason is None
+        assert chosen[1][0] == "b"
+    chosen, _ = choose_spread_replacements(
+        RACKS, racks(a=3, b=1, c=3, d=1), ("a0", "b0", "c0"), {1}, 3, 2, random.Random(1)
+    )
+    assert chosen == {1: "d0"}
+
+
+def test_a_replacement_that_enforced_racks_forbid_is_not_made_and_the_reason_is_told() -> None:
+    chosen, reason = choose_spread_replacements(
+        ENFORCED, racks(a=5, b=1), ("a0", "b0", "a1"), {1}, 3, 2, random.Random(1)
+    )
+    assert chosen == {}
+    assert reason is not None
+    assert "no replacement for 1 of its bookies" in reason
+    assert "span 2 racks" in reason
+
+
+def test_two_failures_are_replaced_together_where_one_alone_could_not_be() -> None:
+    candidates = racks(a=1, b=3, c=2)
+    # In ("b0", "c0") no bookie of c may come in front of c0, but both together may change places.
+    chosen, reason = choose_spread_replacements(
+        ENFORCED, candidates, ("b0", "c0"), {0, 1}, 2, 2, random.Random(1)
+    )
+    assert reason is None
+    assert len({bookie[0] for bookie in chosen.values()}) == 2
+
+
+def test_weights_decide_how_often_a_bookie_is_chosen() -> None:
+    config = PlacementConfig(weighted=True)
+    rng = random.Random(1)
+    candidates = Candidates(writable={"a", "b", "c"}, weights={"a": 8.0, "b": 1.0, "c": 1.0})
+    first = Counter(choose_spread_ensemble(config, candidates, 1, 1, 1, rng)[0] for _ in range(1000))
+    assert first["a"] > 700
+    chosen, _ = choose_spread_replacements(config, candidates, ("a",), {0}, 1, 1, rng)
+    assert chosen[0] in "bc"
+
+
+def test_regions_take_balanced_shares_beginning_with_the_writers() -> None:
+    candidates = regions("/us/r0", eu=4, us=4, asia=4)
+    ensemble = choose_spread_ensemble(REGIONS, candidates, 6, 3, 2, random.Random(1))
+    assert Counter(bookie[:2] for bookie in ensemble) == {"eu": 2, "us": 2, "as": 2}
+    assert ensemble[0].startswith("us")
+    for region in ("eu", "us", "asia"):
+        members = [bookie for bookie in ensemble if bookie.startswith(region)]
+        assert len({candidates.topology.rack(bookie) for bookie in members}) == 2
+
+
+def test_regions_take_turns_to_be_first() -> None:
+    candidates = regions(eu=3, us=3, asia=3)
+    first = [
+        choose_spread_ensemble(REGIONS, candidates, 2, 2, 2, random.Random(1), turn=turn)[0][:2]
+        for turn in range(6)
+    ]
+    assert Counter(first) == {"eu": 2, "us": 2, "as": 2}
+
+
+def test_what_a_region_cannot_take_goes_to_the_others() -> None:
+    ensemble = choose_spread_ensemble(REGIONS, regions(eu=1, us=5), 5, 3, 2, random.Random(1))
+    assert Counter(bookie[:2] for bookie in ensemble) == {"eu": 1, "us": 4}
+
+
+def test_durability_over_regions_is_kept_in_choice_and_replacement() -> None:
+    config = PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions=("eu", "us"))
+    with pytest.raises(ValueError, match="ack_quorum=1 can never span"):
+        choose_spread_ensemble(config, regions(eu=3, us=3), 4, 4, 1, random.Random(1))
+    with pytest.raises(PlacementError, match=r"have any 2 of its bookies in 2 regions.*2 in /eu/r0"):
+        choose_spread_ensemble(config, regions(eu=3, us=3), 4, 4, 2, random.Random(1))
+    ensemble = choose_spread_ensemble(config, regions(eu=3, us=3), 4, 4, 3, random.Random(1))
+    assert Counter(bookie[:2] for bookie in ensemble) == {"eu": 2, "us": 2}
+    with pytest.raises(PlacementError, match="have any 3 of its bookies in 2 regions"):
+        choose_spread_ensemble(config, regions(eu=5), 4, 4, 3, random.Random(1))
+    chosen, reason = choose_spread_replacements(
+        config, regions(eu=5, us=2), ("eu0", "us0", "eu1", "us1"), {1}, 4, 3, random.Random(1)
+    )
+    assert chosen == {}
+    assert reason is not None
+    relaxed = PlacementConfig(
+        policy=PlacementPolicy.REGION_AWARE, regions=("eu", "us"), enforce_regions_in_replace=False
+    )
+    chosen, _ = choose_spread_replacements(
+        relaxed, regions(eu=5, us=2), ("eu0", "us0", "eu1", "us1"), {1}, 4, 3, random.Random(1)
+    )
+    assert chosen.keys() == {1}
+
+
+def test_nothing_is_placed_in_a_disallowed_region() -> None:
+    config = PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions_disallowed={"eu"})
+    for seed in range(10):
+        ensemble = choose_spread_ensemble(config, regions(eu=5, us=5), 3, 3, 2, random.Random(seed))
+        assert all(bookie.startswith("us") for bookie in ensemble)
+    with pytest.raises(PlacementError, match="avoid eu"):
+        choose_spread_ensemble(config, regions(eu=5, us=2), 3, 3, 2, random.Random(1))
+
+
+def test_acknowledgements_must_span_the_racks_and_the_regions() -> None:
+    topology = Topology({"a0": "/a", "a1": "/a", "b0": "/b"})
+    assert not acks_span(["a0", "a1"], topology, RACKS, 3)
+    assert acks_span(["a0", "b0"], topology, RACKS, 3)
+    assert acks_span(["a0", "unknown"], topology, RACKS, 3)
+    assert acks_span(["a0"], topology, RACKS, 1)
+    two = PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions=("eu", "us"))
+    world = regions(eu=4, us=2).topology
+    assert not acks_span(["eu0", "eu1"], world, two, 3)
+    assert acks_span(["eu0", "us0"], world, two, 3)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="REGION_AWARE"):
+        PlacementConfig(regions=("eu", "us"))
+    with pytest.raises(ValueError, match="regions names 1 only"):
+        PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions=("eu",))
+    with pytest.raises(ValueError, match="RANDOM"):
+        PlacementConfig(enforce_racks=True)
+    with pytest.raises(LocationError):
+        PlacementConfig(local_location="r1")
+    with pytest.raises(LocationError):
+        FixedLocations({"b1": "nowhere"})

@@ -1,0 +1,168 @@
+"""Placement in a client: locations and free disk found out, rules obeyed by what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from ledger.config import ClientConfig
+from ledger.errors import LedgerWriteError, PlacementError
+from ledger.placement_config import FixedLocations, PlacementConfig, PlacementPolicy, TableLocations
+from ledger.wire.codes import Code
+from ledger.wire.messages import AddRequest, BookieInfoRequest
+
+RACKS = FixedLocations({"b1": "/a", "b2": "/a", "b3": "/b", "b4": "/b", "b5": "/c"})
+NO_ADDS = lambda request: Code.READ_ONLY if isinstance(request, AddRequest) else None  # noqa: E731
+
+
+def aware(**settings: Any) -> ClientConfig:
+    placement = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, locations=RACKS, **settings)
+    return ClientConfig(placement=placement, unavailable_patience_s=3.0)
+
+
+async def test_ledgers_are_spread_over_racks_and_stay_so(cluster: Any, autojump_clock: Any) -> None:
+    for name in ("b4:1", "b5:1"):
+        await cluster.start(name)
+    async with cluster.client(aware(racks_min=3, enforce_racks=True)) as client:
+        for _ in range(10):
+            writer = await client.create()
+            assert "b5:1" in writer.metadata.last_ensemble.bookies
+            racks = {RACKS.locations[bookie[:2]] for bookie in writer.metadata.last_ensemble.bookies}
+            assert racks == {"/a", "/b", "/c"}
+        (in_a,) = {"b1:1", "b2:1"} & set(writer.metadata.last_ensemble.bookies)
+        cluster.bookies[in_a].refuse = NO_ADDS
+        await writer.append_many([b"x"] * 5)
+        await trio.sleep(1)
+        assert {"b1:1", "b2:1"} - {in_a} < set(writer.metadata.last_ensemble.bookies)
+
+
+async def test_enforced_racks_fail_creation_clearly(cluster: Any) -> None:
+    async with cluster.client(aware(racks_min=3, enforce_racks=True)) as client:
+        with pytest.raises(PlacementError, match="must span 3 racks; to choose from: 2 in /a, 1 in /b"):
+            await client.create()
+        assert await client.ledger_ids() == []
+    async with cluster.client(aware(racks_min=3)) as client:
+        assert len((await client.create()).metadata.last_ensemble.bookies) == 3
+
+
+async def test_a_replacement_that_enforced_racks_forbid_is_named_when_patience_ends(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    await cluster.start("b4:1")
+    async with cluster.client(aware(enforce_racks=True)) as client:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        await writer.append(b"0")
+        for name in ("b1:1", "b2:1"):
+            cluster.bookies[name].refuse = NO_ADDS
+        with pytest.raises(
+            LedgerWriteError, match=r"no replacement for 1 of its bookies: .*must span 2 racks"
+        ):
+            await _exhaust(writer, cluster)
+
+
+async def _exhaust(writer: Any, cluster: Any) -> None:
+    # The other bookie of rack a is gone, so only those of rack b are left.
+    (other,) = {"b1:1", "b2:1"} - set(writer.metadata.last_ensemble.bookies)
+    await cluster.stop(other)
+    await trio.sleep(0.1)
+    await writer.append(b"1")
+
+
+async def test_confirmation_waits_for_a_second_rack(cluster: Any, autojump_clock: Any) -> None:
+    async with cluster.client(aware(enforce_fault_domains=True)) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.bookies["b3:1"].is_silent = True
+        entry_id = writer.submit(b"1")
+        with trio.move_on_after(1) as scope:
+            await writer.wait_confirmed(entry_id)
+        assert scope.cancelled_caught  # two of rack a are an ack quorum, but one fault domain
+        assert writer.lac == 0
+        cluster.bookies["b3:1"].is_silent = False
+        await cluster.stop("b3:1")
+        await cluster.start("b3:1")
+        await writer.wait_confirmed(entry_id)
+
+
+async def test_a_source_that_cannot_be_used_leaves_bookies_in_unknown_places(
+    cluster: Any, tmp_path: Any
+) -> None:
+    placement = PlacementConfig(
+        policy=PlacementPolicy.RACK_AWARE, locations=TableLocations(path=tmp_path / "missing")
+    )
+    async with cluster.client(ClientConfig(placement=placement)) as client:
+        assert len((await client.create()).metadata.last_ensemble.bookies) == 3
+
+
+async def test_a_bookie_that_is_located_later_counts_then(
+    cluster: Any, tmp_path: Any, autojump_clock: Any
+) -> None:
+    table = tmp_path / "table"
+    table.write_text("b1 /a\nb2 /a\n")
+    placement = PlacementConfig(
+        policy=PlacementPolicy.RACK_AWARE, locations=TableLocations(path=table), enforce_racks=True
+    )
+    async with cluster.client(ClientConfig(placement=placement)) as client:
+        with pytest.raises(PlacementError, match="1 in unknown places"):
+            await client.create()
+        table.write_text("b1 /a\nb2 /a\nb3 /other\n")
+        await trio.sleep(120)
+        assert "b3:1" in (await client.create()).metadata.last_ensemble.bookies
+
+
+async def test_regions_need_a_region_and_a_rack(cluster: Any) -> None:
+    locations = FixedLocations({"b1": "/eu/r1", "b2": "/us/r1", "b3": "/only-a-rack"})
+    placement = PlacementConfig(
+        policy=PlacementPolicy.REGION_AWARE, locations=locations, regions=("eu", "us"), racks_min=1
+    )
+    async with cluster.client(ClientConfig(placement=placement)) as client:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        assert set(writer.metadata.last_ensemble.bookies) == {"b1:1", "b2:1"}
+        with pytest.raises(ValueError, match="can never span"):
+            await client.create(ensemble_size=2, write_quorum=2, ack_quorum=1)
+
+
+async def test_free_disk_is_asked_for_and_weighs(cluster: Any, autojump_clock: Any) -> None:
+    free = {"b1:1": 10**12, "b2:1": 10**9, "b3:1": 10**9}
+    for name, bookie in cluster.bookies.items():
+        bookie.free_bytes = free[name]
+    config = ClientConfig(
+        placement=PlacementConfig(weighted=True, weight_multiple_max=50.0, weight_interval_s=600.0)
+    )
+    async with cluster.client(config) as client:
+        await trio.sleep(1)
+        chosen = [
+            (
+                await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            ).metadata.last_ensemble.bookies[0]
+            for _ in range(60)
+        ]
+        assert chosen.count("b1:1") > 45
+        asked = sum(isinstance(one, BookieInfoRequest) for one in cluster.bookies["b2:1"].requests)
+        assert asked == 1
+        await trio.sleep(601)
+        asked = sum(isinstance(one, BookieInfoRequest) for one in cluster.bookies["b2:1"].requests)
+        assert asked == 2
+
+
+async def test_a_bookie_with_many_errors_is_quarantined(cluster: Any, autojump_clock: Any) -> None:
+    await cluster.start("b4:1")
+    config = ClientConfig(placement=PlacementConfig(quarantine_errors_min=20))
+    async with cluster.client(config) as client:
+        writer = await client.create()
+        bad = writer.metadata.last_ensemble.bookies[0]
+        cluster.bookies[bad].refuse = lambda request: (
+            Code.IO_ERROR if isinstance(request, AddRequest) else None
+        )
+        await writer.append_many([b"x"] * 30)
+        await trio.sleep(120)  # longer than a failure is remembered
+        cluster.bookies[bad].refuse = lambda request: None
+        assert set(client.membership.suspects) == set()
+        assert set(client.membership.quarantined) == {bad}
+        for _ in range(10):
+            assert bad not in (await client.create()).metadata.last_ensemble.bookies
+        await trio.sleep(1800)
+        assert set(client.membership.quarantined) == set()
