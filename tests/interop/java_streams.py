@@ -145,7 +145,7 @@ class JavaWriter:
     """An asynchronous writer."""
 
     def __init__(self, driver: Driver, name: str, last_txid: int) -> None:
-        self._driver, self._on = driver, name
+        self._driver, self.name = driver, name
         self.last_txid = last_txid
 
     async def write(self, *records: JavaRecord) -> list[DLSN]:
@@ -159,12 +159,14 @@ class JavaWriter:
 
     async def write_bulk(self, *records: JavaRecord) -> list[DLSN]:
         """Write records as one batch, wait for all; they share entries."""
-        answer = await self._driver.call("write-bulk", on=self._on, records=[each.told() for each in records])
+        answer = await self._driver.call(
+            "write-bulk", on=self.name, records=[each.told() for each in records]
+        )
         return [DLSN(*each) for each in answer]
 
     async def outcomes(self, *records: JavaRecord) -> list[DLSN | DriverError]:
         """Write records one by one; for each where it is, or why it is not."""
-        answer = await self._driver.call("write", on=self._on, records=[each.told() for each in records])
+        answer = await self._driver.call("write", on=self.name, records=[each.told() for each in records])
         return [
             DLSN(*each) if isinstance(each, list) else DriverError("write", {**each, "stack": ""})
             for each in answer
@@ -172,20 +174,20 @@ class JavaWriter:
 
     async def truncate(self, dlsn: DLSN) -> bool:
         """Give up everything before a position."""
-        done: bool = await self._driver.call("truncate", on=self._on, dlsn=_numbers(dlsn))
+        done: bool = await self._driver.call("truncate", on=self.name, dlsn=_numbers(dlsn))
         return done
 
     async def seal(self) -> None:
         """Mark the end of the stream."""
-        await self._driver.call("seal", on=self._on)
+        await self._driver.call("seal", on=self.name)
 
     async def close(self) -> None:
         """Complete the segment and give the lock back."""
-        await self._driver.call("writer-close", on=self._on)
+        await self._driver.call("writer-close", on=self.name)
 
     async def abort(self) -> None:
         """Give the lock back and leave the segment in progress."""
-        await self._driver.call("writer-abort", on=self._on)
+        await self._driver.call("writer-abort", on=self.name)
 
 
 class JavaReader:
@@ -222,7 +224,6 @@ async def open_java_log(
     try:
         await driver.call("log", namespace=namespace, log=log, name=name)
         yield JavaLog(driver, name)
-        await driver.call("log-close", on=name)
     finally:
         # Apache's code takes seconds for it, while a long poll is on its way; nobody needs to wait.
         driver.begin("namespace-close", on=namespace)

@@ -7,8 +7,10 @@ Inside: namespaces and their logs, records to write, reading as ours reads. Not 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import attrs
 from driver import Driver
@@ -23,13 +25,15 @@ from namespace.store import MetadataStore
 
 TEST_TIMEOUT_S = 120
 SESSION_TIMEOUT_MS = 2_000  # a dead writer's lock is free after that
-SHORT_SESSION = {"zkSessionTimeoutSeconds": "2"}  # the same for Java's
+# The same for Java's, which else waits 5 s before it tries again what a lost session has made fail.
+SHORT_SESSION = {"zkSessionTimeoutSeconds": "2", "zkRetryStartBackoffMillis": "100"}
 LZ4_PARAMETERS = [dlog.Compression.NONE, dlog.Compression.LZ4]
 
 # Apache's status codes that tests expect by name.
 OWNERSHIP_ACQUIRE_FAILED = 302
 TRANSMIT_ERROR = 507
 END_OF_STREAM = 512
+WRITE_CANCELLED = 516
 
 
 @attrs.frozen
@@ -85,6 +89,18 @@ class StreamPlace:
     def start_driver(self) -> Driver:
         """Another Java process, to be hurt."""
         return self.originals.start_driver("streams-driver", "interop.StreamsDriver")
+
+    def start_our_driver(self) -> Driver:
+        """Our writer in a process of its own, to be hurt."""
+        program = Path(__file__).with_name("our_streams_driver.py")
+        process = self.originals.processes.start(
+            self.originals.fresh("our-streams-driver"),
+            [sys.executable, str(program), self.uri, str(SESSION_TIMEOUT_MS)],
+            piped=True,
+        )
+        driver = Driver(process)
+        assert driver.ask("ping", timeout_s=TEST_TIMEOUT_S) == "pong"
+        return driver
 
 
 def bind_by_java(originals: Originals, path: str, root: str) -> None:

@@ -3,14 +3,18 @@ package interop;
 import com.fasterxml.jackson.databind.JsonNode;
 import java.net.URI;
 import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicReference;
 import org.apache.distributedlog.DLSN;
 import org.apache.distributedlog.DistributedLogConfiguration;
 import org.apache.distributedlog.LogRecord;
@@ -51,7 +55,6 @@ public final class StreamsDriver {
             talk.keep(request.get("name").asText(), namespace.openLog(request.get("log").asText()));
             return null;
         });
-        talk.on("log-close", request -> kept(request, DistributedLogManager.class).asyncClose().get());
         onWriters();
         onReaders();
         onLogs();
@@ -98,6 +101,11 @@ public final class StreamsDriver {
             }
             return outcomes(kept(request, AsyncLogWriter.class).writeBulk(records).get());
         });
+        talk.on("flood", request -> new Flood(
+            kept(request, AsyncLogWriter.class),
+            request.get("prefix").asText(),
+            request.get("first_txid").asLong(),
+            request.get("in_flight").asInt()).write());
         talk.on("seal", request -> kept(request, AsyncLogWriter.class).markEndOfStream().get());
         talk.on("truncate", request ->
             kept(request, AsyncLogWriter.class).truncate(dlsn(request.get("dlsn"))).get());
@@ -143,6 +151,40 @@ public final class StreamsDriver {
             }
         }
         return outcomes;
+    }
+
+    /** Writes prefix + number from 1 on until a write fails; tells of each that is acknowledged, in order. */
+    private final class Flood {
+        private final AsyncLogWriter writer;
+        private final String prefix;
+        private final long firstTxid;
+        private final Semaphore room;
+        private final AtomicReference<Throwable> failure = new AtomicReference<>();
+
+        Flood(AsyncLogWriter writer, String prefix, long firstTxid, int inFlight) {
+            this.writer = writer;
+            this.prefix = prefix;
+            this.firstTxid = firstTxid;
+            this.room = new Semaphore(inFlight);
+        }
+
+        Map<String, Object> write() throws InterruptedException {
+            int number = 0;
+            while (failure.get() == null) {
+                room.acquire();
+                int index = ++number;
+                byte[] payload = (prefix + index).getBytes(StandardCharsets.UTF_8);
+                writer.write(new LogRecord(firstTxid + index - 1, payload)).whenComplete((dlsn, thrown) -> {
+                    if (thrown == null) {
+                        talk.tell(Map.of("event", "acked", "number", index, "dlsn", numbers(dlsn)));
+                    } else {
+                        failure.compareAndSet(null, thrown);
+                    }
+                    room.release();
+                });
+            }
+            return Map.of("submitted", number, "failure", described(failure.get()));
+        }
     }
 
     private static void syncStep(LogWriter writer, JsonNode step) throws Exception {
@@ -307,6 +349,9 @@ public final class StreamsDriver {
     }
 
     private static Map<String, Object> described(Throwable failure) {
+        while (failure instanceof CompletionException && failure.getCause() != null) {
+            failure = failure.getCause();
+        }
         Map<String, Object> described = new LinkedHashMap<>();
         described.put("class", failure.getClass().getName());
         described.put("message", String.valueOf(failure.getMessage()));

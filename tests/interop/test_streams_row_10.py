@@ -1,0 +1,390 @@
+"""Row 10: one stream, two writers, one Java and one ours: whoever has it has it alone, whatever happens to
+the other, and what was acknowledged is there once, in order, in its place."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from driver import Driver, DriverEndedError, DriverError
+from java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
+from streams import (
+    OWNERSHIP_ACQUIRE_FAILED,
+    SHORT_SESSION,
+    TEST_TIMEOUT_S,
+    TRANSMIT_ERROR,
+    WRITE_CANCELLED,
+    StreamPlace,
+    read_by_us,
+)
+from table import proves
+
+import dlog
+from dlog import DLSN, Record
+
+NO_GAP = "no gap, no repetition"
+JAVA_THEN_OURS = "lock hand-over, Java then ours"
+OURS_THEN_JAVA = "lock hand-over, ours then Java"
+ACKED_BEFORE = 100  # records of a flood before something happens to its writer
+IN_FLIGHT = 20
+SECOND_TXID = 1_000_000  # more than any first writer of a flood gets to
+OVERTAKEN = ("NodeExistsException", "BadVersionException", "NoNodeException", "DLIllegalStateException")
+REOPENED_MAX = 20
+NO_LOCK = {"writeLockEnabled": "false"}
+BUSY = {"writerOutputBufferSize": "100", "enableImmediateFlush": "true", **SHORT_SESSION}
+
+
+@attrs.define
+class Share:
+    """What one writer had to do with a log: its records are prefix + 1, prefix + 2 and so on."""
+
+    prefix: str
+    acked: dict[int, DLSN] = attrs.field(factory=dict)
+    not_written: Sequence[int] = ()
+
+    def acknowledged(self, dlsns: Sequence[DLSN]) -> None:
+        """Note the next records, as many as there are positions."""
+        for dlsn in dlsns:
+            self.acked[len(self.acked) + 1] = dlsn
+
+
+async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Record]:
+    """Both sides read the same; it is the shares one after the other, each from its first record on without
+    gap or repetition, every acknowledged record in its place, none that was said not to be written."""
+    async with place.namespace() as namespace, place.java_log(log) as java:
+        records = await read_by_us(namespace, log)
+        assert await java.read(len(records)) == records
+        assert (await java.ends())["record_count"] == len(records)
+    assert [each.sequence_id for each in records] == list(range(len(records)))
+    rest = list(records)
+    for share in shares:
+        mine = [each for each in rest if each.payload.startswith(share.prefix.encode())]
+        assert mine == rest[: len(mine)]
+        del rest[: len(mine)]
+        numbers = [int(each.payload.removeprefix(share.prefix.encode())) for each in mine]
+        assert numbers == list(range(1, len(mine) + 1))
+        assert {number: mine[number - 1].dlsn for number in share.acked} == share.acked
+        assert not set(numbers) & set(share.not_written)
+    assert rest == []
+    return records
+
+
+class Flood:
+    """A writer in a process of its own that writes until it cannot."""
+
+    def __init__(self, driver: Driver, writer: str, prefix: str) -> None:
+        self.driver, self.share = driver, Share(prefix)
+        self._answer: Future[Any] = driver.begin(
+            "flood", on=writer, prefix=prefix, first_txid=1, in_flight=IN_FLIGHT
+        )
+
+    async def wait_acked(self, count: int) -> None:
+        """Until so many records more are acknowledged."""
+        target = len(self.share.acked) + count
+        while len(self.share.acked) < target:
+            await trio.to_thread.run_sync(self._hear, abandon_on_cancel=True)
+
+    async def kill(self) -> Share:
+        """SIGKILL in the middle; what it had been told."""
+        self.driver.process.kill()
+        with pytest.raises(DriverEndedError):
+            await self.driver.wait("flood", self._answer)
+        self._hear_all()
+        return self.share
+
+    async def wait_stopped(self) -> dict[str, Any]:
+        """Until a write fails; how."""
+        answer: dict[str, Any] = await self.driver.wait("flood", self._answer, timeout_s=60)
+        self._hear_all()
+        self.share.not_written = answer.get("outcomes", {}).get("NOT_WRITTEN", [])
+        return answer
+
+    def _hear(self) -> None:
+        while True:
+            try:
+                event = self.driver.events.get(timeout=0.2)
+            except queue.Empty:
+                assert not self._answer.done(), f"the flood ended: {self._answer.result()}"
+                continue
+            if event["event"] == "acked":
+                self._note(event)
+                return
+
+    def _hear_all(self) -> None:
+        while not self.driver.events.empty():
+            event = self.driver.events.get()
+            if event["event"] == "acked":
+                self._note(event)
+
+    def _note(self, event: dict[str, Any]) -> None:
+        assert event["number"] == len(self.share.acked) + 1, "acknowledged out of order"
+        self.share.acknowledged([DLSN(*event["dlsn"])])
+
+
+async def start_our_flood(place: StreamPlace, log: str, prefix: str) -> Flood:
+    driver = await trio.to_thread.run_sync(place.start_our_driver)
+    await driver.call("writer", log=log, name="writer")
+    flood = Flood(driver, "writer", prefix)
+    await flood.wait_acked(ACKED_BEFORE)
+    return flood
+
+
+async def start_java_flood(driver: Driver, java: JavaLog, prefix: str) -> tuple[Flood, JavaWriter]:
+    writer = await java.start_writer()
+    flood = Flood(driver, writer.name, prefix)
+    await flood.wait_acked(ACKED_BEFORE)
+    return flood, writer
+
+
+async def write_by_us(writer: dlog.LogWriter, share: Share, count: int, first_txid: int) -> None:
+    """Append the share's next records, all at once."""
+    first = len(share.acked) + 1
+    payloads = [f"{share.prefix}{number}".encode() for number in range(first, first + count)]
+    share.acknowledged(await writer.append_many(payloads, txids=range(first_txid, first_txid + count)))
+
+
+async def write_by_java(writer: JavaWriter, share: Share, count: int, first_txid: int) -> None:
+    """Write the share's next records, one by one."""
+    first = len(share.acked) + 1
+    records = [
+        JavaRecord(first_txid + index, f"{share.prefix}{first + index}".encode()) for index in range(count)
+    ]
+    share.acknowledged(await writer.write(*records))
+
+
+async def take_over_as_java_users_must(
+    java: JavaLog, share: Share, count: int, txid_after: Callable[[int], int]
+) -> JavaWriter:
+    """A writer that has written, opened again as long as somebody else's changes come in between.
+
+    Java reads what a log has, and at which versions, before it has the lock. What the holder changes until it
+    lets go makes ZooKeeper's own errors come out, or Java's of a segment number it did not expect, of opening
+    or of the first write. Nothing is written then, nothing is harmed, and opening again helps.
+    """
+    for _ in range(REOPENED_MAX):
+        try:
+            writer = await java.start_writer()
+        except DriverError as exc:
+            if exc.class_name not in OVERTAKEN:
+                raise
+            continue
+        try:
+            await write_by_java(writer, share, count, txid_after(writer.last_txid))
+        except DriverError as exc:
+            await writer.abort()
+            if exc.class_name not in OVERTAKEN:
+                raise
+            continue
+        return writer
+    raise AssertionError(f"overtaken {REOPENED_MAX} times")
+
+
+@proves(10, JAVA_THEN_OURS, OURS_THEN_JAVA, NO_GAP)
+async def test_writers_that_close_hand_the_log_over_again_and_again(place: StreamPlace) -> None:
+    log, shares = (
+        place.fresh_log(),
+        [Share(f"{name}{turn}:") for turn in range(3) for name in ("java", "ours")],
+    )
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace() as namespace, place.java_log(log, AT_ONCE) as java:
+            for turn, share in enumerate(shares):
+                txid = 10 * turn + 1
+                if share.prefix.startswith("java"):
+                    async with java.open_writer() as writer:
+                        assert writer.last_txid == (txid - 6 if turn else -999)
+                        await write_by_java(writer, share, 5, txid)
+                else:
+                    async with namespace.open_writer(log) as ours:
+                        assert ours.last_txid == txid - 6
+                        await write_by_us(ours, share, 5, txid)
+        assert len(await check_whole(place, log, *shares)) == 30
+
+
+@proves(10, JAVA_THEN_OURS, NO_GAP)
+async def test_ours_waits_until_java_lets_go(place: StreamPlace) -> None:
+    log, first, second = place.fresh_log(), Share("java:"), Share("ours:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            place.namespace() as namespace,
+            place.java_log(log, AT_ONCE, client_id="the holder") as java,
+            trio.open_nursery() as nursery,
+        ):
+            writer = await java.start_writer()
+            await write_by_java(writer, first, 3, 1)
+            with pytest.raises(dlog.LogLockedError) as locked:
+                async with namespace.open_writer(log, lock_timeout_s=0):
+                    pass
+            assert locked.value.owner == "the holder"
+            assert (await namespace.describe_log(log)).writer == "the holder"
+
+            async def take_over() -> None:
+                async with namespace.open_writer(log) as ours:
+                    await write_by_us(ours, second, 3, ours.last_txid + 1)
+
+            nursery.start_soon(take_over)
+            await write_by_java(writer, first, 3, 4)
+            assert not second.acked
+            await writer.close()
+        assert len(await check_whole(place, log, first, second)) == 9
+
+
+@proves(10, OURS_THEN_JAVA, NO_GAP)
+async def test_java_waits_until_ours_lets_go(place: StreamPlace) -> None:
+    log, first, second = place.fresh_log(), Share("ours:"), Share("java:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace(client_id="the holder") as namespace, trio.open_nursery() as nursery:
+            waiting = trio.Event()
+
+            async def take_over() -> None:
+                async with place.java_log(log, AT_ONCE) as java:
+                    waiting.set()
+                    writer = await take_over_as_java_users_must(java, second, 3, lambda last: last + 1)
+                    assert writer.last_txid == 6
+                    await writer.close()
+
+            async with namespace.open_writer(log, create=True) as ours:
+                await write_by_us(ours, first, 3, 1)
+                async with place.java_log(log, {"lockTimeoutSeconds": "1"}) as hasty:
+                    with pytest.raises(DriverError, match="the holder") as refused:
+                        await hasty.start_writer()
+                    assert refused.value.code == OWNERSHIP_ACQUIRE_FAILED
+                nursery.start_soon(take_over)
+                await waiting.wait()
+                await write_by_us(ours, first, 3, 4)
+                assert not second.acked
+        assert len(await check_whole(place, log, first, second)) == 9
+
+
+@proves(10, JAVA_THEN_OURS, OURS_THEN_JAVA, NO_GAP)
+async def test_both_contend_for_the_log_and_each_writes_what_it_wants_to(place: StreamPlace) -> None:
+    log, rounds = place.fresh_log(), 4
+    shares: list[Share] = []  # in the order in which they had the log
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace() as namespace, place.java_log(log, AT_ONCE) as java:
+
+            async def by_us() -> None:
+                for turn in range(rounds):
+                    share = Share(f"ours{turn}:")
+                    async with namespace.open_writer(log) as writer:
+                        await write_by_us(writer, share, 3, max(writer.last_txid, 0) + 1)
+                        shares.append(share)
+
+            async def by_java() -> None:
+                for turn in range(rounds):
+                    share = Share(f"java{turn}:")
+                    writer = await take_over_as_java_users_must(java, share, 3, lambda last: max(last, 0) + 1)
+                    shares.append(share)
+                    await writer.close()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(by_us)
+                nursery.start_soon(by_java)
+        records = await check_whole(place, log, *shares)
+        assert [each.txid for each in records] == list(range(1, 6 * rounds + 1))
+
+
+@proves(10, JAVA_THEN_OURS, NO_GAP)
+async def test_java_is_killed_while_writing_and_ours_goes_on(place: StreamPlace) -> None:
+    log, second = place.fresh_log(), Share("ours:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        driver = await trio.to_thread.run_sync(place.start_driver)
+        async with place.java_log(log, BUSY, driver=driver) as java, place.namespace() as namespace:
+            flood, _ = await start_java_flood(driver, java, "java:")
+            first = await flood.kill()
+            async with namespace.open_writer(log) as ours:
+                assert ours.last_txid >= len(first.acked)
+                await write_by_us(ours, second, 5, SECOND_TXID)
+        await check_whole(place, log, first, second)
+
+
+@proves(10, OURS_THEN_JAVA, NO_GAP)
+async def test_ours_is_killed_while_writing_and_java_goes_on(place: StreamPlace) -> None:
+    log, second = place.fresh_log(), Share("java:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        flood = await start_our_flood(place, log, "ours:")
+        first = await flood.kill()
+        async with place.java_log(log, AT_ONCE) as java, java.open_writer() as writer:
+            assert writer.last_txid >= len(first.acked)
+            await write_by_java(writer, second, 5, SECOND_TXID)
+        await check_whole(place, log, first, second)
+
+
+@proves(10, "fencing", JAVA_THEN_OURS, NO_GAP)
+async def test_java_paused_while_ours_takes_over_writes_nothing_more_when_resumed(
+    place: StreamPlace,
+) -> None:
+    log, second = place.fresh_log(), Share("ours:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        driver = await trio.to_thread.run_sync(place.start_driver)
+        async with place.java_log(log, BUSY, driver=driver) as java, place.namespace() as namespace:
+            flood, writer = await start_java_flood(driver, java, "java:")
+            driver.process.pause()
+            async with namespace.open_writer(log) as ours:
+                await write_by_us(ours, second, 5, SECOND_TXID)
+                driver.process.resume()
+                await flood.wait_stopped()
+                later = await writer.outcomes(*[JavaRecord(2 * SECOND_TXID, b"late")] * 3)
+                assert all(isinstance(each, DriverError) for each in later)
+                await write_by_us(ours, second, 5, SECOND_TXID + 5)
+            await writer.close()
+        await trio.to_thread.run_sync(driver.process.stop)
+        await check_whole(place, log, flood.share, second)
+
+
+@proves(10, "fencing", OURS_THEN_JAVA, NO_GAP)
+async def test_ours_paused_while_java_takes_over_writes_nothing_more_when_resumed(
+    place: StreamPlace,
+) -> None:
+    log, second = place.fresh_log(), Share("java:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        flood = await start_our_flood(place, log, "ours:")
+        flood.driver.process.pause()
+        async with place.java_log(log, AT_ONCE) as java, java.open_writer() as writer:
+            await write_by_java(writer, second, 5, SECOND_TXID)
+            flood.driver.process.resume()
+            stopped = await flood.wait_stopped()
+            assert stopped["failure"]["class"] == "LogFencedError"
+            await write_by_java(writer, second, 5, SECOND_TXID + 5)
+        await trio.to_thread.run_sync(flood.driver.process.stop)
+        await check_whole(place, log, flood.share, second)
+
+
+@proves(10, "fencing", NO_GAP)
+async def test_without_a_lock_java_fences_ours(place: StreamPlace) -> None:
+    log, second = place.fresh_log(), Share("java:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        flood = await start_our_flood(place, log, "ours:")
+        async with place.java_log(log, {**AT_ONCE, **NO_LOCK}) as java:
+            # Ours completes what Java has fenced if it comes first, and goes on.
+            writer = await take_over_as_java_users_must(java, second, 5, lambda _: SECOND_TXID)
+            stopped = await flood.wait_stopped()
+            assert stopped["failure"]["class"] == "LogFencedError"
+            await write_by_java(writer, second, 5, SECOND_TXID + 5)
+            await writer.close()
+        await trio.to_thread.run_sync(flood.driver.process.stop)
+        await check_whole(place, log, flood.share, second)
+
+
+@proves(10, "fencing", NO_GAP)
+async def test_without_a_lock_ours_fences_java(place: StreamPlace) -> None:
+    log, second = place.fresh_log(), Share("ours:")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        driver = await trio.to_thread.run_sync(place.start_driver)
+        async with place.java_log(log, {**BUSY, **NO_LOCK}, driver=driver) as java:
+            flood, writer = await start_java_flood(driver, java, "java:")
+            async with place.namespace() as namespace, namespace.open_writer(log) as ours:
+                await write_by_us(ours, second, 5, SECOND_TXID)
+                stopped = await flood.wait_stopped()
+                # Of the records in flight and of those that still waited, whichever Java told first.
+                assert stopped["failure"]["code"] in (TRANSMIT_ERROR, WRITE_CANCELLED)
+                later = await writer.outcomes(*[JavaRecord(2 * SECOND_TXID, b"late")] * 3)
+                assert all(isinstance(each, DriverError) for each in later)
+                await write_by_us(ours, second, 5, SECOND_TXID + 5)
+            await writer.close()
+        await trio.to_thread.run_sync(driver.process.stop)
+        await check_whole(place, log, flood.share, second)
