@@ -1,22 +1,18 @@
 """Our ledger client as a process in conversation, so that it can be killed and stopped like Apache's.
 
-It understands what ``java/interop/LedgerDriver.java`` does for writing, in the same form (``driver``):
-``client``, ``create``, ``add``, ``add_many``, ``flood``, ``explicit_lac``, ``state``, ``close``. Errors carry
-the class of the exception. The end of stdin ends the process, ledgers being left open.
+It understands what ``java/interop/LedgerDriver.java`` does for writing, in the same form (``conversation``):
+``client``, ``create``, ``add``, ``add_many``, ``flood``, ``explicit_lac``, ``state``, ``close``.
 
 ``python our_driver.py ZOOKEEPER_HOSTS``
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import traceback
-from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 import trio
+from conversation import converse, tell
 
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
@@ -31,24 +27,17 @@ from namespace.zookeeper import open_zookeeper_store
 class OurDriver:
     """The objects that requests name, and the requests."""
 
-    def __init__(self, store: MetadataStore, stack: AsyncExitStack) -> None:
-        self._store, self._stack = store, stack
+    def __init__(self, store: MetadataStore, nursery: trio.Nursery) -> None:
+        self._store, self._nursery = store, nursery
         self._clients: dict[str, LedgerClient] = {}
         self._handles: dict[str, WriteHandle] = {}
 
-    async def answer(self, request: dict[str, Any]) -> Any:
+    async def answer(self, op: str, arguments: dict[str, Any]) -> Any:
         """Do what is asked; what is returned must be JSON."""
-        op = request.pop("op")
-        return await getattr(self, f"do_{op}")(**request)
-
-    async def do_ping(self) -> str:
-        return "pong"
+        return await getattr(self, f"do_{op}")(**arguments)
 
     async def do_client(self, name: str, root: str, version: Literal[2, 3]) -> bool:
-        config = ClientConfig(transport=TransportConfig(add_version=version))
-        self._clients[name] = await self._stack.enter_async_context(
-            open_ledger_client(self._store, dial_tcp, config, root=root)
-        )
+        self._clients[name] = await self._nursery.start(self._keep_client, root, version)
         return True
 
     async def do_create(
@@ -86,7 +75,7 @@ class OurDriver:
 
         def confirmed(lac: int, error: BaseException | None) -> None:
             if error is None:
-                _tell({"event": "acked", "handle": handle, "entry_id": lac})
+                tell({"event": "acked", "handle": handle, "entry_id": lac})
 
         writer.on_confirmed(confirmed)
         for index in range(count):
@@ -96,6 +85,14 @@ class OurDriver:
         await writer.wait_confirmed(writer.last_pushed)
         return count
 
+    async def _keep_client(
+        self, root: str, version: Literal[2, 3], *, task_status: trio.TaskStatus[LedgerClient]
+    ) -> None:
+        config = ClientConfig(transport=TransportConfig(add_version=version))
+        async with open_ledger_client(self._store, dial_tcp, config, root=root) as client:
+            task_status.started(client)
+            await trio.sleep_forever()
+
 
 def _state(handle: WriteHandle) -> dict[str, Any]:
     return {
@@ -103,39 +100,15 @@ def _state(handle: WriteHandle) -> dict[str, Any]:
         "lac": handle.lac,
         "last_pushed": handle.last_pushed,
         "length": handle.length_bytes,
+        "ensembles": [[each.first_entry_id, list(each.bookies)] for each in handle.metadata.ensembles],
+        "write_quorum": handle.metadata.write_quorum,
     }
-
-
-def _tell(line: dict[str, Any]) -> None:
-    # One write each: lines of several tasks stay whole.
-    os.write(1, json.dumps(line).encode() + b"\n")
-
-
-async def _answer(driver: OurDriver, request: dict[str, Any]) -> None:
-    request_id = request.pop("id")
-    try:
-        _tell({"id": request_id, "ok": await driver.answer(request)})
-    except Exception as exc:
-        described = {
-            "class": type(exc).__name__,
-            "code": None,
-            "message": str(exc),
-            "stack": traceback.format_exc(),
-        }
-        _tell({"id": request_id, "error": described})
 
 
 async def main(hosts: str) -> None:
     """Answer until stdin ends."""
-    async with (
-        open_zookeeper_store(hosts) as store,
-        AsyncExitStack() as stack,
-        trio.open_nursery() as nursery,
-    ):
-        driver = OurDriver(store, stack)
-        while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            nursery.start_soon(_answer, driver, json.loads(line))
-        os._exit(0)  # whatever is still open is abandoned
+    async with open_zookeeper_store(hosts) as store, trio.open_nursery() as nursery:
+        await converse(OurDriver(store, nursery).answer)
 
 
 if __name__ == "__main__":
