@@ -1,7 +1,7 @@
 """The handle of a ledger being read, closed or still growing.
 
 Inside: reading entries one by one and in batches, reading ahead, the LAC and waiting for more.
-Not inside: what several answers mean together (``reader``), recovery (``opening``), bytes (``digest``).
+Not inside: which replica is read (``replica_reads``), recovery (``opening``), bytes (``digest``).
 Always: nothing is returned whose digest and ids were not verified, nothing beyond the last confirmed entry;
 ``last_confirmed`` never goes back and is believed only from bytes under a digest or from closed metadata.
 
@@ -10,7 +10,7 @@ Source: LedgerHandle.java, ReadOnlyLedgerHandle.java, BatchedReadOp.java; refere
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,10 +20,6 @@ from ledger.catalog import Versioned
 from ledger.cluster import Cluster
 from ledger.digest import ENTRY_HEADER, Entry, EntryCodec
 from ledger.errors import (
-    BadRequestRefusal,
-    BadVersionRefusal,
-    BookieError,
-    BookieUnavailableError,
     CorruptEntryError,
     EntryBeyondLacError,
     LedgerClosedError,
@@ -32,17 +28,15 @@ from ledger.errors import (
 )
 from ledger.lac_poll import LacPoll
 from ledger.metadata import LedgerMetadata
-from ledger.opening import query_lac, read_entry, refusal_of
-from ledger.reader import EntryRead, reading_order, replicas, segment_stop
-from ledger.wire.codes import Code
-from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
+from ledger.opening import query_lac
+from ledger.reader import segment_stop
+from ledger.replica_reads import ReplicaReads, Unpack
 from namespace.errors import NamespaceError, SessionExpiredError
 
 SINGLE_READS_MAX = 64  # in flight at once where batch reads are not possible
 METADATA_RETRY_S = 0.2
 
 T = TypeVar("T")
-Unpack = Callable[[Sequence[bytes], int], list[T]]
 
 
 class _Ahead:
@@ -70,13 +64,12 @@ class ReadHandle:
         self.ledger_id = current.ledger_id
         self._current = current
         self._codec, self._cluster, self._nursery = codec, cluster, nursery
-        self._transport, self._config = cluster.transport, cluster.config
+        self._config = cluster.config
         self._lac = current.metadata.last_entry_id if current.metadata.is_closed else lac
         metadata = current.metadata
         # A batch is a run of entries of one bookie, so each bookie must hold them all.
         self._may_batch = metadata.ensemble_size == metadata.write_quorum
-        self._start = cluster.rng.randrange(metadata.ensemble_size)  # spreads readers over replicas
-        self._entry_bytes = 1024  # of the last entries seen: to size runs of single reads
+        self._replicas = ReplicaReads(current.ledger_id, codec, cluster, metadata.ensemble_size)
         self._ahead: _Ahead | None = None
         self._scope = trio.CancelScope()
         self._is_open = True
@@ -105,6 +98,11 @@ class ReadHandle:
     def length_bytes(self) -> int | None:
         """Payload bytes of the ledger, once it is closed."""
         return self.metadata.length_bytes if self.is_closed else None
+
+    @property
+    def digest_mismatches(self) -> int:
+        """Answers of bookies whose bytes were not the entry's; each was read elsewhere, if it was read."""
+        return self._replicas.digest_mismatches
 
     def start(self) -> None:
         """For the client: begin to follow the metadata of a ledger that may still be closed by somebody."""
@@ -260,19 +258,22 @@ class ReadHandle:
         if stop is not None:
             last = min(last, stop - 1)
         if self._may_batch and last > first:
-            return await self._read_batch(first, last, size_bytes_max, unpack)
-        count = max(1, min(last - first + 1, size_bytes_max // self._entry_bytes, SINGLE_READS_MAX))
+            batch = await self._replicas.read_batch(self.metadata, first, last, size_bytes_max, unpack)
+            if batch is not None:
+                return batch
+            self._may_batch = False
+        count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
         results: list[list[T]] = [[] for _ in range(count)]
         errors: dict[int, LedgerError] = {}
 
         async def read_one(position: int) -> None:
             try:
-                results[position] = await self._read_single(first + position, unpack)
+                results[position] = await self._replicas.read_single(self.metadata, first + position, unpack)
             except LedgerError as exc:
                 errors[position] = exc
 
         if count == 1:
-            return await self._read_single(first, unpack)
+            return await self._replicas.read_single(self.metadata, first, unpack)
         async with trio.open_nursery() as nursery:
             for position in range(count):
                 nursery.start_soon(read_one, position)
@@ -284,71 +285,6 @@ class ReadHandle:
                 break
             run += result
         return run
-
-    async def _read_single(self, entry_id: int, unpack: Unpack[T]) -> list[T]:
-        reading = EntryRead(self.ledger_id, entry_id, self._order(entry_id))
-        while (bookie := reading.next_bookie()) is not None:
-            try:
-                reply = await self._transport.call(bookie, ReadRequest(self.ledger_id, entry_id))
-                if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
-                    raise refusal_of(reply, bookie, self.ledger_id, entry_id)
-                self._entry_bytes = max(1, len(reply.body))
-                return unpack((reply.body,), entry_id)
-            except (BookieError, CorruptEntryError) as exc:
-                self._replica_failed(reading, bookie, exc)
-        raise reading.error()
-
-    async def _read_batch(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
-        reading = EntryRead(self.ledger_id, first, self._order(first))
-        request = BatchReadRequest(
-            self.ledger_id,
-            first,
-            request_id=0,  # the transport numbers them
-            count_max=min(last - first + 1, 2**31 - 1),
-            size_bytes_max=min(size_bytes_max, self._config.transport.frame_bytes_max),
-        )
-        while (bookie := reading.next_bookie()) is not None:
-            try:
-                reply = await self._transport.call(bookie, request)
-                if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK or not reply.bodies:
-                    raise refusal_of(reply, bookie, self.ledger_id, first)
-                # A bookie sends what it has, also entries that are not confirmed yet.
-                return unpack(reply.bodies[: last - first + 1], first)
-            except (BookieUnavailableError, BadRequestRefusal, BadVersionRefusal) as exc:
-                if await self._answers_single_read(bookie, first):
-                    # Bookies older than 4.17 close the connection on this request. The answer to a plain
-                    # one tells them from bookies that are away.
-                    self._may_batch = False
-                    return await self._read_run(first, last, size_bytes_max, unpack)
-                self._replica_failed(reading, bookie, exc)
-            except (BookieError, CorruptEntryError) as exc:
-                self._replica_failed(reading, bookie, exc)
-        raise reading.error()
-
-    async def _answers_single_read(self, bookie: str, entry_id: int) -> bool:
-        try:
-            await read_entry(self._transport, bookie, ReadRequest(self.ledger_id, entry_id), self._codec)
-        except (BookieError, CorruptEntryError):
-            return False
-        return True
-
-    def _order(self, entry_id: int) -> list[str]:
-        membership = self._cluster.membership
-        striped = self.metadata.write_quorum < self.metadata.ensemble_size
-        # Without striping the order starts at the same replica for all entries, not at entry modulo size.
-        start = self._start if striped else self._start - entry_id
-        return reading_order(
-            replicas(self.metadata, entry_id),
-            start=start,
-            suspects=membership.suspects,
-            readonly=membership.readonly,
-        )
-
-    def _replica_failed(self, reading: EntryRead, bookie: str, reason: Exception) -> None:
-        reading.failed(bookie, reason)
-        if isinstance(reason, BookieUnavailableError):
-            self._cluster.membership.suspect(bookie)
-        self._start += 1
 
     async def _follow_metadata(self) -> None:
         with self._scope:

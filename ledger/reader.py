@@ -10,7 +10,7 @@ Source: ReadOpBase.java, PendingReadOp.java, ReadLastConfirmedOp.java; reference
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ledger.digest import Entry
 from ledger.errors import LedgerReadError, NoEntryRefusal, NoLedgerRefusal, NoSuchEntryError
@@ -38,16 +38,34 @@ def segment_stop(metadata: LedgerMetadata, entry_id: int) -> int | None:
 
 
 def reading_order(
-    bookies: Iterable[str], *, start: int, suspects: Collection[str], readonly: Collection[str]
+    bookies: Iterable[str],
+    *,
+    start: int,
+    suspects: Collection[str],
+    readonly: Collection[str],
+    slow: Collection[str] = (),
+    writable: Collection[str] | None = None,
+    distance: Callable[[str], int] = lambda bookie: 0,
 ) -> list[str]:
-    """Which replica to ask first: from ``start`` on in a circle, then doubtful ones at the end.
+    """Which replica to ask first: from ``start`` on in a circle, near ones first, doubtful ones at the end.
 
     Any order is correct; this one keeps to one replica, whose caches know the reader, and off failing ones.
+    Read-only bookies are left to those who have no other, then come those that failed or were slow lately,
+    last those that are not registered.
+
+    Args:
+        writable: None if it is not known who is registered.
     """
     circle = list(bookies)
     start %= len(circle)
     circle = circle[start:] + circle[:start]
-    return sorted(circle, key=lambda bookie: (bookie in suspects, bookie in readonly))
+
+    def rank(bookie: str) -> tuple[bool, bool, bool, int]:
+        is_away = writable is not None and bookie not in writable and bookie not in readonly
+        is_doubtful = bookie in suspects or bookie in slow
+        return is_away, is_doubtful, bookie in readonly, distance(bookie)
+
+    return sorted(circle, key=rank)
 
 
 class EntryRead:

@@ -108,6 +108,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/placer.py",
     "ledger/read_handle.py",
     "ledger/repair.py",
+    "ledger/replica_reads.py",
     "ledger/transport.py",
     "ledger/write_handle.py",
     "namespace/lock.py",

@@ -1,0 +1,122 @@
+"""Reading past replicas that are slow, damaged, overloaded or away."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import trio
+
+from ledger.config import ClientConfig
+from ledger.errors import LedgerReadError
+from ledger.reader import reading_order
+from ledger.wire.codes import Code
+from ledger.wire.messages import AddRequest, BatchReadRequest, ReadRequest
+
+
+async def written(client: Any, count: int, **arguments: Any) -> Any:
+    async with await client.create(**arguments) as writer:
+        await writer.append_many([b"%d" % number for number in range(count)])
+    return await client.open(writer.ledger_id)
+
+
+def reads(bookie: Any) -> int:
+    return sum(isinstance(one, ReadRequest | BatchReadRequest) for one in bookie.requests)
+
+
+@pytest.mark.parametrize("striped", [False, True])
+async def test_a_slow_replica_is_not_waited_for_and_asked_last_afterwards(
+    cluster: Any, autojump_clock: Any, striped: bool
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 30, write_quorum=2 if striped else 3, ack_quorum=2)
+        await trio.testing.wait_all_tasks_blocked()
+        cluster.bookies["b2:1"].is_silent = True
+        started = trio.current_time()
+        for entry_id in range(30):
+            assert [int(entry.payload) for entry in await reader.read(entry_id, entry_id)] == [entry_id]
+            assert [int(entry.payload) for entry in await reader.read(0, 29)] == list(range(30))
+        assert trio.current_time() - started < 5  # once, or twice: the first answers tell who is slow
+        assert "b2:1" in client.membership.slow
+
+
+async def test_without_speculation_a_slow_replica_is_waited_for(cluster: Any, autojump_clock: Any) -> None:
+    async with cluster.client(ClientConfig(speculative_read_s=None)) as client:
+        reader = await written(client, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        for bookie in cluster.bookies.values():
+            bookie.is_silent = True
+        with pytest.raises(LedgerReadError, match="no answer to READ_ENTRY within 5 s"):
+            await reader.read(0, 0)
+        assert trio.current_time() >= 15
+
+
+async def test_damage_is_read_elsewhere_counted_and_told_once_with_the_evidence(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 50)
+        await trio.testing.wait_all_tasks_blocked()
+        for number, bookie in enumerate(cluster.bookies.values()):
+            entries = bookie.ledgers[reader.ledger_id].entries
+            for entry_id in range(number, 50, 3):
+                entries[entry_id] = entries[entry_id][:-1] + b"!"
+        with caplog.at_level(logging.WARNING):
+            assert [int(entry.payload) for entry in await reader.read(0, 49)] == list(range(50))
+            for entry_id in range(50):
+                await reader.read(entry_id, entry_id)
+        assert reader.digest_mismatches >= 10
+        told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+        assert 2 <= len(told) <= 3  # once for each bookie
+        assert f"of ledger {reader.ledger_id}" in told[0]
+        assert "digest" in told[0]
+
+
+async def test_an_overloaded_replica_is_left_alone(cluster: Any) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 3)
+        for name in ("b1:1", "b2:1"):
+            cluster.bookies[name].refuse = lambda request: Code.TOO_MANY_REQUESTS
+        assert [int(entry.payload) for entry in await reader.read(0, 2)] == [0, 1, 2]
+
+
+async def test_sticky_reads_keep_to_one_replica_and_others_take_turns(cluster: Any) -> None:
+    for sticky, most in ((True, 1), (False, 3)):
+        async with cluster.client(ClientConfig(sticky_reads=sticky)) as client:
+            reader = await written(client, 30)
+            before = {name: reads(bookie) for name, bookie in cluster.bookies.items()}
+            for entry_id in range(30):
+                await reader.read(entry_id, entry_id)
+            asked = [name for name, bookie in cluster.bookies.items() if reads(bookie) > before[name]]
+            assert len(asked) == most
+
+
+def test_the_order_goes_from_near_and_well_to_away() -> None:
+    order = reading_order(
+        ["away", "slow", "failed", "readonly", "far", "near"],
+        start=0,
+        suspects={"failed"},
+        slow={"slow"},
+        readonly={"readonly"},
+        writable={"near", "far", "failed", "slow"},
+        distance=lambda bookie: 0 if bookie == "near" else 1,
+    )
+    assert order == ["near", "far", "readonly", "slow", "failed", "away"]
+
+
+async def test_a_read_that_is_cancelled_while_two_replicas_are_asked_leaves_the_handle_usable(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 3)
+        await trio.testing.wait_all_tasks_blocked()
+        for bookie in cluster.bookies.values():
+            bookie.is_silent = True
+        with trio.move_on_after(3) as scope:
+            await reader.read(0, 2)
+        assert scope.cancelled_caught
+        for bookie in cluster.bookies.values():
+            bookie.is_silent = False
+        assert len(await reader.read(0, 2)) == 3
+        assert not any(isinstance(one, AddRequest) and one.recovery for one in bookie.requests)
