@@ -69,7 +69,8 @@ class Tools:
 
     def bkctl(self, *arguments: str, until: str = "") -> str:
         """What a command of bkctl said."""
-        return self._run(BKCTL, ("-u", self.cluster.uri, *arguments), until)
+        options = ("-c", str(self.cluster.bookies[0].config), "-u", self.cluster.uri)
+        return self._run(BKCTL, (*options, *arguments), until)
 
     def both(self, shell: Sequence[str], bkctl: Sequence[str], *, until: str = "") -> list[str]:
         """What both said, run beside each other."""
@@ -144,7 +145,7 @@ def entries_told(said: str) -> list[ToldRecord]:
 
 
 def records_told(said: str) -> list[ToldRecord]:
-    """The answer of ``-entryformat hex readjournal -msg`` or ``readlog -msg``."""
+    """The answer of ``-entryformat hex readlog -msg``, or of bkctl's ``bookie readjournal -e hex -m``."""
     return _records(said, _RECORD)
 
 

@@ -1,0 +1,269 @@
+"""Row 11: the files a bookie leaves, ours or Apache's, as both sides' offline tools read them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from clients import PASSWORD, TEST_TIMEOUT_S, our_client
+from driver import Driver
+from originals import Cluster, Kind, Originals
+from shell import ToldRecord, Tools, at_once, ledger_bytes_told, mark_told, records_told
+from table import proves
+
+from bookie.entry_log_format import LENGTH_BYTES
+from bookie.journal_format import SPECIAL_EXPLICIT_LAC, SPECIAL_FENCE, SPECIAL_KEY
+from ledger.digest import DigestType, EntryCodec, master_key
+from ledger.write_handle import WriteHandle
+
+LARGE_BYTES = 60_000
+LARGE_COUNT_MAX = 100
+ENTRY_HEADER_BYTES = 32  # Java's tools show what is behind it
+SETTINGS = {
+    "journalMaxSizeMB": 1,
+    "logSizeLimit": 1_000_000,
+    "flushInterval": 200,
+    "gcWaitTime": 3_600_000,
+}
+
+Entries = dict[tuple[int, int], bytes]
+
+
+@attrs.frozen
+class Files:
+    """What one bookie left behind, and what had been written to it."""
+
+    tools: Tools
+    home: Path
+    entries: Entries  # payloads
+    codecs: dict[int, EntryCodec]
+
+    @property
+    def journals(self) -> list[Path]:
+        return sorted(self.home.glob("journal/current/*.txn"))
+
+    @property
+    def logs(self) -> list[Path]:
+        return sorted(self.home.glob("ledgers/current/*.log"))
+
+    @property
+    def mark(self) -> Path:
+        return self.home / "ledgers" / "current" / "lastMark"
+
+    def payload(self, ledger_id: int, data: bytes) -> bytes:
+        """The payload of an entry as stored, without its header; its digest is not looked at."""
+        return data[self.codecs[ledger_id].digest_type.size_bytes :]
+
+
+@pytest.fixture(scope="session")
+def ours(originals: Originals, driver: Driver) -> Files:
+    """Of our bookie, whose newest journal is a recycled file, with older records behind its end."""
+    return _left_by(originals, driver, "ours")
+
+
+@pytest.fixture(scope="session")
+def theirs(originals: Originals, driver: Driver) -> Files:
+    """Of Apache's bookie."""
+    return _left_by(originals, driver, "java")
+
+
+def _left_by(originals: Originals, driver: Driver, kind: Kind) -> Files:
+    root = f"/files-of-{kind}"
+    driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
+    cluster = Cluster(originals, root)
+    (bookie,) = cluster.add(kind, **SETTINGS)
+    entries: Entries = {}
+    codecs: dict[int, EntryCodec] = {}
+
+    async def fill() -> None:
+        with trio.fail_after(TEST_TIMEOUT_S):
+            async with our_client(cluster) as client, our_client(cluster) as other:
+
+                async def begin(digest: DigestType) -> WriteHandle:
+                    writer = await client.create(
+                        ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=digest, password=PASSWORD
+                    )
+                    codecs[writer.ledger_id] = EntryCodec(digest, PASSWORD)
+                    return writer
+
+                async def add(writer: WriteHandle, payload: bytes) -> None:
+                    entries[writer.ledger_id, await writer.append(payload)] = payload
+
+                large = await begin(DigestType.CRC32C)
+                journals = bookie.home / "journal" / "current"
+                recycled_at = 0
+                for number in range(LARGE_COUNT_MAX):
+                    spares = set(journals.glob("spare-*"))
+                    await add(large, bytes([number]) * LARGE_BYTES)
+                    if number > 20 and kind == "java":
+                        break
+                    # A file that was given up serves as the next one.
+                    if spares - set(journals.glob("spare-*")):
+                        recycled_at = number
+                        break
+                    await trio.sleep(0.02)  # let checkpoints come by
+                else:
+                    pytest.fail("no journal file was recycled")
+                assert kind == "java" or recycled_at > 0
+                for digest in DigestType:
+                    writer = await begin(digest)
+                    for number in range(3):
+                        await add(writer, b"entry %d under %s" % (number, digest.name.encode()))
+                    await writer.write_explicit_lac()
+                    await add(writer, b"")
+                reader = await other.open(writer.ledger_id, password=PASSWORD)  # fences it
+                assert reader.last_confirmed == 3
+
+    trio.run(fill)
+    cluster.stop()
+    return Files(Tools(originals, cluster), bookie.home, entries, codecs)
+
+
+def inspect(*arguments: str) -> list[dict[str, Any]]:
+    """The documents that a command of ours prints about a file."""
+    command = [sys.executable, "-m", "dlog.cli.main", "inspect", *arguments, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT_S)
+    assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@attrs.frozen
+class Comparable:
+    """A record as far as both sides' tools show it."""
+
+    offset: int
+    ledger_id: int
+    entry_id: int  # or the number of a special record
+    size_bytes: int
+    lac: int | None  # of an entry
+    key: str | None
+    is_fence: bool
+    data: bytes  # of an entry
+
+
+def as_java_shows(record: ToldRecord) -> Comparable:
+    assert record.offset is not None
+    is_entry = record.entry_id >= 0
+    return Comparable(
+        record.offset,
+        record.ledger_id,
+        record.entry_id,
+        record.size_bytes,
+        record.lac if is_entry else None,
+        record.key,
+        record.is_fence,
+        record.data if is_entry else b"",  # an explicit LAC it takes for an entry, and cuts
+    )
+
+
+def as_we_show(document: dict[str, Any]) -> Comparable:
+    data = base64.b64decode(document["data_base64"])
+    kind = document["kind"]
+    special = {"ledger key": SPECIAL_KEY, "fence": SPECIAL_FENCE, "explicit LAC": SPECIAL_EXPLICIT_LAC}
+    return Comparable(
+        document["offset"],
+        document["ledger_id"],
+        document["entry_id"] if kind == "entry" else special[kind],
+        document["size_bytes"],
+        document["lac"] if kind == "entry" else None,
+        data[20:].hex() if kind == "ledger key" else None,
+        kind == "fence",
+        data[ENTRY_HEADER_BYTES:] if kind == "entry" else b"",
+    )
+
+
+def compared(
+    files: Files, what: str, paths: Sequence[Path], asked: Callable[[Path], str]
+) -> list[Comparable]:
+    """What Java's tool shows of the files, which must be what ours shows of them."""
+    records = []
+    for path, said in zip(paths, at_once(*(partial(asked, path) for path in paths)), strict=True):
+        shown_by_java = [as_java_shows(record) for record in records_told(said)]
+        assert shown_by_java == [as_we_show(document) for document in inspect(what, str(path), "--data")]
+        records += shown_by_java
+    return records
+
+
+def check_journals(files: Files) -> None:
+    # The shell's own readjournal prints bytes as text, whatever format is asked for.
+    records = compared(
+        files,
+        "journal",
+        files.journals,
+        lambda path: files.tools.bkctl("bookie", "readjournal", "-m", "-e", "hex", "-f", str(path)),
+    )
+    fences = [record.ledger_id for record in records if record.is_fence]
+    assert fences == [max(files.codecs)]
+    keys = {record.ledger_id: record.key for record in records if record.key is not None}
+    assert set(keys) >= set(files.codecs) - {min(files.codecs)}  # the first one's file may be gone
+    assert set(keys.values()) == {master_key(PASSWORD).hex()}
+    assert sum(record.entry_id == SPECIAL_EXPLICIT_LAC for record in records) == len(DigestType)
+    entries = [record for record in records if record.entry_id >= 0]
+    assert all(
+        files.payload(record.ledger_id, record.data) == files.entries[record.ledger_id, record.entry_id]
+        for record in entries
+    )
+    small = {ids for ids, payload in files.entries.items() if len(payload) < LARGE_BYTES}
+    assert {(record.ledger_id, record.entry_id) for record in entries} >= small
+
+
+def check_logs(files: Files) -> None:
+    logs = [path for path in files.logs if path.stat().st_size]
+    records = compared(
+        files,
+        "entry-log",
+        logs,
+        lambda path: files.tools.shell("-entryformat", "hex", "readlog", "-msg", str(path)),
+    )
+    assert {
+        (record.ledger_id, record.entry_id): files.payload(record.ledger_id, record.data)
+        for record in records
+    } == files.entries
+    maps = at_once(*(partial(files.tools.shell, "readlogmetadata", str(path)) for path in logs))
+    together: Counter[int] = Counter()
+    for path, said in zip(logs, maps, strict=True):
+        (shown,) = inspect("map", str(path))
+        ledgers = {each["ledger_id"]: each["size_bytes"] for each in shown["ledgers"]}
+        assert ledgers == ledger_bytes_told(said)
+        together.update(ledgers)
+    expected: Counter[int] = Counter()
+    for record in records:
+        expected[record.ledger_id] += LENGTH_BYTES + record.size_bytes
+    assert together == expected
+
+
+def check_mark(files: Files) -> None:
+    (mark,) = inspect("mark", str(files.mark))
+    assert mark_told(files.tools.shell("lastmark")) == (mark["journal_id"], mark["offset"])
+    assert mark["offset"] > 0
+
+
+@proves(11, "they read our journal")
+def test_java_reads_our_journal_record_for_record(ours: Files) -> None:
+    last = inspect("journal", str(ours.journals[-1]))[-1]
+    assert any(ours.journals[-1].read_bytes()[last["offset"] + last["size_bytes"] + 8192 :])
+    check_journals(ours)
+    check_mark(ours)
+
+
+@proves(11, "they read our entry logs")
+def test_java_reads_our_entry_logs_entry_for_entry(ours: Files) -> None:
+    assert len(ours.logs) > 1
+    check_logs(ours)
+
+
+@proves(11, "ours read theirs")
+def test_we_read_their_files_as_java_does(theirs: Files) -> None:
+    check_journals(theirs)
+    check_logs(theirs)
+    check_mark(theirs)
