@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 import trio
@@ -25,6 +25,7 @@ from ledger.errors import (
     BookieRefusal,
     CorruptEntryError,
     LedgerRecoveryError,
+    TooManyRequestsRefusal,
 )
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metadata_update import update_metadata
@@ -33,6 +34,7 @@ from ledger.recovery import (
     Action,
     AddEntry,
     Answer,
+    AwaitOthers,
     CloseLedger,
     GiveUp,
     ReadEntry,
@@ -197,6 +199,8 @@ class _RecoveryRun:
                     nursery.start_soon(self._read_lac, action, nursery)
                 case ReadEntry():
                     nursery.start_soon(self._read_entry, action, nursery)
+                case AwaitOthers():
+                    nursery.start_soon(self._await_others, action, nursery)
                 case AddEntry():
                     nursery.start_soon(self._add, action, nursery)
                 case ReadLength():
@@ -225,20 +229,45 @@ class _RecoveryRun:
         answer = await self._ask(action.bookie, request, high_priority=True)
         self._perform(self._recovery.entry_answered(action.bookie, action.entry_id, answer), nursery)
 
+    async def _await_others(self, action: AwaitOthers, nursery: trio.Nursery) -> None:
+        await trio.sleep(self._cluster.config.recovery_denial_grace_s)
+        self._perform(self._recovery.waited_for_others(action.entry_id), nursery)
+
     async def _ask(self, bookie: str, request: ReadRequest, *, high_priority: bool) -> Answer:
-        try:
-            return await read_entry(
-                self._cluster.transport, bookie, request, self._codec, high_priority=high_priority
-            )
-        except (BookieError, CorruptEntryError) as exc:
-            return exc
+        pauses = self._overload_pauses()
+        while True:
+            try:
+                return await read_entry(
+                    self._cluster.transport, bookie, request, self._codec, high_priority=high_priority
+                )
+            except TooManyRequestsRefusal as exc:
+                if (pause_s := next(pauses, None)) is None:
+                    return exc
+                await trio.sleep(pause_s)
+            except (BookieError, CorruptEntryError) as exc:
+                return exc
+
+    def _overload_pauses(self) -> Iterator[float]:
+        """Pauses after TOO_MANY_REQUESTS, which is no answer: the bookie has one, later."""
+        config = self._cluster.config
+        end = trio.current_time() + config.overload_patience_s
+        pause_s = config.retry_backoff_min_s
+        while trio.current_time() + pause_s < end:
+            yield pause_s
+            pause_s = min(2 * pause_s, config.retry_backoff_max_s)
 
     async def _add(self, action: AddEntry, nursery: trio.Nursery) -> None:
         ledger_id = self._current.ledger_id
         request = AddRequest(ledger_id, action.entry_id, self._codec.master_key, action.body, recovery=True)
         error: Exception | None = None
+        pauses = self._overload_pauses()
         try:
-            reply = await self._cluster.transport.call(action.bookie, request, high_priority=True)
+            while True:
+                reply = await self._cluster.transport.call(action.bookie, request, high_priority=True)
+                pause_s = next(pauses, None) if reply.code is Code.TOO_MANY_REQUESTS else None
+                if pause_s is None:
+                    break
+                await trio.sleep(pause_s)
             if reply.code is not Code.OK:
                 error = refusal_of(reply, action.bookie, ledger_id, action.entry_id)
         except BookieError as exc:

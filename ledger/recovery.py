@@ -48,6 +48,13 @@ class ReadEntry:
 
 
 @attrs.frozen
+class AwaitOthers:
+    """Enough bookies deny this entry. Give the others a moment, then call ``waited_for_others``."""
+
+    entry_id: int
+
+
+@attrs.frozen
 class AddEntry:
     """Store this body as a recovery add; answer with ``add_answered``."""
 
@@ -87,7 +94,7 @@ class GiveUp:
     error: LedgerError
 
 
-Action = ReadLac | ReadEntry | AddEntry | ReadLength | CloseLedger | GiveUp
+Action = ReadLac | ReadEntry | AwaitOthers | AddEntry | ReadLength | CloseLedger | GiveUp
 
 
 class _Phase(enum.Enum):
@@ -190,13 +197,27 @@ class Recovery:
             # this very read fenced, an ack quorum neither exists nor can come about any more.
             reading.denials += is_negative(answer)
             needed = negatives_needed(self._metadata.write_quorum, self._metadata.ack_quorum)
-            if reading.denials >= needed:
+            is_denied = reading.denials >= needed
+            if is_denied and len(reading.reasons) == reading.asked:
                 reading.result = _Found.THE_END
-            elif len(reading.reasons) == reading.asked:
+            elif is_denied and reading.denials == needed and is_negative(answer):
+                # By the rule this ends the ledger. But a bookie that lost its disk and kept its name denies
+                # what it had acknowledged; another one that has the entry proves it wrong.
+                # (apache/bookkeeper#2612)
+                return [*self._decide(), AwaitOthers(entry_id)]
+            elif not is_denied and len(reading.reasons) == reading.asked:
                 reading.result = LedgerRecoveryError(
                     self._ledger_id,
                     f"whether entry {entry_id} exists cannot be told: {_told(reading.reasons)}",
                 )
+        return self._decide()
+
+    def waited_for_others(self, entry_id: int) -> list[Action]:
+        """The moment that ``AwaitOthers`` grants has passed: denials decide."""
+        reading = self._readings.get(entry_id)
+        if self._phase is not _Phase.READING or reading is None or reading.result is not _Found.NOTHING_YET:
+            return []
+        reading.result = _Found.THE_END
         return self._decide()
 
     def add_answered(self, bookie: str, entry_id: int, error: Exception | None) -> list[Action]:

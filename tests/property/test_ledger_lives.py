@@ -28,7 +28,17 @@ from ledger.errors import (
 )
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from ledger.placement import choose_replacements
-from ledger.recovery import Action, AddEntry, CloseLedger, GiveUp, ReadEntry, ReadLac, ReadLength, Recovery
+from ledger.recovery import (
+    Action,
+    AddEntry,
+    AwaitOthers,
+    CloseLedger,
+    GiveUp,
+    ReadEntry,
+    ReadLac,
+    ReadLength,
+    Recovery,
+)
 from ledger.wire.codes import Code
 from ledger.writer import LedgerWriter, Outgoing
 
@@ -220,6 +230,8 @@ class World:
                 case ReadEntry(bookie, entry_id):
                     answered = functools.partial(self.entry_answered, recovery, entry_id)
                     self.ask(recovery, bookie, entry_id, answered)
+                case AwaitOthers(entry_id):
+                    self.post(functools.partial(self.waited, recovery, entry_id))
                 case AddEntry(bookie, entry_id, body):
                     self.post(functools.partial(self.add_again, recovery, bookie, entry_id, body))
                 case ReadLength(entry_id):
@@ -228,6 +240,9 @@ class World:
                     self.post(functools.partial(self.close, action))
                 case GiveUp():
                     pass
+
+    def waited(self, recovery: Recovery, entry_id: int) -> None:
+        self.perform(recovery, recovery.waited_for_others(entry_id))
 
     def entry_answered(self, recovery: Recovery, entry_id: int, bookie: str, answer: object) -> list[Action]:
         return recovery.entry_answered(bookie, entry_id, answer)  # type: ignore[arg-type]

@@ -72,6 +72,7 @@ class DictBookie:
         self.knows_batch_read = True
         self.counts_entries = True  # else it sends more of them than were asked for
         self.is_silent = False
+        self.delay_s = 0.0  # before each answer
         self.free_bytes = 1
         self.synced: list[int] = []  # ledgers, one for each FORCE
         self.requests: list[object] = []
@@ -90,6 +91,8 @@ class DictBookie:
                         if isinstance(incoming.request, BatchReadRequest) and not self.knows_batch_read:
                             nursery.cancel_scope.cancel()
                             break
+                        if self.delay_s:
+                            await trio.sleep(self.delay_s)
                         reply = None if self.is_silent else self._at_once(incoming)
                         if reply is not None:
                             await self._send(stream, lock, incoming, reply)

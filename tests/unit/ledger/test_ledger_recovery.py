@@ -20,7 +20,17 @@ from ledger.errors import (
     WrongPasswordError,
 )
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
-from ledger.recovery import Action, AddEntry, CloseLedger, GiveUp, ReadEntry, ReadLac, ReadLength, Recovery
+from ledger.recovery import (
+    Action,
+    AddEntry,
+    AwaitOthers,
+    CloseLedger,
+    GiveUp,
+    ReadEntry,
+    ReadLac,
+    ReadLength,
+    Recovery,
+)
 from ledger.wire.messages import LAST_ENTRY, ReadRequest
 
 B1, B2, B3, B4 = "b1:1", "b2:1", "b3:1", "b4:1"
@@ -71,7 +81,8 @@ def test_scenario_7_4_a_bookie_that_denies_an_entry_was_fenced_by_that_very_ques
     assert {(B1, 0), (B2, 0), (B3, 0)} <= reads(asked)
     assert one.entry_answered(B1, 0, no(B1, 0)) == []
     # b3's denial ends the ledger in front of entry 0; the docstring of ReadEntry, and the shell, fence it.
-    (close,) = one.entry_answered(B3, 0, no(B3, 0))
+    assert one.entry_answered(B3, 0, no(B3, 0)) == [AwaitOthers(0)]
+    (close,) = one.waited_for_others(0)
     assert close == CloseLedger(-1, 0, ())
     assert one.entry_answered(B2, 0, entry(0, -1)) == []
 
@@ -94,6 +105,47 @@ async def test_scenario_7_4_over_the_wire_every_recovery_read_fences(cluster: An
         assert all(request.fence and request.master_key for request in asked)
 
 
+def test_a_bookie_that_has_the_entry_proves_those_wrong_that_deny_it() -> None:
+    """apache/bookkeeper#2612: b1 acknowledged entry 0 with b2, then lost its disk and kept its name."""
+    one = recovery()
+    one.lac_answered(B1, no(B1))
+    one.lac_answered(B3, no(B3))
+    assert one.entry_answered(B1, 0, no(B1)) == []
+    assert one.entry_answered(B3, 0, no(B3)) == [AwaitOthers(0)]
+    adds = one.entry_answered(B2, 0, entry(0, -1))
+    assert {add.bookie for add in adds if isinstance(add, AddEntry)} == {B1, B2, B3}
+    assert one.waited_for_others(0) == []
+
+
+def test_nobody_is_waited_for_when_all_have_answered() -> None:
+    one = recovery()
+    one.lac_answered(B1, no(B1))
+    one.lac_answered(B2, no(B2))
+    one.entry_answered(B1, 0, no(B1))
+    one.entry_answered(B2, 0, BookieTimeoutError(B2, "silent"))
+    assert one.entry_answered(B3, 0, no(B3)) == [CloseLedger(-1, 0, ())]
+
+
+async def test_over_the_wire_a_wiped_bookie_does_not_cut_off_what_another_one_has(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        writer = await client.create()
+        cluster.bookies["b3:1"].is_silent = True
+        await writer.append(b"on b1 and b2")
+        writer.abandon()
+        await cluster.stop("b3:1")
+        await cluster.stop("b1:1")
+        cluster.bookies["b3:1"].is_silent = False
+        cluster.wipe("b1:1")
+        cluster.bookies["b3:1"].ledgers.clear()  # the entry never came there
+        await cluster.start("b1:1")
+        await cluster.start("b3:1")
+        cluster.bookies["b2:1"].delay_s = 0.2  # the one that has it is the last to answer
+        async with await client.open(writer.ledger_id) as reader:
+            assert [one.payload for one in await reader.read(0, 0)] == [b"on b1 and b2"]
+
+
 def test_one_positive_answer_makes_the_entry_part_of_the_ledger_on_an_ack_quorum() -> None:
     one = recovery()
     one.lac_answered(B1, no(B1))
@@ -103,7 +155,8 @@ def test_one_positive_answer_makes_the_entry_part_of_the_ledger_on_an_ack_quorum
     again = CODEC.unpack(next(a.body for a in adds if isinstance(a, AddEntry)), LEDGER, 0)
     assert (again.payload, again.length_bytes) == (b"12345", 5)
     assert one.entry_answered(B1, 1, no(B1)) == []
-    assert one.entry_answered(B3, 1, no(B3)) == []  # the end is known, entry 0 is not yet safe
+    one.entry_answered(B3, 1, no(B3))
+    assert one.waited_for_others(1) == []  # the end is known, entry 0 is not yet safe
     assert one.add_answered(B1, 0, None) == []
     assert one.add_answered(B1, 0, None) == []  # one bookie twice is no quorum
     assert one.add_answered(B3, 0, None) == [CloseLedger(0, 5, ())]
@@ -155,7 +208,8 @@ def test_an_empty_last_segment_closes_in_front_of_it_and_reads_nothing_of_earlie
     actions = one.lac_answered(B3, no(B3))
     assert min(entry_id for _, entry_id in reads(actions)) == 2000
     one.entry_answered(B2, 2000, no(B2))
-    (measure,) = one.entry_answered(B3, 2000, no(B3))
+    one.entry_answered(B3, 2000, no(B3))
+    (measure,) = one.waited_for_others(2000)
     assert measure == ReadLength(1999)
     assert one.length_answered(9995) == [CloseLedger(1999, 9995, ())]
 
@@ -165,7 +219,8 @@ def test_the_length_is_that_of_the_entry_at_the_lac_not_of_the_one_that_told_it(
     one.lac_answered(B1, entry(7, 5))  # its length includes entries 6 and 7, which nobody will have
     one.lac_answered(B2, no(B2))
     one.entry_answered(B2, 6, no(B2))
-    assert one.entry_answered(B3, 6, no(B3)) == [ReadLength(5)]
+    one.entry_answered(B3, 6, no(B3))
+    assert one.waited_for_others(6) == [ReadLength(5)]
     assert one.length_answered(30) == [CloseLedger(5, 30, ())]
 
 
@@ -175,7 +230,8 @@ def test_entries_are_taken_in_order_and_those_behind_the_end_are_dropped() -> No
     one.lac_answered(B2, no(B2))
     assert one.entry_answered(B1, 1, entry(1, -1)) == []  # read, but entry 0 decides first
     one.entry_answered(B1, 0, no(B1))
-    assert one.entry_answered(B2, 0, no(B2)) == [CloseLedger(-1, 0, ())]
+    one.entry_answered(B2, 0, no(B2))
+    assert one.waited_for_others(0) == [CloseLedger(-1, 0, ())]
 
 
 def test_entries_written_again_tell_nobody_that_they_are_confirmed_before_the_close() -> None:
@@ -203,6 +259,7 @@ def test_a_failed_add_is_replaced_in_memory_and_written_with_the_close() -> None
     one.add_answered(B1, 0, None)
     one.entry_answered(B2, 1, no(B2))
     one.entry_answered(B3, 1, no(B3))
+    one.waited_for_others(1)
     (close,) = one.add_answered(B4, 0, None)
     assert close == CloseLedger(0, 5, ((0, (B1, B2, B4)),))
     open_again = LedgerMetadata(
