@@ -14,7 +14,7 @@ SCHEMAS = ("bookkeeper_protocol.proto", "data_formats.proto")
 
 def main() -> int:
     """Run the compiler over all schemas; its exit code."""
-    from grpc_tools import protoc  # type: ignore[import-untyped]  # not among our own requirements
+    from grpc_tools import protoc  # not among our own requirements
 
     root = Path(__file__).parents[2]
     here = Path(__file__).parent.relative_to(root)
