@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from table import ROWS, Tally, all_green, proves, table_lines
 
@@ -54,3 +56,9 @@ def test_a_test_cannot_claim_a_cell_that_is_not_declared() -> None:
     with pytest.raises(AssertionError, match="declares no cells"):
         proves(1, "no such cell")
     assert proves(1, ROW.cells[0]).kwargs == {"row": 1, "cells": (ROW.cells[0],)}
+
+
+def test_the_page_on_compatibility_has_this_table() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text("utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| ") and line[2].isdigit()]
+    assert lines == [f"| {row.number} | {row.who} | {row.on} | {' · '.join(row.cells)} |" for row in ROWS]
