@@ -243,7 +243,9 @@ async def test_java_waits_until_ours_lets_go(place: StreamPlace) -> None:
             async def take_over() -> None:
                 async with place.java_log(log, AT_ONCE) as java:
                     waiting.set()
-                    writer = await take_over_as_java_users_must(java, second, 3, lambda last: last + 1)
+                    writer = await take_over_as_java_users_must(
+                        java, second, 3, lambda last: max(last, 0) + 1
+                    )
                     assert writer.last_txid == 6
                     await writer.close()
 
