@@ -313,8 +313,12 @@ class EnsembleRepair:
         return self._troubles.setdefault(self._writer.ensemble[index], _Trouble())
 
     def _patience_is_over(self) -> bool:
-        if not self._writer.blocked:
+        if not self._writer.pending_count:
             self._blocked_since = None
+        if not self._writer.blocked:
+            # Perhaps only until the bookie that was taken in just now turns out to be dead as well: only
+            # progress (``unblocked``) begins patience anew. Else a writer that goes from one dead bookie to
+            # the next would never give up.
             return False
         now = trio.current_time()
         if self._blocked_since is None:
