@@ -142,7 +142,7 @@ async def test_over_the_wire_a_wiped_bookie_does_not_cut_off_what_another_one_ha
         await cluster.start("b1:1")
         await cluster.start("b3:1")
         cluster.bookies["b2:1"].delay_s = 0.2  # the one that has it is the last to answer
-        async with await client.open(writer.ledger_id) as reader:
+        async with cluster.client() as other, await other.open(writer.ledger_id) as reader:
             assert [one.payload for one in await reader.read(0, 0)] == [b"on b1 and b2"]
 
 

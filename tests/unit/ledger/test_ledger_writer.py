@@ -210,3 +210,57 @@ def test_a_payload_that_cannot_be_packed_changes_nothing() -> None:
         writer.append("text")  # type: ignore[arg-type]
     assert (writer.last_pushed, writer.length_bytes, writer.bytes_in_flight) == (-1, 0, 0)
     writer.check()
+
+
+def test_what_was_acknowledged_over_a_connection_lost_in_silence_counts_no_more() -> None:
+    writer = make()
+    push(writer, 2)
+    writer.answered(B1, [0, 1])
+    run = writer.reconnected(B1)
+    assert run is not None
+    assert (run.bookie, list(run.entry_ids)) == (B1, [0, 1])
+    assert not writer.answered(B2, [0, 1])  # alone now
+    assert writer.lac == -1
+    assert not writer.answered(B1, [0])  # said over the new connection: held
+    assert writer.doubtful == [(0, 1)]
+    again = writer.reconnected(B1)  # what is held goes with its connection too
+    assert again is not None
+    assert list(again.entry_ids) == [0]
+    writer.answered(B1, [0, 1])
+    assert not writer.trust(0, 1)
+    assert writer.trust(0, 2)
+    assert writer.lac == 1
+    writer.check()
+    assert writer.reconnected(B1) is None  # nothing unconfirmed: nothing to send
+    assert writer.reconnected("b9") is None
+    writer.check()
+
+
+def test_a_failing_bookie_that_reconnects_is_sent_nothing_before_it_is_revived() -> None:
+    writer = make()
+    push(writer, 1)
+    writer.answered(B1, [0])
+    writer.failed(B1, OSError(), lost=False)
+    assert writer.reconnected(B1) is None
+    run = writer.revive(0)
+    assert run is not None
+    assert list(run.entry_ids) == [0]
+    writer.check()
+
+
+def test_an_ack_quorum_in_one_fault_domain_does_not_confirm() -> None:
+    writer = LedgerWriter(
+        (B1, B2, B3), write_quorum=3, ack_quorum=2, pack=pack, spans=lambda bookies: B3 in bookies
+    )
+    push(writer, 3)
+    writer.answered(B1, [0, 1, 2])
+    assert not writer.answered(B2, [0, 1, 2])
+    assert writer.lac == -1
+    assert writer.answered(B3, [0, 2])
+    assert writer.lac == 0  # entry 1 has an ack quorum, but not of two domains
+    writer.failed(B3, OSError(), lost=True)
+    assert writer.blocked
+    writer.begin_change()
+    writer.finish_change((B1, B2, B4))
+    assert writer.blocked  # the new one is not of the other domain either
+    writer.check()
