@@ -1,7 +1,7 @@
 """The nodes a bookie needs before it can register: made if they are missing, checked if they are not.
 
-Inside: the ledgers root with its parents of registrations, LAYOUT. Not inside: INSTANCEID, which only those
-who create or format a cluster write; a bookie starts without one.
+Inside: the ledgers root with its parents of registrations, LAYOUT; INSTANCEID, for who creates a cluster
+expressly. A bookie starts without one and never writes it.
 
 Source: ZKMetadataDriverBase.java, AbstractZkLedgerManagerFactory.java; reference on metadata 1, 3 and 4.
 """
@@ -12,9 +12,9 @@ import logging
 
 from bookie.errors import ConfigError
 from ledger.errors import MetadataFormatError
-from ledger.paths import LAYOUT, READONLY, Layout, decode_layout
+from ledger.paths import AVAILABLE, INSTANCE_ID, LAYOUT, READONLY, Layout, decode_layout
 from namespace.errors import NodeExistsError, NoNodeError
-from namespace.store import MetadataStore
+from namespace.store import Create, MetadataStore, parent_of
 
 log = logging.getLogger(__name__)
 
@@ -57,3 +57,33 @@ async def prepare_cluster_root(store: MetadataStore, root: str, layout: Layout |
             f" demands {layout.uri_name or layout.value}. Use zk+null:// to take whatever the cluster has"
         )
     return found
+
+
+async def create_cluster(store: MetadataStore, root: str, layout: Layout, instance_id: str) -> None:
+    """Make the root of a new cluster, with an instance id, which ties bookies' disks to it.
+
+    One transaction makes all of it; if cancelled, all or nothing is there.
+
+    Args:
+        instance_id: A fresh UUID as text.
+
+    Raises:
+        NodeExistsError: The root exists; nothing was changed.
+
+    Source: ZKRegistrationManager.initNewCluster; reference on metadata 4.1. Java writes LAYOUT afterwards.
+    """
+    parent = parent_of(root)
+    if parent != "/":
+        try:
+            await store.create(parent, parents=True)
+        except NodeExistsError:
+            pass
+    await store.commit(
+        [
+            Create(root),
+            Create(f"{root}/{AVAILABLE}"),
+            Create(f"{root}/{READONLY}"),
+            Create(f"{root}/{INSTANCE_ID}", instance_id.encode()),
+            Create(f"{root}/{LAYOUT}", layout.text),
+        ]
+    )

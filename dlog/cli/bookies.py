@@ -1,10 +1,12 @@
-"""`dlog bookies list|info`: the storage servers of a cluster, Apache's or ours.
+"""`dlog bookies init|list|info`: the storage servers of a cluster, Apache's or ours.
 
-Source: BookKeeper, ListBookiesCommand.java and InfoCommand.java (``listbookies``, ``bookieinfo``).
+Source: BookKeeper, InitNewCluster.java, ListBookiesCommand.java, InfoCommand.java (``initnewcluster``,
+``listbookies``, ``bookieinfo``).
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Sequence
 from functools import partial
 
@@ -12,15 +14,17 @@ import attrs
 import click
 import trio
 
+from bookie.cluster_root import create_cluster
 from dlog.cli.exit_codes import ExitCode
 from dlog.cli.output import print_json, print_table, tell
 from dlog.cli.running import run
-from dlog.cli.service import Ledgers, Service, open_ledgers, service_options
+from dlog.cli.service import LAYOUT_OF, Ledgers, Service, open_ledgers, service_options
 from dlog.cli.target import json_option
 from ledger.client import BookieSpace
 from ledger.errors import BookieError
-from ledger.paths import COOKIES
+from ledger.paths import COOKIES, Layout
 from namespace.errors import NoNodeError
+from namespace.uri import parse_metadata_service_uri
 
 WRITABLE, READ_ONLY, AWAY = "writable", "read-only", "away"
 ASKED_AT_ONCE = 16
@@ -47,6 +51,29 @@ class BookieRoom:
 @click.group("bookies")
 def command() -> None:
     """Look at the storage servers (bookies) of a cluster, Apache's or ours."""
+
+
+@command.command("init")
+@click.argument("service_uri", metavar="URI")
+def init(service_uri: str) -> None:
+    """Create the metadata of a new cluster at URI (zk://HOST:PORT/ledgers), with an instance id.
+
+    The instance id ties the bookies' disks to this cluster: disks of another one, or of one that was wiped,
+    are refused. zk+longhierarchical:// or zk+flat:// choose another layout than zk+hierarchical://. If
+    something is there already, nothing is changed.
+    """
+    where = parse_metadata_service_uri(service_uri)
+    layout = Layout.HIERARCHICAL if where.layout is None else LAYOUT_OF[where.layout]
+    instance_id = str(uuid.uuid4())
+
+    async def go() -> None:
+        from namespace.zookeeper import open_zookeeper_store
+
+        async with open_zookeeper_store(where.hosts) as store:
+            await create_cluster(store, where.ledgers_root, layout, instance_id)
+
+    run(go)
+    tell(f"created {where.ledgers_root}, instance id {instance_id}")
 
 
 @command.command("list")

@@ -21,7 +21,7 @@ class ExitCode(enum.IntEnum):
     FAILED = 1  # something was found wrong, or went wrong in a way that has no code of its own
     USAGE = 2  # the command line, a URI, a name or a setting cannot be understood; nothing was done
     NOT_FOUND = 3  # no such log, ledger or file; no namespace or ledgers there
-    EXISTS = 4  # the log exists already
+    EXISTS = 4  # the log, or the cluster, exists already
     TAKEN = 5  # another writer has the log
     UNAVAILABLE = 6  # metadata store or bookies out of reach: worth trying again
     DAMAGED = 7  # what is stored contradicts itself; nothing was skipped or changed
@@ -53,6 +53,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (namespace_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
     (namespace_errors.ConnectionLostError, ExitCode.UNAVAILABLE),
     (namespace_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
+    (namespace_errors.NodeExistsError, ExitCode.EXISTS),
     (ledger_errors.NoSuchLedgerError, ExitCode.NOT_FOUND),
     (ledger_errors.MetadataFormatError, ExitCode.DAMAGED),
     (ledger_errors.NoSuchEntryError, ExitCode.DAMAGED),

@@ -23,7 +23,7 @@ COMMANDS = {
     "tail": ("dlog.cli.tail", "Print new records of a log as they are written."),
     "cluster": ("dlog.cli.cluster", "Start, stop and look at ZooKeeper and bookies on this machine."),
     "bookie": ("dlog.cli.bookie", "Run one storage server."),
-    "bookies": ("dlog.cli.bookies", "Look at the storage servers of a cluster."),
+    "bookies": ("dlog.cli.bookies", "Begin a cluster of storage servers, and look at them."),
     "ledger": ("dlog.cli.ledger", "List, show, read, test and delete the ledgers below the logs."),
     "inspect": ("dlog.cli.inspect", "Read a storage server's files, while it does not run."),
     "bench": ("dlog.cli.bench.command", "Measure appends, tailing and catching up."),

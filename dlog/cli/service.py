@@ -35,7 +35,7 @@ from namespace.uri import parse_metadata_service_uri, parse_namespace_uri
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 VARIABLE = "DLOG_SERVICE"
-_LAYOUT_OF = {layout.uri_name: layout for layout in Layout if layout.uri_name}
+LAYOUT_OF = {layout.uri_name: layout for layout in Layout if layout.uri_name}
 
 
 @attrs.frozen(kw_only=True)
@@ -147,7 +147,7 @@ async def open_ledgers(service: Service) -> AsyncIterator[Ledgers]:
                 " cluster's own bookies name it in metadataServiceUri"
             )
         async with open_ledger_client(
-            store, dial_tcp, service.config, root=root, layout=None if layout is None else _LAYOUT_OF[layout]
+            store, dial_tcp, service.config, root=root, layout=None if layout is None else LAYOUT_OF[layout]
         ) as client:
             yield Ledgers(client, store, root)
 

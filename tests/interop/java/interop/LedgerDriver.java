@@ -290,7 +290,8 @@ public final class LedgerDriver {
         described.put("state", metadata.getState().name());
         described.put("sizes", List.of(metadata.getEnsembleSize(), metadata.getWriteQuorumSize(),
             metadata.getAckQuorumSize()));
-        described.put("digest", metadata.getDigestType().name());
+        // A ledger of metadata format 1 has stored none.
+        described.put("digest", metadata.getDigestType() == null ? null : metadata.getDigestType().name());
         described.put("closed", metadata.isClosed());
         described.put("last_entry_id", metadata.isClosed() ? metadata.getLastEntryId() : null);
         described.put("length", metadata.isClosed() ? metadata.getLength() : null);
