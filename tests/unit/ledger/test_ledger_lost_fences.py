@@ -37,6 +37,7 @@ async def replaced_after_recovery(cluster: Any, ledger_id: int, *, registered: b
             cluster.revive(name)
         else:
             await cluster.start(name)
+    await trio.sleep(1)  # the lost connections are noticed
 
 
 async def test_an_idle_writer_does_not_believe_bookies_that_were_replaced_meanwhile(
