@@ -27,7 +27,9 @@ from bookie.server_config import ServerConfig
 from bookie.settings import Settings
 from bookie.storage_config import StorageConfig
 from bookie.tls import TlsConfig, refuse_store
+from ledger.errors import LocationError
 from ledger.paths import Layout
+from ledger.topology import parse_location
 from namespace.errors import InvalidPathError, InvalidUriError
 from namespace.store import check_path
 from namespace.uri import ServiceUri, parse_metadata_service_uri
@@ -69,6 +71,7 @@ class BookieConfig:
     fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
     read_only: bool = False
     sync_adds: bool = True
+    network_location: str | None = None  # announced to clients that place by racks; no key of Apache's
     gc_interval_s: float = 600
     remarks: tuple[str, ...] = ()  # to be logged: what in the file does nothing here
 
@@ -127,6 +130,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
         sync_adds=settings.boolean("journalSyncData", True),
+        network_location=_network_location(settings),
         gc_interval_s=settings.integer("gcWaitTime", 600_000, least=1, unit="milliseconds") / 1000,
         remarks=tuple(remarks),
     )
@@ -156,6 +160,14 @@ def _refuse_what_would_be_unsafe(settings: Settings, remarks: list[str]) -> None
         raise settings.error(
             "permittedStartupUsers", f"the user who starts it, {getpass.getuser()}, to be in it"
         )
+
+
+def _network_location(settings: Settings) -> str | None:
+    text = settings.text("networkLocation")
+    try:
+        return None if text is None else parse_location(text)
+    except LocationError as exc:
+        raise settings.error("networkLocation", f"such as /rack or /region/rack ({exc})") from exc
 
 
 def _metadata(settings: Settings) -> MetadataConfig:

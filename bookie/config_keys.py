@@ -22,7 +22,7 @@ ACTING = _names(
     """
     metadataServiceUri zkServers zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass zkTimeout
     bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
-    useHostNameAsBookieID useShortHostName permittedStartupUsers
+    useHostNameAsBookieID useShortHostName permittedStartupUsers networkLocation
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold

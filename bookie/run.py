@@ -40,6 +40,7 @@ from bookie.storage import Storage, open_storage
 from bookie.storage_config import StorageConfig
 from bookie.tls import server_context
 from ledger.service_info import (
+    LOCATION_PROPERTY,
     RPC_ID,
     RPC_PROTOCOL,
     TLS_EXTENSION,
@@ -186,7 +187,7 @@ async def run_bookie(
                 store,
                 root,
                 identity.bookie_id,
-                _service_info(identity, port, has_tls=tls is not None),
+                _service_info(identity, port, config.network_location, has_tls=tls is not None),
                 wait_s=config.metadata.session_timeout_ms / 1000,
             )
             async with open_bookie(
@@ -280,10 +281,11 @@ async def _serve(
         serving.cancel_scope.cancel()
 
 
-def _service_info(identity: Identity, port: int, *, has_tls: bool) -> bytes:
+def _service_info(identity: Identity, port: int, location: str | None, *, has_tls: bool) -> bytes:
     extensions = (TLS_EXTENSION,) if has_tls else ()
     endpoint = Endpoint(RPC_ID, port, identity.advertised_host, RPC_PROTOCOL, (), extensions)
-    return encode_service_info(ServiceInfo((endpoint,)))
+    properties = {} if location is None else {LOCATION_PROPERTY: location}
+    return encode_service_info(ServiceInfo((endpoint,), properties))
 
 
 class _DiskWatch:

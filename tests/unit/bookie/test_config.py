@@ -292,3 +292,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "latin.conf"
     path.write_bytes(LEAST.encode() + "bookieId=caf\xe9\n".encode("latin-1"))
     assert load_config(path).address.bookie_id == "café"
+
+
+def test_a_bookie_may_say_where_it_stands() -> None:
+    assert parse().network_location is None
+    assert parse("networkLocation=/eu/r1/\n").network_location == "/eu/r1"
+    with pytest.raises(ConfigError, match=r"networkLocation.*such as /rack or /region/rack"):
+        parse("networkLocation=r1\n")

@@ -104,9 +104,11 @@ async def add_one(port: int) -> object:
 async def test_it_starts_on_an_empty_store_serves_and_leaves_no_trace_but_its_cookie(
     tmp_path: Path, tree: MemoryTree, store: MemoryStore
 ) -> None:
-    async with running(config_for(tmp_path), tree) as bookie:
+    config = attrs.evolve(config_for(tmp_path), network_location="/eu/r1")
+    async with running(config, tree) as bookie:
         name = NAME_OF(bookie.port)
         node = await store.get(f"/ledgers/available/{name}")
+        assert decode_service_info(node.value).network_location == "/eu/r1"
         endpoint = decode_service_info(node.value).rpc
         assert endpoint is not None
         assert (endpoint.host, endpoint.port, endpoint.extensions) == ("127.0.0.1", bookie.port, ())
