@@ -70,9 +70,10 @@ def streams_driver(originals: Originals) -> Driver:
 @pytest.fixture(scope="session", params=["java", "ours"])
 def place(request: pytest.FixtureRequest, originals: Originals, streams_driver: Driver) -> StreamPlace:
     """A namespace of streams on Java bookies, made by Apache's own tool, and one on ours, made by us."""
-    cluster: Cluster = request.getfixturevalue(f"{request.param}_cluster")
+    is_java = request.param == "java"
+    cluster: Cluster = request.getfixturevalue("java_cluster" if is_java else "our_cluster")
     path = f"/streams/{request.param}"
-    (bind_by_java if request.param == "java" else bind_by_us)(originals, path, cluster.root)
+    (bind_by_java if is_java else bind_by_us)(originals, path, cluster.root)
     return StreamPlace(cluster, streams_driver, path)
 
 

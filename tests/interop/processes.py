@@ -9,6 +9,7 @@ a wait has a bound.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -103,8 +104,10 @@ class Process:
         self._close_stdin()
 
     def pause(self) -> None:
-        """SIGSTOP: it does nothing, and its connections stay."""
+        """SIGSTOP: it does nothing, and its connections stay. Returns once its last thread stands still."""
         self._child.send_signal(signal.SIGSTOP)
+        # Also at its end, should it have one instead.
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""
