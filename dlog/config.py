@@ -9,6 +9,7 @@ Source: DistributedLog, DistributedLogConfiguration.java (names in the field doc
 
 from __future__ import annotations
 
+import ssl
 from typing import Any, Literal
 
 import attrs
@@ -108,6 +109,9 @@ class NamespaceConfig:
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     wire_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
     """The bookies' protocol on the data path."""
+    tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
+    """Talk TLS to bookies, or not at all (``tlsProviderFactoryClass``); ``ledger.tls.client_context`` makes
+    one."""
     writer: WriterConfig = attrs.field(factory=WriterConfig)
     reader: ReaderConfig = attrs.field(factory=ReaderConfig)
 
@@ -122,8 +126,11 @@ class NamespaceConfig:
         """These settings with everything decided for a kind of namespace, ``file`` or ``distributedlog``.
 
         Raises:
-            ConfigError: Something that Apache's readers could not read, in a namespace they share.
+            ConfigError: Something that Apache's readers could not read, in a namespace they share; TLS where
+                there is no network.
         """
+        if scheme == "file" and self.tls is not None:
+            raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")
         shared = scheme != "file" if self.shared_with_java is None else self.shared_with_java
         digest_type = self.digest_type or (DigestType.CRC32 if shared else DigestType.CRC32C)
         if shared and not self.compression.shared_with_java:

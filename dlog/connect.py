@@ -189,4 +189,4 @@ def _same_hosts(one: str, other: str) -> bool:
 
 
 def _client_config(config: NamespaceConfig) -> ClientConfig:
-    return ClientConfig(transport=TransportConfig(add_version=config.wire_version))
+    return ClientConfig(transport=TransportConfig(add_version=config.wire_version, tls=config.tls))

@@ -11,6 +11,7 @@ Source: PerChannelBookieClient.java; reference section 1.3.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -19,7 +20,7 @@ import trio
 from ledger.add_lanes import AddsAnswered
 from ledger.connection import Connection
 from ledger.dial import Address, Dial
-from ledger.errors import BookieError, BookieTimeoutError, BookieUnavailableError
+from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
 from ledger.handshake import authenticate, start_tls
 from ledger.transport_config import TransportConfig
 from ledger.wire import v2, v3
@@ -210,7 +211,7 @@ class Line:
                     if self.room and outbox.queued_bytes <= queued_bytes_max:
                         self.room.unpark_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            self.fail(BookieUnavailableError, f"the connection broke while sending: {exc}", exc)
+            self._fail_broken("while sending", exc)
 
     def _stop_sending(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle_sender = None
@@ -239,7 +240,15 @@ class Line:
                     return
                 self.wake()  # an answer may have made room for those that waited for their turn
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
-            self.fail(BookieUnavailableError, f"the connection broke: {exc}", exc)
+            self._fail_broken("while receiving", exc)
+
+    def _fail_broken(self, doing: str, exc: Exception) -> None:
+        reason = exc.__cause__ or exc  # trio's own exception says only that it happened
+        # In TLS 1.3 our side of the handshake is over before the bookie looks at our certificate: its refusal
+        # is the first thing it says afterwards.
+        is_refusal = isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLEOFError)
+        kind = BookieSecurityError if is_refusal else BookieUnavailableError
+        self.fail(kind, f"the connection broke {doing}: {str(reason) or type(reason).__name__}", exc)
 
     def _closed_by_bookie(self) -> None:
         message = "closed the connection"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import ssl
 import subprocess
 import sys
 
@@ -148,6 +149,13 @@ def test_a_namespace_shared_with_java_refuses_what_java_cannot_read() -> None:
     assert ours.for_scheme("distributedlog").compression is dlog.Compression.SNAPPY
     with pytest.raises(dlog.ConfigError, match=r"CRC32C.*CRC32 only"):
         dlog.NamespaceConfig(digest_type=dlog.DigestType.CRC32C).for_scheme("distributedlog")
+
+
+def test_tls_is_for_a_network() -> None:
+    config = dlog.NamespaceConfig(tls=ssl.create_default_context())
+    assert config.for_scheme("distributedlog").tls is config.tls
+    with pytest.raises(dlog.ConfigError, match="tls"):
+        config.for_scheme("file")
 
 
 def test_defaults_follow_the_kind_of_namespace() -> None:

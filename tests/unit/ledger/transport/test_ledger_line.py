@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from ledger.errors import BookieError, BookieUnavailableError
+from ledger.errors import BookieError, BookieSecurityError, BookieUnavailableError
 from ledger.transport import Address, Transport, TransportConfig, open_transport
 from ledger.wire.codes import Code
 from ledger.wire.messages import (
@@ -202,3 +203,48 @@ async def test_closing_tells_everyone_who_waits(stage: Any) -> None:
     assert len(sink.losses) == 2
     with pytest.raises(BookieUnavailableError, match="closed"):
         await transport.call(B1, ReadRequest(1, 0))
+
+
+class BreakingStream(trio.abc.Stream):
+    """Takes everything, and breaks when something is received."""
+
+    def __init__(self, reason: Exception) -> None:
+        self._reason = reason
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        raise trio.BrokenResourceError from self._reason
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "evidence"),
+    [
+        # In TLS 1.3 a certificate is refused after the client's side of the handshake is over.
+        (ssl.SSLError(1, "tlsv13 alert certificate required"), BookieSecurityError, "certificate required"),
+        (ssl.SSLEOFError(8, "EOF occurred"), BookieUnavailableError, "EOF occurred"),
+        (ConnectionResetError(104, "Connection reset by peer"), BookieUnavailableError, "reset by peer"),
+        (ValueError(), BookieUnavailableError, "ValueError"),
+    ],
+)
+async def test_why_a_connection_broke_is_told_and_a_refusal_in_tls_as_such(
+    reason: Exception, kind: type[BookieError], evidence: str
+) -> None:
+    async def dial(_address: Address) -> trio.abc.Stream:
+        return BreakingStream(reason)
+
+    async def resolve(_bookie: str) -> Address:
+        return Address("b1", 3181)
+
+    async with open_transport(dial, resolve) as transport:
+        with pytest.raises(BookieError, match=f"broke while receiving: .*{evidence}") as caught:
+            await transport.call(B1, ReadRequest(1, 0))
+        assert type(caught.value) is kind
