@@ -23,6 +23,8 @@ from ledger.errors import (
     BadRequestRefusal,
     BookieError,
     BookieRefusal,
+    BookieTimeoutError,
+    BookieUnavailableError,
     CorruptEntryError,
     LedgerRecoveryError,
     TooManyRequestsRefusal,
@@ -278,12 +280,15 @@ class _RecoveryRun:
         ledger_id, metadata = self._current.ledger_id, self._current.metadata
         reading = EntryRead(ledger_id, action.entry_id, replicas(metadata, action.entry_id))
         length_bytes: int | None = None
+        silent: Exception | None = None
         while length_bytes is None and (bookie := reading.next_bookie()) is not None:
             answer = await self._ask(bookie, ReadRequest(ledger_id, action.entry_id), high_priority=False)
             if isinstance(answer, Entry):
                 length_bytes = answer.length_bytes
-        if length_bytes is None:
+            elif isinstance(answer, BookieUnavailableError | BookieTimeoutError):
+                silent = answer
+        if length_bytes is None and silent is None:
             logger.warning(
                 "ledger %d: no replica shows entry %d, so its length is a guess", ledger_id, action.entry_id
             )
-        self._perform(self._recovery.length_answered(length_bytes), nursery)
+        self._perform(self._recovery.length_answered(length_bytes, silent), nursery)

@@ -234,10 +234,21 @@ class Recovery:
             actions += self._replace_failed()
         return actions + self._decide()
 
-    def length_answered(self, length_bytes: int | None) -> list[Action]:
-        """The length that the entry of ``ReadLength`` carries; None if no replica could show it."""
+    def length_answered(self, length_bytes: int | None, silent: Exception | None = None) -> list[Action]:
+        """The length that the entry of ``ReadLength`` carries; None if no replica could show it.
+
+        Args:
+            silent: Why a replica gave no answer at all, if one did not: it may know later.
+        """
         if self._phase is not _Phase.MEASURING:
             return []
+        if length_bytes is None and silent is not None:
+            # What is recorded now stands for good, and the entry is safe: better later than wrong.
+            return self._give_up(
+                LedgerRecoveryError(
+                    self._ledger_id, f"the length at entry {self._writer.lac} cannot be told: {silent}"
+                )
+            )
         # The bookies said at least so much. The length informs people; no entry depends on it.
         return self._close(self._query.length_bytes if length_bytes is None else length_bytes)
 

@@ -224,6 +224,23 @@ def test_the_length_is_that_of_the_entry_at_the_lac_not_of_the_one_that_told_it(
     assert one.length_answered(30) == [CloseLedger(5, 30, ())]
 
 
+def test_a_length_that_nobody_can_tell_now_is_not_guessed() -> None:
+    def measuring() -> Recovery:
+        one = recovery()
+        one.lac_answered(B1, entry(7, 5))
+        one.lac_answered(B2, no(B2))
+        one.entry_answered(B1, 6, no(B1, 6))
+        one.entry_answered(B3, 6, no(B3, 6))
+        assert one.waited_for_others(6) == [ReadLength(5)]
+        return one
+
+    (gave_up,) = measuring().length_answered(None, BookieTimeoutError(B2, "silent"))
+    assert isinstance(gave_up, GiveUp)
+    assert "silent" in str(gave_up.error)
+    # All have answered and none can show it: nobody ever will, and the ledger must close all the same.
+    assert measuring().length_answered(None) == [CloseLedger(5, 40, ())]
+
+
 def test_entries_are_taken_in_order_and_those_behind_the_end_are_dropped() -> None:
     one = recovery()
     one.lac_answered(B1, no(B1))
