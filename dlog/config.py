@@ -19,6 +19,7 @@ from dlog.batcher import BODY_BYTES_MAX
 from dlog.compression import Compression
 from dlog.errors import ConfigError
 from ledger.digest import DigestType
+from ledger.placement_config import PlacementConfig, PlacementPolicy
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
@@ -112,6 +113,15 @@ class NamespaceConfig:
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
     """Talk TLS to bookies, or not at all (``tlsProviderFactoryClass``); ``ledger.tls.client_context`` makes
     one."""
+    placement: PlacementConfig = attrs.field(factory=PlacementConfig)
+    """How bookies are chosen: over racks or regions, by free disk (``bkEnsemblePlacement...``); class and
+    policies are in ``ledger.placement_config``."""
+    add_quorum_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """A segment whose entry is not durable after so long is left, and the next one begun
+    (``bkc.addEntryQuorumTimeoutSec``)."""
+    delay_ensemble_change: bool = False
+    """Replace a failing bookie only when records cannot become durable without it
+    (``bkc.delayEnsembleChange``)."""
     writer: WriterConfig = attrs.field(factory=WriterConfig)
     reader: ReaderConfig = attrs.field(factory=ReaderConfig)
 
@@ -131,6 +141,8 @@ class NamespaceConfig:
         """
         if scheme == "file" and self.tls is not None:
             raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")
+        if scheme == "file" and self.placement.policy is not PlacementPolicy.RANDOM:
+            raise ConfigError("placement: a directory has one bookie; leave it out for file://")
         shared = scheme != "file" if self.shared_with_java is None else self.shared_with_java
         digest_type = self.digest_type or (DigestType.CRC32 if shared else DigestType.CRC32C)
         if shared and not self.compression.shared_with_java:

@@ -189,4 +189,9 @@ def _same_hosts(one: str, other: str) -> bool:
 
 
 def _client_config(config: NamespaceConfig) -> ClientConfig:
-    return ClientConfig(transport=TransportConfig(add_version=config.wire_version, tls=config.tls))
+    return ClientConfig(
+        transport=TransportConfig(add_version=config.wire_version, tls=config.tls),
+        placement=config.placement,
+        add_quorum_timeout_s=config.add_quorum_timeout_s,
+        delay_ensemble_change=config.delay_ensemble_change,
+    )

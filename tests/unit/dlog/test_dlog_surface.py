@@ -14,6 +14,7 @@ import dlog.blocking
 import dlog.errors
 from dlog.errors import as_dlog_error
 from ledger import errors as ledger_errors
+from ledger.placement_config import PlacementConfig, PlacementPolicy
 from namespace import errors as namespace_errors
 
 PUBLIC = [
@@ -155,6 +156,13 @@ def test_tls_is_for_a_network() -> None:
     config = dlog.NamespaceConfig(tls=ssl.create_default_context())
     assert config.for_scheme("distributedlog").tls is config.tls
     with pytest.raises(dlog.ConfigError, match="tls"):
+        config.for_scheme("file")
+
+
+def test_placement_is_for_a_cluster() -> None:
+    config = dlog.NamespaceConfig(placement=PlacementConfig(policy=PlacementPolicy.RACK_AWARE))
+    assert config.for_scheme("distributedlog").placement is config.placement
+    with pytest.raises(dlog.ConfigError, match="placement: a directory has one bookie"):
         config.for_scheme("file")
 
 

@@ -17,6 +17,7 @@ from ledger.wire.messages import (
     AddRequest,
     BookieInfoReply,
     BookieInfoRequest,
+    ForceLedgerRequest,
     ReadReply,
     ReadRequest,
     RefusedReply,
@@ -285,3 +286,47 @@ async def test_it_says_what_it_is(stage: Any) -> None:
         await transport.call(B1, ReadRequest(1, 0))
         assert repr(transport) == "<Transport 1 connections>"
     assert repr(transport) == "<Transport closed>"
+
+
+# Which process is behind a connection
+
+
+async def test_a_connection_has_a_number_of_its_own_from_when_it_is_made_until_it_is_lost(stage: Any) -> None:
+    sink, may_connect = stage.Sink(), trio.Event()
+    async with stage.opened() as (transport, cluster):
+        cluster.before_dial = may_connect.wait
+        stage.post(transport, 1, [0], sink)
+        await wait_all_tasks_blocked()
+        assert transport.connection_to(B1, add_version=2) is None
+        may_connect.set()
+        await wait_all_tasks_blocked()
+        first = transport.connection_to(B1, add_version=2)
+        assert first is not None
+        assert transport.connection_to(B1, add_version=3) is None
+        assert transport.losses == 0
+        await cluster.peers[0].stream.aclose()
+        await wait_all_tasks_blocked()
+        assert (transport.connection_to(B1, add_version=2), transport.losses) == (None, 1)
+        assert sink.losses == []  # no answer was due: nobody is told
+        stage.post(transport, 1, [1], sink)
+        await wait_all_tasks_blocked()
+        assert transport.connection_to(B1, add_version=2) not in (None, first)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_force_goes_over_the_connection_of_the_adds_that_it_syncs(stage: Any, version: int) -> None:
+    async with stage.opened(TransportConfig(add_version=version)) as (transport, cluster):  # type: ignore[arg-type]
+        add = AddRequest(1, 0, b"k" * 20, b"\0" * 40, deferred_sync=True)
+        await transport.call(B1, add)
+        await transport.call(B1, ForceLedgerRequest(1))
+        await transport.call(B1, BookieInfoRequest())
+    with_adds = [
+        peer for peer in cluster.peers if any(isinstance(one.request, AddRequest) for one in peer.requests)
+    ]
+    with_force = [
+        peer
+        for peer in cluster.peers
+        if any(isinstance(one.request, ForceLedgerRequest) for one in peer.requests)
+    ]
+    assert with_adds == with_force
+    assert len(with_adds) == 1
