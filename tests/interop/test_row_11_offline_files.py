@@ -26,8 +26,12 @@ from bookie.journal_format import SPECIAL_EXPLICIT_LAC, SPECIAL_FENCE, SPECIAL_K
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.write_handle import WriteHandle
 
-LARGE_BYTES = 60_000
-LARGE_COUNT_MAX = 100
+# One after the other they are groups of a block each: what a recycled file holds behind its end are whole
+# groups again, and not to be taken for its own.
+LARGE_BYTES = 3_000
+LARGE_COUNT_MAX = 3_000
+LARGE_COUNT_JAVA = 400
+PAUSE_EVERY = 20
 ENTRY_HEADER_BYTES = 32  # Java's tools show what is behind it
 SETTINGS = {
     "journalMaxSizeMB": 1,
@@ -104,14 +108,15 @@ def _left_by(originals: Originals, driver: Driver, kind: Kind) -> Files:
                 recycled_at = 0
                 for number in range(LARGE_COUNT_MAX):
                     spares = set(journals.glob("spare-*"))
-                    await add(large, bytes([number]) * LARGE_BYTES)
-                    if number > 20 and kind == "java":
+                    await add(large, (b"%d " % number * LARGE_BYTES)[:LARGE_BYTES])
+                    if number > LARGE_COUNT_JAVA and kind == "java":
                         break
                     # A file that was given up serves as the next one.
                     if spares - set(journals.glob("spare-*")):
                         recycled_at = number
                         break
-                    await trio.sleep(0.02)  # let checkpoints come by
+                    if number % PAUSE_EVERY == 0:
+                        await trio.sleep(0.02)  # let checkpoints come by
                 else:
                     pytest.fail("no journal file was recycled")
                 assert kind == "java" or recycled_at > 0
