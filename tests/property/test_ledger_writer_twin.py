@@ -1,0 +1,128 @@
+"""The writer machine against a twin that remembers who said what over which connection, and counts anew."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledger.quorum import write_set
+from ledger.writer import LedgerWriter, Outgoing
+
+
+class Twin:
+    """Entries sent to bookies; acknowledgements: (entry, bookie) to the connection that they came over."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.size = rng.randint(1, 4)
+        self.write_quorum = rng.randint(1, self.size)
+        self.ack_quorum = rng.randint(1, self.write_quorum)
+        self.ensemble = [f"b{number}" for number in range(self.size)]
+        self.good = set(rng.sample(range(12), 8))  # bookies of the first fault domain
+        self.writer = LedgerWriter(
+            self.ensemble,
+            write_quorum=self.write_quorum,
+            ack_quorum=self.ack_quorum,
+            pack=lambda entry_id, lac, length, payload: b"%d" % entry_id,
+            spans=self.spans if rng.random() < 0.5 else None,
+        )
+        self.number = 100
+        self.connection = dict.fromkeys(self.ensemble, 0)
+        self.trusted = dict.fromkeys(self.ensemble, 0)
+        self.unanswered: dict[str, list[int]] = {bookie: [] for bookie in self.ensemble}
+        self.acks: dict[tuple[int, str], int] = {}
+        self.down: set[str] = set()
+        self.lac = -1
+
+    def spans(self, bookies: object) -> bool:
+        return any(int(bookie[1:]) % 12 in self.good for bookie in bookies)  # type: ignore[attr-defined]
+
+    def sent(self, outgoing: list[Outgoing]) -> None:
+        for run in outgoing:
+            assert run.bookie not in self.down
+            assert [b"%d" % entry_id for entry_id in run.entry_ids] == run.frames
+            self.unanswered[run.bookie] += run.entry_ids
+
+    def step(self) -> None:
+        rng, writer = self.rng, self.writer
+        bookie = rng.choice(self.ensemble)
+        index = self.ensemble.index(bookie)
+        match rng.randrange(8):
+            case 0 | 1:
+                if writer.pending_count < 6:
+                    writer.append(b"x")
+                    self.sent(writer.take_outgoing())
+            case 2 | 3 | 4:
+                waiting = self.unanswered[bookie]
+                rng.shuffle(waiting)
+                run = [waiting.pop() for _ in range(rng.randint(0, len(waiting)))]
+                for entry_id in run:
+                    self.acks[entry_id, bookie] = self.connection[bookie]
+                writer.answered(bookie, run)
+            case 5:
+                self.number += 1
+                if self.unanswered[bookie]:
+                    writer.failed(bookie, OSError(), lost=True)
+                    self.down.add(bookie)
+                    self.connection[bookie] = self.number
+                    self.unanswered[bookie] = []
+                else:
+                    self.connection[bookie] = self.number
+                    again = writer.reconnected(bookie)
+                    if again is not None:
+                        self.sent([again])
+            case 6:
+                if bookie in self.down:
+                    self.down.discard(bookie)
+                    again = writer.revive(index)
+                    if again is not None:
+                        self.sent([again])
+                for doubtful, epoch in writer.doubtful:
+                    self.trusted[self.ensemble[doubtful]] = self.connection[self.ensemble[doubtful]]
+                    writer.trust(doubtful, epoch)
+            case _:
+                if self.down and rng.random() < 0.5:
+                    self.change()
+        self.check()
+
+    def change(self) -> None:
+        self.writer.begin_change()
+        before = self.lac
+        self.number += 1
+        new = f"b{self.number}"
+        index = self.ensemble.index(self.rng.choice(sorted(self.down)))
+        self.down.discard(self.ensemble[index])
+        self.ensemble[index] = new
+        self.connection[new] = self.trusted[new] = 0
+        self.unanswered[new] = []
+        self.sent(self.writer.finish_change(self.ensemble))
+        assert self.writer.lac == before
+        self.writer.advance()
+
+    def check(self) -> None:
+        while self.lac < self.writer.last_pushed:
+            entry_id = self.lac + 1
+            holders = [
+                self.ensemble[index]
+                for index in write_set(entry_id, self.size, self.write_quorum)
+                if self.counts(entry_id, self.ensemble[index])
+            ]
+            if len(holders) < self.ack_quorum or (self.writer._spans is not None and not self.spans(holders)):
+                break
+            self.lac = entry_id
+        assert self.writer.lac == self.lac
+        self.writer.check()
+
+    def counts(self, entry_id: int, bookie: str) -> bool:
+        over = self.acks.get((entry_id, bookie))
+        return over is not None and over == self.connection[bookie] == self.trusted[bookie]
+
+
+@settings(max_examples=300)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_what_is_confirmed_is_what_counting_anew_confirms(seed: int) -> None:
+    twin = Twin(seed)
+    for _ in range(120):
+        twin.step()
