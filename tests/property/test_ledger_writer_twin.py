@@ -63,7 +63,10 @@ class Twin:
                 writer.answered(bookie, run)
             case 5:
                 self.number += 1
-                if self.unanswered[bookie]:
+                if rng.random() < 0.3:
+                    writer.failed(bookie, OSError(), lost=False)
+                    self.down.add(bookie)
+                elif self.unanswered[bookie]:
                     writer.failed(bookie, OSError(), lost=True)
                     self.down.add(bookie)
                     self.connection[bookie] = self.number
