@@ -161,3 +161,28 @@ async def test_a_tailing_reader_sees_every_entry_once_and_in_order(tmp_path: Pat
                     await writer.write_explicit_lac()
             await writer.close()
         assert seen == list(range(300))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_deferred_sync_and_chosen_ids_survive_the_restart_of_every_bookie(
+    tmp_path: Path, version: Any
+) -> None:
+    config = ClientConfig(transport=TransportConfig(add_version=version))
+    async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"], config) as (cluster, client, other):
+        deferred = await client.create(deferred_sync=True)
+        await deferred.append_many([b"%d" % number for number in range(100)])
+        assert deferred.lac == -1
+        await deferred.force()
+        assert deferred.lac == 99
+        chosen = await client.create_adv()
+        for entry_id in reversed(range(50)):
+            chosen.submit(entry_id, b"%d" % entry_id)
+        await chosen.wait_confirmed(49)
+        for name in ("b1:1", "b2:1", "b3:1"):
+            await cluster.stop(name)
+            await cluster.start(name)
+        for ledger_id, last in ((deferred.ledger_id, 99), (chosen.ledger_id, 49)):
+            async with await other.open(ledger_id) as reader:
+                assert reader.last_confirmed == last
+                entries = await reader.read(0, last)
+                assert [int(entry.payload) for entry in entries] == list(range(last + 1))
