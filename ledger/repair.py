@@ -283,10 +283,10 @@ class EnsembleRepair:
         attempts = min(self._trouble(index).attempts for index in writer.failures)
         pause_s = min(config.retry_backoff_max_s, config.retry_backoff_min_s * 2 ** min(attempts, 20))
         pause_s *= 1 + self._rng.random() / 4
-        if self._blocked_since is not None:
+        if self._blocked_since is not None and writer.blocked:
             # Somebody waits. Try often, and a last time when patience ends.
             left_s = self._blocked_since + config.unavailable_patience_s - trio.current_time()
-            pause_s = min(pause_s, config.unavailable_patience_s / 10, left_s)
+            pause_s = max(0.0, min(pause_s, config.unavailable_patience_s / 10, left_s))
         with trio.move_on_after(pause_s):
             await self._membership.wait_change()
         async with trio.open_nursery() as nursery:

@@ -488,3 +488,19 @@ async def test_ending_the_client_ends_its_writers_and_wakes_who_waits(cluster: A
 
         nursery.start_soon(wait)
         await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_writer_without_progress_and_not_blocked_goes_on_trying(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    """Patience counts from when it was blocked, and may be over before the next failure blocks it again."""
+    async with cluster.client(IMPATIENT) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        await cluster.stop("b1:1")
+        await writer.append(b"1")  # an ack quorum is left
+        repair = writer._repair
+        assert writer._writer.failures
+        repair._blocked_since = trio.current_time() - 2 * IMPATIENT.unavailable_patience_s
+        await repair._try_again()
+        assert await writer.append(b"2") == 2
