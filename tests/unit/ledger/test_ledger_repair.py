@@ -501,6 +501,7 @@ async def test_a_writer_without_progress_and_not_blocked_goes_on_trying(
         await writer.append(b"1")  # an ack quorum is left
         repair = writer._repair
         assert writer._writer.failures
+        entry_id = writer.submit(b"2")
         repair._blocked_since = trio.current_time() - 2 * IMPATIENT.unavailable_patience_s
         await repair._try_again()
-        assert await writer.append(b"2") == 2
+        await writer.wait_confirmed(entry_id)
