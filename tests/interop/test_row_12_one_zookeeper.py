@@ -33,8 +33,8 @@ KINDS: tuple[Kind, Kind] = ("java", "ours")
 @pytest.fixture(scope="session")
 def mixed(originals: Originals, driver: Driver) -> Iterator[Cluster]:
     """Two bookies of each side under a root made by Java. Tests leave all running and writable."""
-    driver.ask("init_cluster", uri=originals.uri("/mixed", layout="hierarchical"))
-    cluster = Cluster(originals, "/mixed")
+    driver.ask("init_cluster", uri=originals.uri("/shared", layout="hierarchical"))
+    cluster = Cluster(originals, "/shared")
     cluster.add("java", "ours", "java", "ours")
     yield cluster
     cluster.stop()
