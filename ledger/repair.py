@@ -283,10 +283,12 @@ class EnsembleRepair:
         attempts = min(self._trouble(index).attempts for index in writer.failures)
         pause_s = min(config.retry_backoff_max_s, config.retry_backoff_min_s * 2 ** min(attempts, 20))
         pause_s *= 1 + self._rng.random() / 4
-        if self._blocked_since is not None and writer.blocked:
-            # Somebody waits. Try often, and a last time when patience ends.
+        if self._blocked_since is not None:
+            # Somebody waits, or did. Try often, and a last time when patience ends; it may be over already.
             left_s = self._blocked_since + config.unavailable_patience_s - trio.current_time()
-            pause_s = max(0.0, min(pause_s, config.unavailable_patience_s / 10, left_s))
+            pause_s = min(pause_s, config.unavailable_patience_s / 10)
+            if left_s > 0:
+                pause_s = min(pause_s, left_s)
         with trio.move_on_after(pause_s):
             await self._membership.wait_change()
         async with trio.open_nursery() as nursery:
