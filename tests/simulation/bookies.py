@@ -1,0 +1,453 @@
+"""A bookie in the world: a machine that outlives its processes, and what is watched of each process.
+
+Inside: ``BookieMachine``, the real service, server, storage, cookie check, registration, garbage collection
+and fullness rule over simulated disk, network and metadata store; starting, stopping, killing it;
+``WatchedSession``, which tells the history what was asked and acknowledged. Not inside: when to do any of it.
+Always: after a kill nothing the process still does has an effect. A bookie that was not damaged starts again.
+
+Left out of ``bookie.run``: sockets, the configuration file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from bookie.cluster_root import prepare_cluster_root
+from bookie.cookie import Cookie
+from bookie.cookie_check import check_cookies
+from bookie.errors import (
+    BookieServerError,
+    CookieError,
+    EntryUnreadableError,
+    NoEntryError,
+    NoLedgerError,
+    RegistrationError,
+    StartError,
+    StorageFailedError,
+)
+from bookie.fullness import FullnessConfig, judge
+from bookie.gc import collect_garbage_regularly
+from bookie.journal import JournalConfig
+from bookie.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.registration import Registration
+from bookie.server import Server
+from bookie.server_config import ServerConfig
+from bookie.service import BookieService, Session, Slow
+from bookie.storage import Storage, open_storage
+from bookie.storage_config import StorageConfig
+from ledger.paths import Layout
+from ledger.wire import v2, v3
+from ledger.wire.codes import Code
+from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest
+from namespace.errors import NamespaceError
+from tests.simulation.disk import ProcessDisk
+from tests.simulation.history import Accepted, BookieStarted, Crashed, Denied, Place
+from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
+from tests.simulation.platter import Platter
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+ROOT = "/ledgers"
+RESTART_S = 1.0  # a supervisor starts a bookie again that has ended by itself
+FULLNESS = FullnessConfig(check_interval_s=1.5, high_priority_bytes_min=1 << 34)
+JOURNAL, LEDGERS = Path("/journal"), Path("/ledgers")
+_ADD = Struct(">20sqqq")
+_READ = Struct(">qq")
+_ADD_OPCODE, _READ_OPCODE, _BATCH_READ_OPCODE = 1, 2, 7
+_WATCHED_OPCODES = (_ADD_OPCODE, _READ_OPCODE, _BATCH_READ_OPCODE)
+_REPLY = Struct(">IIIqq")
+
+
+def storage_config(flush_interval_s: float) -> StorageConfig:
+    """Small files and caches: what takes days elsewhere happens in seconds here."""
+    return StorageConfig(
+        journal_directories=(JOURNAL,),
+        ledger_directories=(LEDGERS,),
+        journal=JournalConfig(
+            file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10, spare_files_max=1
+        ),
+        write_cache_bytes_max=64 << 10,
+        entry_log_bytes_max=24 << 10,
+        flush_interval_s=flush_interval_s,
+    )
+
+
+@attrs.define(eq=False)
+class Promises:
+    """What a machine has told others, over all of its lives."""
+
+    fences: set[int] = attrs.field(factory=set)  # ledgers of which a fencing read was answered
+    denials: set[Place] = attrs.field(factory=set)  # entries that were denied to a recovery
+    acknowledged: set[Place] = attrs.field(factory=set)
+    sent: dict[Place, set[int]] = attrs.field(factory=dict)  # checksums of the bodies sent for an entry
+
+
+class WatchedSession(Session):
+    """One connection's machine, with somebody looking over its shoulder."""
+
+    def __init__(
+        self, service: WatchedService, send: Callable[[bytes], None], start: Callable[[Slow], None]
+    ) -> None:
+        self._machine = service.machine
+        self._world = service.machine.world
+        self._recovery_reads: set[Place] = set()
+        self._adds: dict[Place, tuple[bool, int, bool, bool]] = {}  # recovery, LAC, after fence, after denial
+        self._pass_on = send
+        super().__init__(service, self._watch_replies, start)
+
+    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+        for start, end in spans:
+            if data[start] < v3.FIRST_BYTE_MIN:
+                self._watch_v2(data, start, end)
+            else:
+                self._watch_v3(data, start, end)
+        super().handle(data, spans)
+
+    def _watch_v2(self, data: bytes, start: int, end: int) -> None:
+        opcode, flags = data[start + 1], data[start + 3]
+        if opcode == _ADD_OPCODE and end - start >= v2.ADD_REQUEST_BYTES_MIN:
+            _, ledger_id, entry_id, lac = _ADD.unpack_from(data, start + 4)
+            checksum = zlib.crc32(memoryview(data)[start + v2.ADD_BODY_OFFSET : end])
+            self._watch_add((ledger_id, entry_id), lac, checksum, recovery=bool(flags & v2.FLAG_RECOVERY_ADD))
+        elif opcode == _READ_OPCODE and flags & (v2.FLAG_FENCE | v2.FLAG_HIGH_PRIORITY):
+            self._watch_read(_READ.unpack_from(data, start + 4))
+
+    def _watch_v3(self, data: bytes, start: int, end: int) -> None:
+        incoming = v3.decode_request(data, start, end)
+        match incoming.request:
+            case AddRequest() as add:
+                lac = int.from_bytes(add.body[16:24], "big", signed=True)
+                place = (add.ledger_id, add.entry_id)
+                self._watch_add(place, lac, zlib.crc32(add.body), recovery=add.recovery)
+            case ReadRequest() as read if read.fence or incoming.high_priority:
+                self._watch_read((read.ledger_id, read.entry_id))
+            case _:
+                pass
+
+    def _watch_add(self, place: Place, lac: int, checksum: int, *, recovery: bool) -> None:
+        promises = self._machine.promises
+        promises.sent.setdefault(place, set()).add(checksum)
+        self._adds[place] = (recovery, lac, place[0] in promises.fences, place in promises.denials)
+        self._world.trace.detail(
+            self._machine.name,
+            lambda: f"<- add {place[0]}:{place[1]}{' (recovery)' if recovery else ''} lac {lac}",
+        )
+
+    def _watch_read(self, place: Place) -> None:
+        self._recovery_reads.add(place)
+        self._world.trace.detail(self._machine.name, lambda: f"<- fencing read {place[0]}:{place[1]}")
+
+    def _watch_replies(self, frames: bytes) -> None:
+        if self._machine.session_is_alive(self):
+            at = 0
+            while at < len(frames):
+                length = int.from_bytes(frames[at : at + 4], "big")
+                if frames[at + 4] < v3.FIRST_BYTE_MIN:
+                    if frames[at + 5] in _WATCHED_OPCODES:
+                        _, _, number, ledger_id, entry_id = _REPLY.unpack_from(frames, at)
+                        self._replied(frames[at + 5] == _ADD_OPCODE, number, (ledger_id, entry_id))
+                else:
+                    reply = v3.decode_reply(frames, at + 4, at + 4 + length).reply
+                    if isinstance(reply, AddReply | ReadReply):
+                        number = {Code.OK: 0, Code.NO_LEDGER: 1, Code.NO_ENTRY: 2}.get(reply.code, 100)
+                        self._replied(isinstance(reply, AddReply), number, (reply.ledger_id, reply.entry_id))
+                at += 4 + length
+        self._pass_on(frames)
+
+    def _replied(self, is_add: bool, code: int, place: Place) -> None:
+        world, machine = self._world, self._machine
+        if is_add:
+            add = self._adds.pop(place, None)
+            world.trace.detail(machine.name, lambda: f"-> add {place[0]}:{place[1]}: {code or 'OK'}")
+            if add is not None and code == 0:
+                recovery, lac, after_fence, after_denial = add
+                machine.promises.acknowledged.add(place)
+                world.observe(
+                    Accepted(
+                        world.now(),
+                        machine.name,
+                        place,
+                        recovery,
+                        lac,
+                        after_fence,
+                        after_denial,
+                        world.metadata_of(place[0]) if recovery else None,
+                    )
+                )
+        elif place in self._recovery_reads:
+            world.trace.detail(machine.name, lambda: f"-> fencing read {place[0]}:{place[1]}: {code or 'OK'}")
+            if code in (0, 1, 2):
+                machine.promises.fences.add(place[0])
+                if code and place[1] >= 0:
+                    machine.promises.denials.add(place)
+        if not is_add and code in (1, 2) and place[1] >= 0 and place[0] not in world.deleted:
+            had = place in machine.promises.acknowledged
+            world.observe(Denied(world.now(), machine.name, place, had))
+
+
+@attrs.define(eq=False)
+class WatchedService(BookieService):
+    """The bookie's service, whose sessions are watched."""
+
+    machine: BookieMachine = attrs.field(kw_only=True)
+
+    def open_session(self, send: Callable[[bytes], None], start: Callable[[Slow], None]) -> Session:
+        return WatchedSession(self, send, start)
+
+
+class BookieMachine:
+    """A machine with a disk and a name, and the bookie process on it, if one runs."""
+
+    def __init__(self, world: World, name: str, platter: Platter, *, flush_interval_s: float) -> None:
+        self.world, self.name, self.platter = world, name, platter
+        self.promises = Promises()
+        self.wall_offset_ms = 0
+        self.is_damaged = False  # has lost data, or has been given up
+        self.is_given_up = False  # it does not start any more, and need not
+        self.ignores_cookies = False  # a known bug
+        self._is_forced_read_only = False
+        self._has_room = True
+        self.store: SimStore | None = None
+        self.storage: Storage | None = None
+        self._config = storage_config(flush_interval_s)
+        self._disk: ProcessDisk | None = None
+        self._scope: trio.CancelScope | None = None
+        self._service: WatchedService | None = None
+        self._wanted = trio.Event()
+        self._stop = trio.Event()
+        self.lives = 0
+
+    @property
+    def is_running(self) -> bool:
+        """A process is there; it may still be starting."""
+        return self._scope is not None
+
+    @property
+    def is_serving(self) -> bool:
+        return self.storage is not None
+
+    def session_is_alive(self, session: WatchedSession) -> bool:
+        return session._service is self._service and self._disk is not None and not self._disk.is_gone
+
+    def wall_ms(self) -> int:
+        """The machine's own idea of the date."""
+        return self.world.wall_ms() + self.wall_offset_ms
+
+    def forget_promises(self) -> None:
+        """Another machine takes this one's name, or its disk was put back."""
+        self.promises.fences.clear()
+        self.promises.denials.clear()
+        self.promises.acknowledged.clear()
+
+    def read_only(self, forced: bool) -> None:
+        """An operator makes the bookie read-only, or lets it take writes again."""
+        self._is_forced_read_only = forced
+        if self._service is not None:
+            self._service.rights.writable = self._has_room and not forced
+
+    def start(self) -> None:
+        """Let a process run, now or as soon as the last one is gone."""
+        if not self.is_given_up:
+            self._wanted.set()
+
+    def stop(self) -> None:
+        """Ask the process to end in an orderly way."""
+        if self._scope is not None:
+            self.world.trace.note(self.name, "is asked to stop")
+            self._wanted = trio.Event()
+            self._stop.set()
+
+    def kill(self, *, power: bool = False) -> None:
+        """End the process at once; with ``power``, what was not synced is at the mercy of chance."""
+        if self._wanted.is_set():
+            self._wanted = trio.Event()
+        if self._scope is not None:
+            self.world.trace.note(self.name, "loses power" if power else "is killed")
+            assert self._disk is not None
+            self._disk.die()
+            self.world.network.cut_off(self.world.network.nodes[self.name], silently=power)
+            if self.store is not None:
+                self.store.abandon()
+            self.storage = None
+            self._scope.cancel()
+        self.platter.troubles.cut_at_step = None
+        if power:
+            self.platter.cut_power()
+
+    async def live(self) -> None:
+        """One process after the other, as ``start`` allows."""
+        while True:
+            await self._wanted.wait()
+            self._stop = trio.Event()
+            ended_by: BaseException | None = None
+            with trio.CancelScope() as self._scope:
+                try:
+                    await self._run()
+                except* (
+                    BookieServerError,
+                    NamespaceError,
+                    OSError,
+                ) as group:
+                    ended_by = _only_cause(group)
+                except* Exception as group:
+                    cause = _only_cause(group)
+                    if self._disk is None or not self._disk.is_gone:
+                        self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+            self._clean_up()
+            if ended_by is not None and self._wanted.is_set():
+                self._ended(ended_by)
+                await trio.sleep(RESTART_S)
+
+    def _clean_up(self) -> None:
+        if self._disk is not None:
+            self._disk.die()
+        if self.store is not None:
+            self.store.abandon()
+        node = self.world.network.nodes[self.name]
+        if node.is_up:
+            self.world.network.cut_off(node, silently=False)
+        self._scope = self._disk = self._service = self.storage = self.store = None
+
+    def _ended(self, cause: BaseException) -> None:
+        self.world.trace.note(self.name, f"ends: {type(cause).__name__}: {cause}")
+        if isinstance(cause, StorageFailedError):
+            root: BaseException | None = cause
+            while root is not None and not isinstance(root, OSError):
+                root = root.__cause__
+            if root is None:
+                self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+        elif isinstance(cause, CookieError | StartError):
+            if self.is_damaged:
+                self.world.trace.note(self.name, "is given up")
+                self.world.counts["bookie that knows of its damage"] += 1
+                self.is_given_up = True
+                self.world.bookie_changed()
+                self._wanted = trio.Event()
+            else:
+                self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+
+    async def _run(self) -> None:
+        world = self.world
+        self.lives += 1
+        node = world.network.join(self.name)
+        self._disk = disk = ProcessDisk(self.platter, lambda: node.running if node.is_paused else None)
+        self.store = store = world.new_session(node)
+        world.trace.note(self.name, f"starts, life {self.lives}")
+        layout = await prepare_cluster_root(store, ROOT, Layout.HIERARCHICAL)
+        cookie = Cookie(self.name, (str(JOURNAL),), (str(LEDGERS),))
+        if not self.ignores_cookies:
+            await check_cookies(store, ROOT, disk, cookie, possible_ids=())
+        async with open_storage(disk, self._config, wall_ms=self.wall_ms) as storage:
+            self._service = service = WatchedService(storage, machine=self)
+            server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
+            await self._tell_start(storage)
+            registration = Registration(store, ROOT, self.name, b"", wait_s=SESSION_TIMEOUT_S, reopen_s=20.0)
+            failure: BaseException | None = None
+            async with trio.open_nursery() as nursery:
+
+                async def watch() -> None:
+                    nonlocal failure
+                    failure = await storage.wait_failed()
+                    nursery.cancel_scope.cancel()
+
+                def accept(stream: trio.abc.Stream) -> None:
+                    nursery.start_soon(server.serve_stream, stream)
+
+                nursery.start_soon(watch)
+                node.accept = accept
+                await registration.announce(read_only=False)
+                self.storage = storage
+                world.bookie_changed()
+                nursery.start_soon(registration.keep, lambda: world.session_of(self, node))
+                nursery.start_soon(self._watch_disk, disk, service, registration)
+                live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
+                nursery.start_soon(self._collect, service, live)
+                await self._stop.wait()
+                with trio.move_on_after(2):
+                    await registration.withdraw()
+                node.accept = None
+                await server.drain(timeout_s=3.0)
+                self.storage = None
+                nursery.cancel_scope.cancel()
+            if failure is not None:
+                raise StorageFailedError(f"the storage failed: {failure}") from failure
+        world.trace.note(self.name, "has stopped")
+
+    async def _tell_start(self, storage: Storage) -> None:
+        fenced = frozenset(i for i in storage.ledger_ids() if storage.ledger(i).fenced)  # type: ignore[union-attr]
+        wrong = [] if self.lives == 1 else [text async for text in self._wrong_entries(storage)]
+        deleted = self.world.deleted
+        self.world.observe(
+            BookieStarted(
+                self.world.now(),
+                self.name,
+                frozenset(self.promises.fences - deleted),
+                fenced,
+                tuple(wrong),
+            )
+        )
+
+    async def _wrong_entries(self, storage: Storage):  # type: ignore[no-untyped-def]
+        for ledger_id in storage.ledger_ids():
+            for entry_id in await storage.entry_ids(ledger_id):
+                try:
+                    body = await storage.read(ledger_id, entry_id)
+                except (EntryUnreadableError, NoEntryError, NoLedgerError):
+                    continue
+                if not self.is_damaged and zlib.crc32(body) not in self.promises.sent.get(
+                    (ledger_id, entry_id), ()
+                ):
+                    which = f"entry {ledger_id}:{entry_id} of {len(body)} bytes"
+                    yield f"{which}, {body[:60]!r}, which nobody sent"
+
+    async def _watch_disk(
+        self, disk: ProcessDisk, service: BookieService, registration: Registration
+    ) -> None:
+        writable = self._has_room = True
+        while True:
+            await trio.sleep(FULLNESS.check_interval_s)
+            usage = await disk.run(disk.usage, LEDGERS)
+            judged = judge(
+                [(usage.total_bytes, usage.free_bytes)], was_writable=self._has_room, config=FULLNESS
+            )
+            self._has_room = judged.writable
+            now_writable = self._has_room and not self._is_forced_read_only
+            service.rights.writable = now_writable
+            service.rights.high_priority_writable = judged.high_priority_writable
+            if now_writable != writable:
+                try:
+                    if now_writable:
+                        await registration.become_writable()
+                    else:
+                        await registration.become_read_only()
+                except (NamespaceError, RegistrationError):
+                    continue  # at the next look
+                writable = now_writable
+                self.world.trace.note(self.name, "is writable" if writable else "is read-only")
+
+    async def _collect(self, service: BookieService, live: LiveLedgers) -> None:
+        await collect_garbage_regularly(
+            ServedLedgers(service), live, interval_s=self.world.shape.gc_interval_s
+        )
+
+
+def _only_cause(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+def _told(error: BaseException) -> str:
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    where = "; ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[-4:])
+    return f"{type(error).__name__}: {error} [{where}]"

@@ -1,0 +1,110 @@
+"""Looking at everything when all is over: recover every ledger, read it, ask every bookie for what it has.
+
+Inside: gathering a ``FinalState`` as an ordinary client and from the bookies' own storage.
+Not inside: judging it (``checkers``).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import trio
+
+from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.digest import EntryCodec
+from ledger.errors import CorruptEntryError, LedgerError
+from ledger.metadata import LedgerMetadata
+from namespace.errors import NamespaceError
+from tests.simulation.bookies import ROOT
+from tests.simulation.clients import client_config, log_path
+from tests.simulation.history import FinalState, Place, Replica
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+PATIENCE_S = 60.0
+
+
+async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> FinalState:
+    """Recover, read and compare; nothing goes wrong any more."""
+    unclosed: dict[int, str] = {}
+    read: dict[Place, bytes | str] = {}
+    node = world.network.join("judge")
+    async with open_ledger_client(
+        world.new_session(node),
+        lambda address: world.network.dial(node, address),
+        client_config(2),
+        root=ROOT,
+        rng=random.Random(f"judge {world.shape.seed}"),
+        wall_ms=world.wall_ms,
+    ) as client:
+        for ledger_id in sorted(world._metadata):
+            if ledger_id not in world.deleted:
+                await _read_ledger(world, client, ledger_id, unclosed, read)
+    metadata = {i: m for i, m in world._metadata.items() if i not in world.deleted}
+    replicas: dict[Place, dict[str, Replica | str]] = {}
+    for name, machine in sorted(world.bookies.items()):
+        if machine.storage is not None:
+            await _ask_bookie(world, name, metadata, replicas)
+    chains = {}
+    for log in world.logs:
+        found = world.tree.value_now(log_path(log))
+        chains[log] = tuple(json.loads(found.value)) if found is not None else ()
+    return FinalState(metadata, unclosed, replicas, read, frozenset(world.damaged), chains, unfinished)
+
+
+async def _read_ledger(
+    world: World,
+    client: LedgerClient,
+    ledger_id: int,
+    unclosed: dict[int, str],
+    read: dict[Place, bytes | str],
+) -> None:
+    deadline = world.now() + PATIENCE_S
+    while True:
+        try:
+            reader = await client.open(ledger_id, password=world.shape.password)
+            break
+        except (LedgerError, NamespaceError) as exc:
+            if world.now() > deadline:
+                unclosed[ledger_id] = f"{type(exc).__name__}: {exc}"
+                return
+            await trio.sleep(2)
+    async with reader:
+        world.saw_end("judge", reader)
+        at = 0
+        while at <= reader.last_confirmed:
+            try:
+                payloads = await reader.read_payloads(at, reader.last_confirmed)
+            except LedgerError as exc:
+                read[ledger_id, at] = f"{type(exc).__name__}: {exc}"
+                at += 1
+                continue
+            for payload in payloads:
+                read[ledger_id, at] = payload
+                at += 1
+
+
+async def _ask_bookie(
+    world: World,
+    name: str,
+    metadata: dict[int, LedgerMetadata],
+    replicas: dict[Place, dict[str, Replica | str]],
+) -> None:
+    storage = world.bookies[name].storage
+    assert storage is not None
+    codec = EntryCodec(world.shape.digest_type, world.shape.password)
+    for ledger_id in storage.ledger_ids():
+        if ledger_id not in metadata:
+            continue
+        for entry_id in await storage.entry_ids(ledger_id):
+            found: Replica | str
+            try:
+                entry = codec.unpack(await storage.read(ledger_id, entry_id), ledger_id, entry_id)
+                found = Replica(entry.payload, entry.length_bytes, entry.lac)
+            except (CorruptEntryError, EntryUnreadableError, NoEntryError, NoLedgerError) as exc:
+                found = f"{type(exc).__name__}: {exc}"
+            replicas.setdefault((ledger_id, entry_id), {})[name] = found

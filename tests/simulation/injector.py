@@ -1,0 +1,352 @@
+"""Doing what a plan of faults says, to a running world.
+
+Inside: one method for each kind. Not inside: which faults and when (``faults``).
+Always: whatever is done is counted when it takes effect, and is undone when its time is over or when faults
+end; nobody loses data beyond the promise.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ledger.paths import cookie_path
+from tests.simulation.bookies import JOURNAL, LEDGERS, ROOT, BookieMachine
+from tests.simulation.clients import ClientProcess
+from tests.simulation.clockwork import StepCounter
+from tests.simulation.faults import DATA_LOSING, Fault, Promise
+from tests.simulation.metadata import STORE
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+STEPS_MAX = 250  # of tasks, before a crash that was announced
+DISK_STEPS_MAX = 25
+
+
+class Injector:
+    """Performs faults until told to stop."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._promise = Promise(world.shape.ack_quorum)
+        self._undo: list[Callable[[], None]] = []
+        self.is_over = False
+
+    def schedule(self, plan: tuple[Fault, ...]) -> None:
+        for fault in plan:
+            self._world.timeline.at(fault.at_s, self._perform, fault)
+        shape = self._world.shape
+        if shape.storm == "takeover":
+            self._world.store_troubles.late_watch = 0.5  # writers learn late that they were followed
+        if shape.storm == "ensemble":
+            self._world.store_troubles.slow_chance = 0.15
+            for machine in self._world.bookies.values():
+                rng = random.Random(f"storm {machine.name} {shape.seed}")
+                self._flap(machine, rng, shape.horizon_s)
+
+    def stop(self) -> None:
+        """No faults from now on; what lasts is undone."""
+        self.is_over = True
+        world = self._world
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        world.network.heal()
+        world.network.is_stormy = world.network.is_jittery = False
+        for machine in world.bookies.values():
+            machine.read_only(False)
+            troubles = machine.platter.troubles
+            troubles.read_error = troubles.write_error = troubles.sync_error = 0.0
+            troubles.is_full, troubles.slowness, troubles.cut_at_step = False, 1.0, None
+        store = world.store_troubles
+        store.lost_before = store.lost_after = store.slow_chance = 0.0
+        store.stale_lag_s = store.late_watch = 0.0
+        for node in world.network.nodes.values():
+            node.resume()
+        world.network.pump_all()
+        for session in world.sessions:
+            session.resume()  # watches that were lost fire with the reconnection
+        for machine in world.bookies.values():
+            machine.start()
+
+    def _perform(self, fault: Fault) -> None:
+        if self.is_over:
+            return
+        world = self._world
+        if fault.kind in DATA_LOSING and not self._promise.allows(world.damaged, fault.target):
+            return
+        world.trace.note("fault", str(fault))
+        world.counts[fault.kind] += 1
+        rng = random.Random(fault.number)
+        machine = world.bookies.get(fault.target)
+        client = world.clients.get(fault.target)
+        match fault.kind:
+            case "slow link":
+                other = rng.choice(sorted(world.network.nodes.keys() | {STORE}))
+                amount_s = rng.choice([0.02, 0.2, 1.0])
+                for link in ((fault.target, other), (other, fault.target)):
+                    world.network.slow_until[link] = (world.now() + fault.seconds, amount_s)
+            case "broken connection":
+                mine = [
+                    connection
+                    for connection in world.network.open_connections()
+                    if fault.target in (connection.there.source.name, connection.there.target.name)
+                ]
+                for connection in rng.sample(mine, min(len(mine), rng.choice([1, 1, 3]))):
+                    world.network.break_connection(connection)
+            case "flaky connections":
+                world.network.flaky[fault.target] = (world.now() + fault.seconds, rng.choice([0.05, 0.3]))
+            case "one-way partition" | "two-way partition":
+                others = sorted(world.network.nodes.keys() - {fault.target})
+                chosen = (
+                    others
+                    if rng.random() < 0.3
+                    else rng.sample(others, rng.randint(1, max(1, len(others) // 2)))
+                )
+                outward = rng.random() < 0.5
+                for other in chosen:
+                    if fault.kind == "two-way partition" or outward:
+                        self._block(fault.target, other, fault.seconds)
+                    if fault.kind == "two-way partition" or not outward:
+                        self._block(other, fault.target, fault.seconds)
+            case "partition from the store":
+                self._block(fault.target, STORE, fault.seconds)
+                self._block(STORE, fault.target, fault.seconds)
+                world.suspend_sessions(fault.target, fault.seconds)
+            case "swizzle":
+                self._swizzle(rng, fault.seconds)
+            case "crash at any await":
+                assert machine is not None
+                self._at_some_step(rng, lambda: self._kill(machine, fault.seconds))
+            case "client crash at any await":
+                assert client is not None
+                self._at_some_step(rng, client.kill)
+            case "orderly restart":
+                assert machine is not None
+                machine.stop()
+                world.timeline.after(fault.seconds, machine.start)
+            case "pause" | "sleeping writer":
+                self._pause(fault.target, fault.seconds)
+            case "clock jump":
+                assert machine is not None
+                machine.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
+            case "cancellation":
+                assert client is not None
+                self._at_some_step(rng, lambda: self._cancel(client))
+            case "power cut":
+                assert machine is not None
+                self._kill(machine, fault.seconds, power=True)
+            case "power cut at a disk step" | "kill at a disk step":
+                assert machine is not None
+                power = fault.kind.startswith("power")
+                troubles = machine.platter.troubles
+                troubles.cut_at_step = rng.randint(1, DISK_STEPS_MAX)
+                troubles.on_cut = lambda: self._kill(machine, fault.seconds, power=power)
+            case "power cut everywhere":
+                for each in world.bookies.values():
+                    self._kill(each, fault.seconds * rng.uniform(0.5, 2), power=True)
+            case (
+                "I/O error on read"
+                | "I/O error on write"
+                | "I/O error on sync"
+                | "disk full"
+                | "slow disk"
+                | "read-only bookie"
+            ):
+                assert machine is not None
+                self._trouble(machine, fault, rng)
+            case "bit flip":
+                assert machine is not None
+                self._flip(machine, rng)
+            case "wiped disk" | "replaced bookie":
+                assert machine is not None
+                self._wipe(machine, fault, rng)
+            case "old copy":
+                assert machine is not None
+                self._restore_later(machine, fault)
+            case "session expiry":
+                world.expire_sessions(fault.target)
+            case "store request lost" | "store answer lost" | "slow store" | "stale reads" | "lost watches":
+                self._store_trouble(fault, rng)
+            case _:
+                raise AssertionError(f"nobody knows how to do {fault.kind!r}")
+
+    def _for(self, seconds: float, undo: Callable[[], None]) -> None:
+        """Undo when the time is over, or when faults end."""
+        self._undo.append(undo)
+
+        def now() -> None:
+            if undo in self._undo:
+                self._undo.remove(undo)
+                undo()
+
+        self._world.timeline.after(seconds, now)
+
+    def _block(self, source: str, target: str, seconds: float) -> None:
+        network = self._world.network
+        network.block(source, target)
+        self._for(seconds, lambda: network.unblock(source, target))
+
+    def _swizzle(self, rng: random.Random, seconds: float) -> None:
+        # Clog connections one by one, then unclog them in another order.
+        world = self._world
+        names = rng.sample(sorted(world.network.nodes), min(len(world.network.nodes), rng.randint(2, 4)))
+        others = sorted(world.network.nodes)
+        for position, name in enumerate(names):
+            begin_s = seconds * position / len(names) / 2
+            end_s = seconds * (0.5 + rng.random() / 2)
+
+            def clog(name: str = name, seconds: float = end_s - begin_s) -> None:
+                if not self.is_over:
+                    for other in others:
+                        self._block(name, other, seconds)
+                        self._block(other, name, seconds)
+
+            world.timeline.after(begin_s, clog)
+
+    def _at_some_step(self, rng: random.Random, act: Callable[[], None]) -> None:
+        def unless_over() -> None:
+            if not self.is_over:
+                act()
+
+        StepCounter(rng.randint(1, STEPS_MAX), unless_over).arm()
+
+    def _kill(self, machine: BookieMachine, seconds: float, *, power: bool = False) -> None:
+        machine.kill(power=power)
+        self._world.timeline.after(seconds, machine.start)
+
+    def _cancel(self, client: ClientProcess) -> None:
+        if client.operation is not None:
+            self._world.counts["operation cancelled"] += 1
+            client.operation.scope.cancel()
+
+    def _pause(self, name: str, seconds: float) -> None:
+        world = self._world
+        node = world.network.nodes.get(name)
+        if node is None or node.is_paused:
+            return
+        node.pause()
+        world.suspend_sessions(name, seconds)  # its heartbeats stop as well
+
+        world.contend(name)
+
+        def wake() -> None:
+            node.resume()
+            world.network.pump_all()
+
+        self._for(seconds, wake)
+
+    def _trouble(self, machine: BookieMachine, fault: Fault, rng: random.Random) -> None:
+        troubles = machine.platter.troubles
+        match fault.kind:
+            case "I/O error on read":
+                troubles.read_error = rng.choice([0.05, 0.5])
+            case "I/O error on write":
+                troubles.write_error = rng.choice([0.02, 0.3])
+            case "I/O error on sync":
+                troubles.sync_error = rng.choice([0.05, 0.5])
+            case "disk full":
+                troubles.is_full = True
+            case "read-only bookie":
+                self._flap(machine, rng, self._world.now() + fault.seconds)
+            case "slow disk":
+                troubles.slowness = rng.choice([10.0, 50.0, 300.0])
+
+        def undo() -> None:
+            match fault.kind:
+                case "I/O error on read":
+                    troubles.read_error = 0.0
+                case "I/O error on write":
+                    troubles.write_error = 0.0
+                case "I/O error on sync":
+                    troubles.sync_error = 0.0
+                case "disk full":
+                    troubles.is_full = False
+                case "read-only bookie":
+                    machine.read_only(False)
+                case "slow disk":
+                    troubles.slowness = 1.0
+
+        self._for(fault.seconds, undo)
+
+    def _flap(self, machine: BookieMachine, rng: random.Random, until: float) -> None:
+        # On and off, so that it takes one entry and refuses the next.
+        if not self.is_over and self._world.now() < until:
+            machine.read_only(rng.random() < 0.3)
+            self._world.timeline.after(rng.choice([0.004, 0.01, 0.05, 0.5]), self._flap, machine, rng, until)
+
+    def _flip(self, machine: BookieMachine, rng: random.Random) -> None:
+        platter = machine.platter
+        journals = sorted(path for path in platter.names if path.suffix == ".txn")
+        newest = journals[-1:]
+        flipped = None
+        for _ in range(rng.choice([1, 4, 16])):
+            where = platter.flip_bit(
+                lambda path: path.suffix == ".log" or (path.suffix == ".txn" and path not in newest), rng
+            )
+            flipped = where or flipped
+        if flipped is not None:
+            self._world.damage(machine)
+            self._world.trace.note(machine.name, f"bits flip: {flipped}")
+
+    def _wipe(self, machine: BookieMachine, fault: Fault, rng: random.Random) -> None:
+        world = self._world
+        machine.kill()
+        world.damage(machine)
+        part = None if fault.kind == "replaced bookie" else rng.choice([None, None, None, JOURNAL, LEDGERS])
+        if part is None:
+            machine.platter.wipe()
+        else:
+            platter = machine.platter
+            platter.names = {path: inode for path, inode in platter.names.items() if part not in path.parents}
+            platter.durable_names = dict(platter.names)
+            platter.name_changes.clear()
+            platter.maps = {path: state for path, state in platter.maps.items() if part not in path.parents}
+        if fault.kind == "replaced bookie":
+            world.remove_node(cookie_path(ROOT, machine.name))  # what an operator does before such a start
+            machine.forget_promises()
+        world.timeline.after(fault.seconds, machine.start)
+
+    def _restore_later(self, machine: BookieMachine, fault: Fault) -> None:
+        copy = machine.platter.snapshot()
+
+        def restore() -> None:
+            if not self.is_over:
+                machine.kill()
+                self._world.damage(machine)
+                machine.platter.restore(copy)
+                machine.forget_promises()
+                machine.start()
+
+        self._world.timeline.after(fault.seconds, restore)
+
+    def _store_trouble(self, fault: Fault, rng: random.Random) -> None:
+        troubles = self._world.store_troubles
+        match fault.kind:
+            case "store request lost":
+                troubles.lost_before = rng.choice([0.05, 0.3])
+            case "store answer lost":
+                troubles.lost_after = rng.choice([0.05, 0.3])
+            case "slow store":
+                troubles.slow_chance = rng.choice([0.1, 0.5])
+            case "stale reads":
+                troubles.stale_lag_s = rng.choice([0.1, 1.0, 4.0])
+            case "lost watches":
+                troubles.late_watch = rng.choice([0.3, 1.0])
+
+        def undo() -> None:
+            match fault.kind:
+                case "store request lost":
+                    troubles.lost_before = 0.0
+                case "store answer lost":
+                    troubles.lost_after = 0.0
+                case "slow store":
+                    troubles.slow_chance = 0.0
+                case "stale reads":
+                    troubles.stale_lag_s = 0.0
+                case "lost watches":
+                    troubles.late_watch = 0.0
+
+        self._for(fault.seconds, undo)

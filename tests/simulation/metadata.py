@@ -1,0 +1,353 @@
+"""The metadata store with everything ZooKeeper does to its clients.
+
+Inside: ``HistoricTree``, which remembers what every node was when; ``SimStore``, one process's session over
+it, with delays, lost connections, answers lost after the write was applied, stale reads, late watches.
+Not inside: when any of it happens (``faults``), what the store promises (``namespace.store``).
+Always: what ZooKeeper promises is kept: writes are in one order, a session never sees an older state than it
+has seen or written, ``sync`` brings it up to date. A read without ``sync`` may be old.
+
+Source: ZooKeeper programmer's guide, "Consistency Guarantees"; bookkeeper-metadata reference 15; lessons rows
+34, 35, 43.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import attrs
+import trio
+
+from namespace.errors import ConnectionLostError, NoNodeError
+from namespace.memory import MemoryStore, MemoryTree, _Change
+from namespace.session import Watched, WatchKind
+from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
+from tests.simulation.clockwork import Timeline
+from tests.simulation.network import Network
+from tests.simulation.network import Node as Process
+from tests.simulation.trace import Trace
+
+STORE = "store"  # the name of the metadata store's end of a link
+SESSION_TIMEOUT_S = 4.0
+LOST_AFTER_S = 1.5  # a client notices a dead connection after so long
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class StoreTroubles:
+    """What goes wrong with everybody's requests at the moment."""
+
+    lost_before: float = 0.0
+    lost_after: float = 0.0
+    slow_chance: float = 0.0
+    stale_lag_s: float = 0.0
+    late_watch: float = 0.0
+
+
+class HistoricTree(MemoryTree):
+    """A tree whose past can be read."""
+
+    def __init__(self, timeline: Timeline, wall_ms: Callable[[], int]) -> None:
+        self._timeline = timeline
+        self.zxid = 0
+        self.times: list[float] = [0.0]  # of each zxid
+        self.data: defaultdict[str, list[tuple[int, Node | None]]] = defaultdict(list)
+        self.lists: defaultdict[str, list[tuple[int, Children | None]]] = defaultdict(list)
+        self.on_change: Callable[[str, Node | None, Node | None], None] = lambda path, before, after: None
+        super().__init__(wall_ms)
+
+    def _fire(self, touched: Sequence[Watched]) -> None:
+        self.zxid += 1
+        self.times.append(self._timeline.now())
+        changes = []
+        for path in dict.fromkeys(path for _, path in touched):
+            node = self._nodes.get(path)
+            past = self.data[path]
+            before = past[-1][1] if past else None
+            after = None if node is None else Node(node.value, node.stat())
+            past.append((self.zxid, after))
+            names = (
+                None if node is None else Children(tuple(sorted(node.children)), node.stat().child_version)
+            )
+            self.lists[path].append((self.zxid, names))
+            changes.append((path, before, after))
+        super()._fire(touched)
+        for path, before, after in changes:
+            self.on_change(path, before, after)
+
+    def value_now(self, path: str) -> Node | None:
+        """A node as it is, whoever asks."""
+        node = self._nodes.get(path)
+        return None if node is None else Node(node.value, node.stat())
+
+    def remove(self, path: str) -> None:
+        """Delete a node by hand, if it is there."""
+        if path in self._nodes:
+            with _Change(self) as change:
+                change.delete(path, ANY_VERSION)
+
+    def zxid_at(self, when: float) -> int:
+        """The last change that had happened by then."""
+        zxid = self.zxid
+        while zxid > 0 and self.times[zxid] > when:
+            zxid -= 1
+        return zxid
+
+
+class _Notice:
+    """Stands in the tree for somebody's watch and sets it when it is time."""
+
+    def __init__(self, store: SimStore, event: trio.Event, delay_s: float | None) -> None:
+        self._store, self._event, self._delay_s = store, event, delay_s
+
+    def set(self) -> None:
+        self._store._notices.pop(self, None)
+        if self._delay_s is None:
+            self._store.lost_watches.append(self._event)
+        else:
+            self._store._timeline.after(self._delay_s, self._event.set)
+
+
+class SimStore(MetadataStore):
+    """One process's session. Made by ``World.open_store``."""
+
+    def __init__(
+        self,
+        tree: HistoricTree,
+        process: Process,
+        network: Network,
+        timeline: Timeline,
+        rng: random.Random,
+        troubles: StoreTroubles,
+        counts: Counter[str],
+        trace: Trace,
+    ) -> None:
+        self._tree, self._process, self._network = tree, process, network
+        self._timeline, self._rng, self._troubles = timeline, rng, troubles
+        self._counts, self._trace = counts, trace
+        self.inner = MemoryStore(tree)
+        self._seen = tree.zxid  # a session never sees an older state than this
+        self._notices: dict[_Notice, None] = {}
+        self.lost_watches: list[trio.Event] = []
+        self._silent_since: float | None = None
+
+    @property
+    def session_id(self) -> int:
+        return self.inner.session_id
+
+    @property
+    def state(self) -> SessionState:
+        return self.inner.state
+
+    async def wait_state_change(self, seen: SessionState) -> SessionState:
+        return await self.inner.wait_state_change(seen)
+
+    def expire(self) -> None:
+        """The server gives the session up."""
+        self._trace.note(self._process.name, "session expires")
+        self.inner.expire()
+        self._wake_lost()
+
+    def suspend(self, seconds: float) -> None:
+        """Out of touch for a while; too long, and the session is over."""
+        if self.state is not SessionState.CONNECTED:
+            return
+        self.inner.suspend()
+        if seconds >= SESSION_TIMEOUT_S:
+            self._timeline.after(SESSION_TIMEOUT_S, self._expire_if_suspended)
+        else:
+            self._timeline.after(seconds, self.resume)
+
+    def resume(self) -> None:
+        self.inner.resume()
+        self._wake_lost()
+
+    def _expire_if_suspended(self) -> None:
+        if self.state is SessionState.SUSPENDED:
+            self._counts["session expiry"] += 1
+            self.expire()
+
+    def _wake_lost(self) -> None:
+        # Contract: watches left before a suspension all fire when it ends, lost ones too.
+        lost, self.lost_watches = self.lost_watches, []
+        for event in lost:
+            event.set()
+
+    def abandon(self) -> None:
+        """The process is dead; the server notices when it has heard nothing for long enough."""
+        if self.state in (SessionState.CONNECTED, SessionState.SUSPENDED):
+            self._timeline.after(
+                self._rng.uniform(SESSION_TIMEOUT_S / 2, SESSION_TIMEOUT_S), self.inner.expire
+            )
+
+    # --- requests ---
+
+    async def _ask(self, path: str, apply: Callable[[], Awaitable[T]], *, write: bool) -> T:
+        process, rng, troubles = self._process, self._rng, self._troubles
+        await self._timeline.sleep(rng.uniform(0.001, 0.005))
+        if troubles.slow_chance and rng.random() < troubles.slow_chance:
+            self._counts["slow store request"] += 1
+            await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
+        while process.is_paused:
+            await process.running.wait()
+        if not process.is_up:
+            raise ConnectionLostError(path, "this process is no more")
+        if self._network.is_blocked(process.name, STORE):
+            return await self._lose(path, "the request was lost")
+        if troubles.lost_before and rng.random() < troubles.lost_before:
+            self._counts["store request lost"] += 1
+            return await self._lose(path, "the request was lost")
+        result = await apply()
+        if write:
+            self._seen = self._tree.zxid
+        await self._timeline.sleep(rng.uniform(0.001, 0.005))
+        if troubles.slow_chance and rng.random() < troubles.slow_chance:
+            self._counts["slow store request"] += 1
+            await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
+        if self._network.is_blocked(STORE, process.name):
+            self._counts["store answer lost after the write"] += write
+            return await self._lose(path, "the answer was lost")
+        if troubles.lost_after and rng.random() < troubles.lost_after:
+            self._counts["store answer lost after the write" if write else "store request lost"] += 1
+            return await self._lose(path, "the answer was lost")
+        while process.is_paused:
+            await process.running.wait()
+        return result
+
+    async def _lose(self, path: str, what: str) -> T:  # type: ignore[type-var]
+        self._trace.note(self._process.name, f"loses touch with the metadata store: {what}")
+        await self._timeline.sleep(self._rng.uniform(0.05, LOST_AFTER_S))
+        self.suspend(self._rng.choice([0.02, 0.2, 1.0]))
+        raise ConnectionLostError(path, what)
+
+    def _past(self) -> int:
+        """As of which change this session reads now."""
+        lag_s = self._troubles.stale_lag_s
+        if not lag_s:
+            self._seen = self._tree.zxid
+        else:
+            then = self._tree.zxid_at(self._timeline.now() - self._rng.uniform(0, lag_s))
+            self._seen = max(self._seen, then)
+        if self._seen < self._tree.zxid:
+            self._counts["stale read"] += 1
+        return self._seen
+
+    def _notice(self, watch: trio.Event | None) -> trio.Event | None:
+        if watch is None:
+            return None
+        delay_s: float | None = self._rng.uniform(0.001, 0.008)
+        if self._troubles.late_watch and self._rng.random() < self._troubles.late_watch:
+            self._counts["lost watch"] += 1
+            delay_s = None if self._rng.random() < 0.5 else self._rng.uniform(0.1, 5)
+        elif self._network.has_delays and self._rng.random() < 0.3:
+            delay_s = self._rng.choice([0.03, 0.1, 0.5])
+        notice = _Notice(self, watch, delay_s)
+        self._notices[notice] = None
+        return notice  # type: ignore[return-value]
+
+    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
+        async def apply() -> Node:
+            past = self._past()
+            if past == self._tree.zxid:
+                return await self.inner.get(path, watch=self._notice(watch))
+            await trio.lowlevel.checkpoint()
+            self.inner._session.check(path)
+            node = _as_of(self._tree.data[path], past)
+            if node is None:
+                raise NoNodeError(path)
+            self._watch_the_past(self._tree.data[path], past, path, watch, self.inner.exists)
+            return node
+
+        return await self._ask(path, apply, write=False)
+
+    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+        async def apply() -> Stat | None:
+            past = self._past()
+            if past == self._tree.zxid:
+                return await self.inner.exists(path, watch=self._notice(watch))
+            await trio.lowlevel.checkpoint()
+            self.inner._session.check(path)
+            node = _as_of(self._tree.data[path], past)
+            self._watch_the_past(self._tree.data[path], past, path, watch, self.inner.exists)
+            return None if node is None else node.stat
+
+        return await self._ask(path, apply, write=False)
+
+    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
+        async def apply() -> Children:
+            past = self._past()
+            if past == self._tree.zxid:
+                return await self.inner.children(path, watch=self._notice(watch))
+            await trio.lowlevel.checkpoint()
+            self.inner._session.check(path)
+            found = _as_of(self._tree.lists[path], past)
+            if found is None:
+                raise NoNodeError(path)
+            self._watch_the_past(self._tree.lists[path], past, path, watch, self.inner.children)
+            return found
+
+        return await self._ask(path, apply, write=False)
+
+    def _watch_the_past(
+        self,
+        history: list[tuple[int, T | None]],
+        past: int,
+        path: str,
+        watch: trio.Event | None,
+        leave: Callable[..., Awaitable[object]],
+    ) -> None:
+        if watch is None:
+            return
+        if history and history[-1][0] > past:
+            # The server this session reads from has yet to learn of the change: then it will tell.
+            self._timeline.after(self._rng.uniform(0.001, self._troubles.stale_lag_s or 0.5), watch.set)
+            return
+        kind = WatchKind.CHILDREN if leave == self.inner.children else WatchKind.DATA
+        notice = self._notice(watch)
+        assert notice is not None
+        self.inner._session.watch(kind, path, notice)
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        return await self._ask(
+            path,
+            lambda: self.inner.create(
+                path, value, ephemeral=ephemeral, sequential=sequential, parents=parents
+            ),
+            write=True,
+        )
+
+    async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
+        return await self._ask(path, lambda: self.inner.put(path, value, expected=expected), write=True)
+
+    async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
+        await self._ask(path, lambda: self.inner.delete(path, expected=expected), write=True)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        path = operations[0].path if operations else "/"
+        await self._ask(path, lambda: self.inner.commit(operations), write=True)
+
+    async def sync(self, path: str) -> None:
+        await self._ask(path, lambda: self.inner.sync(path), write=True)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def _as_of(history: list[tuple[int, T | None]], zxid: int) -> T | None:
+    value = None
+    for at, one in history:
+        if at > zxid:
+            break
+        value = one
+    return value

@@ -1,0 +1,381 @@
+"""The network: streams between named nodes, over which bytes come late, in pieces, or not at all.
+
+Inside: dialling, delivery in virtual time, links that are blocked in one direction, nodes that are paused or
+gone, connections that break with bytes on their way. Not inside: when any of it happens (``faults``).
+Always: within one direction of one connection bytes arrive in order, without gaps, or the connection ends:
+it is TCP that is imagined here. Between connections nothing is in order. Half-open is possible: one side may
+know of the end seconds before the other.
+
+Source: FoundationDB's sim2 (clogging), TigerBeetle's packet simulator; lessons 2.4.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import Counter, deque
+from collections.abc import Callable
+
+import trio
+
+from ledger.dial import Address
+from tests.simulation.clockwork import Timeline
+from tests.simulation.trace import Trace
+
+IN_FLIGHT_BYTES_MAX = 256 * 1024
+LATENCY_MIN_S, LATENCY_MAX_S = 0.001, 0.008
+SLOW_CHANCE = 0.03  # of a message that is late by much, while delays are on
+SPLIT_CHANCE = 0.04
+STORM_CHANCE = 0.04  # of a message that breaks its connection, in a storm
+JITTER_CHANCE = 0.4
+
+Accept = Callable[[trio.abc.Stream], None]
+_EPSILON_S = 1e-9
+
+
+class Node:
+    """A process on the network, as long as it lives under one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.accept: Accept | None = None  # None: it listens nowhere
+        self.is_up = True
+        self.is_paused = False
+        self.running = trio.Event()
+        self.running.set()
+
+    def pause(self) -> None:
+        """Nothing leaves it and nothing reaches it."""
+        self.is_paused = True
+        self.running = trio.Event()
+
+    def resume(self) -> None:
+        """What was held goes on."""
+        self.is_paused = False
+        self.running.set()
+
+
+class Direction:
+    """Bytes on their way from one end of a connection to the other."""
+
+    __slots__ = (
+        "due",
+        "in_flight",
+        "inbox",
+        "is_cut",
+        "is_eof",
+        "number",
+        "queue",
+        "reader",
+        "reset",
+        "source",
+        "target",
+    )
+
+    def __init__(self, number: int, source: Node, target: Node) -> None:
+        self.number = number
+        self.source, self.target = source, target
+        self.queue: deque[tuple[float, int, bytes]] = (
+            deque()
+        )  # due time, place on the link, bytes; b"" is the end
+        self.due = 0.0
+        self.in_flight = 0
+        self.inbox: deque[bytes] = deque()
+        self.is_eof = False
+        self.is_cut = False  # something was lost: nothing that is sent later may arrive
+        self.reset = False  # the receiving end knows that the connection is broken
+        self.reader: trio.lowlevel.Task | None = None
+
+    def wake(self) -> None:
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            trio.lowlevel.reschedule(reader)
+
+
+class SimStream(trio.abc.Stream):
+    """One end of a connection."""
+
+    def __init__(self, network: Network, outgoing: Direction, incoming: Direction) -> None:
+        self._network = network
+        self._out, self._in = outgoing, incoming
+        self._is_closed = False
+        self._room = trio.lowlevel.ParkingLot()
+
+    @property
+    def peer(self) -> str:
+        """The name of the other side's node."""
+        return self._in.source.name
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._is_closed:
+                raise trio.ClosedResourceError("this end is closed")
+            if self._in.reset:
+                raise trio.BrokenResourceError("connection reset")
+            if self._out.in_flight < IN_FLIGHT_BYTES_MAX:
+                break
+            await self._room.park()
+        if len(data):
+            self._network.post(self._out, bytes(data))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        incoming = self._in
+        if self._is_closed or incoming.inbox or incoming.reset or incoming.is_eof:
+            await trio.lowlevel.checkpoint()  # else it waits below, which is one
+        while True:
+            if self._is_closed:
+                raise trio.ClosedResourceError("this end is closed")
+            if incoming.inbox:
+                data = b"".join(incoming.inbox)
+                incoming.inbox.clear()
+                if max_bytes is not None and len(data) > max_bytes:
+                    incoming.inbox.append(data[max_bytes:])
+                    data = data[:max_bytes]
+                return data
+            if incoming.reset:
+                raise trio.BrokenResourceError("connection reset")
+            if incoming.is_eof:
+                return b""
+            incoming.reader = trio.lowlevel.current_task()
+
+            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+                incoming.reader = None
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def aclose(self) -> None:
+        self.close_now()
+        await trio.lowlevel.checkpoint()
+
+    def close_now(self) -> None:
+        """Close this end; the other learns of it in time."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._in.wake()
+            self.wake_sender()
+            self._network.post(self._out, b"")
+
+    def wake_sender(self) -> None:
+        self._room.unpark_all()
+
+
+class Connection:
+    """Two directions and two ends."""
+
+    def __init__(self, network: Network, number: int, dialler: Node, listener: Node) -> None:
+        self.number = number
+        self.there = Direction(2 * number, dialler, listener)
+        self.back = Direction(2 * number + 1, listener, dialler)
+        self.near = SimStream(network, self.there, self.back)
+        self.far = SimStream(network, self.back, self.there)
+
+    @property
+    def is_over(self) -> bool:
+        return (self.near._is_closed or self.back.reset) and (self.far._is_closed or self.there.reset)
+
+
+class Network:
+    """All nodes and connections."""
+
+    def __init__(self, timeline: Timeline, rng: random.Random, trace: Trace, counts: Counter[str]) -> None:
+        self._timeline, self._rng, self._trace, self._counts = timeline, rng, trace, counts
+        self.nodes: dict[str, Node] = {}
+        self.connections: dict[int, Connection] = {}
+        self.has_delays = False
+        self.slow_until: dict[tuple[str, str], tuple[float, float]] = {}  # link -> until when, by how much
+        self.flaky: dict[str, tuple[float, float]] = {}  # node -> until when, chance for each message
+        self.is_stormy = False  # connections break all the time
+        self.is_jittery = False  # many messages are a little late
+        self._blocked: Counter[tuple[str, str]] = Counter()
+        self._unblocked = trio.lowlevel.ParkingLot()
+        self._next_number = 0
+        self._posted: Counter[tuple[str, str]] = Counter()
+        self._delivered: dict[tuple[str, str], int] = {}
+
+    # --- nodes and links ---
+
+    def join(self, name: str) -> Node:
+        """A new process under this name."""
+        node = self.nodes[name] = Node(name)
+        return node
+
+    def block(self, source: str, target: str) -> None:
+        """Hold whatever goes from one node to the other."""
+        self._blocked[source, target] += 1
+
+    def unblock(self, source: str, target: str) -> None:
+        """Undo one ``block``; what was held goes on."""
+        self._blocked[source, target] -= 1
+        if not self._blocked[source, target]:
+            del self._blocked[source, target]
+            self.pump_all()
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        return (source, target) in self._blocked
+
+    def pump_all(self) -> None:
+        """Deliver what is due and no longer held."""
+        for connection in list(self.connections.values()):
+            self._pump(connection.there)
+            self._pump(connection.back)
+        self._unblocked.unpark_all()
+
+    def heal(self) -> None:
+        """No link is blocked or slow any more."""
+        self._blocked.clear()
+        self.slow_until.clear()
+        self.flaky.clear()
+        self.has_delays = False
+        self.pump_all()
+
+    # --- connections ---
+
+    async def dial(self, source: Node, address: Address) -> trio.abc.Stream:
+        """Connect; ``OSError`` if nobody listens there. Waits while the link is blocked."""
+        name = str(address)
+        await self._timeline.sleep(self._latency(source.name, name))
+        while self.is_blocked(source.name, name) or self.is_blocked(name, source.name) or source.is_paused:
+            await self._unblocked.park()
+        target = self.nodes.get(name)
+        if target is None or not target.is_up or target.accept is None:
+            raise ConnectionRefusedError(f"{name} refuses connections")
+        if not source.is_up:
+            raise OSError("this process is no more")
+        while target.is_paused:
+            await self._unblocked.park()
+        if not target.is_up or target.accept is None:
+            raise ConnectionRefusedError(f"{name} refuses connections")
+        connection = Connection(self, self._next_number, source, target)
+        self.connections[connection.number] = connection
+        self._next_number += 1
+        target.accept(connection.far)
+        return connection.near
+
+    def cut_off(self, node: Node, *, silently: bool) -> None:
+        """A process has died: its connections end. ``silently``: with its machine, so nobody is told."""
+        node.is_up = False
+        node.accept = None
+        for connection in list(self.connections.values()):
+            if connection.there.source is node or connection.there.target is node:
+                mine = connection.back if connection.there.source is node else connection.there
+                theirs = connection.there if mine is connection.back else connection.back
+                mine.queue.clear()
+                self._reset(mine)
+                # What it had sent may still arrive; after it comes a reset, or nothing for a long time.
+                delay_s = self._rng.uniform(2, 15) if silently else self._rng.uniform(0.0005, 0.003)
+                self._timeline.at(max(theirs.due, self._timeline.now()) + delay_s, self._reset, theirs)
+
+    def break_connection(self, connection: Connection) -> None:
+        """Lose what is on its way, but for some first part of it; each end learns of it at its own time."""
+        for direction in (connection.there, connection.back):
+            if direction.is_cut:
+                continue
+            direction.is_cut = True
+            survivors = self._rng.randint(0, len(direction.queue))
+            lost = list(direction.queue)[survivors:]
+            direction.queue = deque(list(direction.queue)[:survivors])
+            direction.in_flight -= sum(len(data) for _, _, data in lost)
+            if lost and len(lost[0][2]) > 1 and self._rng.random() < 0.5:
+                due, place, data = lost[0]
+                part = data[: self._rng.randrange(1, len(data))]  # a frame cut in two
+                direction.queue.append((due, place, part))
+                direction.in_flight += len(part)
+            if lost:
+                self._counts["message lost"] += len(lost)
+            delay_s = self._rng.choice([0.0, 0.0, 0.002, 0.05, 3.0])
+            self._timeline.at(max(direction.due, self._timeline.now()) + delay_s, self._reset, direction)
+
+    def open_connections(self) -> list[Connection]:
+        """Those that at least one end takes for alive, oldest first."""
+        return [connection for connection in self.connections.values() if not connection.is_over]
+
+    def post(self, direction: Direction, data: bytes) -> None:
+        """Called by a stream: send this, or the end if it is empty."""
+        if not direction.source.is_up or direction.is_cut:
+            return
+        pieces = [data]
+        if len(data) > 40 and self._rng.random() < SPLIT_CHANCE:
+            at = self._rng.randrange(1, len(data))
+            pieces = [data[:at], data[at:]]
+        link = direction.source.name, direction.target.name
+        for piece in pieces:
+            latency_s = self._latency(*link)
+            direction.due = max(direction.due, self._timeline.now() + latency_s)
+            self._posted[link] += 1
+            direction.queue.append((direction.due, self._posted[link], piece))
+            direction.in_flight += len(piece)
+            self._timeline.at(direction.due, self._pump, direction)
+        if data and (self.flaky or self.is_stormy) and self._is_flaky(*link):
+            connection = self.connections.get(direction.number // 2)
+            if connection is not None:
+                self._counts["broken connection"] += 1
+                self.break_connection(connection)
+
+    def _is_flaky(self, source: str, target: str) -> bool:
+        if self.is_stormy and self._rng.random() < STORM_CHANCE:
+            return True
+        for name in (source, target):
+            until, chance = self.flaky.get(name, (0.0, 0.0))
+            if until > self._timeline.now() and self._rng.random() < chance:
+                return True
+        return False
+
+    def _latency(self, source: str, target: str) -> float:
+        rng = self._rng
+        latency_s = rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S)
+        if self.has_delays and rng.random() < SLOW_CHANCE:
+            self._counts["delay"] += 1
+            latency_s += rng.choice([0.02, 0.1, 0.5, 1.5])
+        if self.is_jittery and rng.random() < JITTER_CHANCE:
+            latency_s += rng.uniform(0.01, 0.15)
+        slow = self.slow_until.get((source, target))
+        if slow is not None and slow[0] > self._timeline.now():
+            self._counts["delay"] += 1
+            latency_s += rng.uniform(0, slow[1])
+        return latency_s
+
+    def _pump(self, direction: Direction) -> None:
+        queue = direction.queue
+        if not queue:
+            return
+        source, target = direction.source, direction.target
+        if source.is_paused or target.is_paused or (source.name, target.name) in self._blocked:
+            return
+        limit = self._timeline.now() + _EPSILON_S
+        delivered = self._delivered
+        link = source.name, target.name
+        while queue and queue[0][0] <= limit:
+            _, place, data = queue.popleft()
+            direction.in_flight -= len(data)
+            if direction.reset or not target.is_up:
+                continue
+            if place < delivered.get(link, 0):
+                self._counts["reorder"] += 1
+            else:
+                delivered[link] = place
+            self._trace.mark("net", direction.number, zlib.crc32(data))
+            if data:
+                direction.inbox.append(data)
+            else:
+                direction.is_eof = True
+            direction.wake()
+        connection = self.connections.get(direction.number // 2)
+        if connection is not None:
+            (connection.near if direction is connection.there else connection.far).wake_sender()
+
+    def _reset(self, direction: Direction) -> None:
+        """The receiving end of this direction learns that the connection is no more."""
+        connection = self.connections.get(direction.number // 2)
+        if direction.reset or connection is None:
+            return
+        direction.reset = True
+        direction.inbox.clear()
+        direction.wake()
+        (connection.far if direction is connection.there else connection.near).wake_sender()
+        if connection.is_over:
+            del self.connections[connection.number]

@@ -1,0 +1,72 @@
+"""A failing world in a file: everything that is needed to see it again.
+
+Inside: JSON, both directions. Not inside: playing it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ledger.digest import DigestType
+from tests.simulation.faults import KINDS, Fault
+from tests.simulation.shape import Shape
+
+FORMAT = 1
+
+
+class ReplayFileError(ValueError):
+    """The file does not hold a world; nothing was played."""
+
+
+@attrs.frozen
+class Replay:
+    """A world, the violation it ended with, its hash, and the known bug that was put back, if one was."""
+
+    shape: Shape
+    plan: tuple[Fault, ...]
+    violation: str | None
+    digest: str
+    known_bug: str | None = None
+
+
+def encode_replay(replay: Replay) -> str:
+    shape: dict[str, Any] = attrs.asdict(replay.shape)
+    shape["digest_type"] = replay.shape.digest_type.name
+    shape["password"] = replay.shape.password.decode()
+    content = {
+        "format": FORMAT,
+        "violation": replay.violation,
+        "digest": replay.digest,
+        "known_bug": replay.known_bug,
+        "shape": shape,
+        "plan": [attrs.asdict(fault) for fault in replay.plan],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def decode_replay(text: str) -> Replay:
+    """``ReplayFileError`` for anything that ``encode_replay`` did not make."""
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise ReplayFileError(f"format {content['format']!r}; this program reads format {FORMAT}")
+        shape = dict(content["shape"])
+        shape["digest_type"] = DigestType[shape["digest_type"]]
+        shape["password"] = shape["password"].encode()
+        plan = tuple(Fault(**fault) for fault in content["plan"])
+        unknown = [fault.kind for fault in plan if fault.kind not in KINDS]
+        if unknown:
+            raise ReplayFileError(f"no fault is called {unknown[0]!r}")
+        return Replay(Shape(**shape), plan, content["violation"], content["digest"], content["known_bug"])
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        if isinstance(exc, ReplayFileError):
+            raise
+        raise ReplayFileError(f"this is no replay file: {exc!r}") from exc
+
+
+def read_replay(path: Path) -> Replay:
+    return decode_replay(path.read_text("utf-8"))

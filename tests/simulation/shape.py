@@ -1,0 +1,76 @@
+"""How large a world is, and what is in it: drawn from its seed.
+
+Three kinds of worlds: most have faults from a plan; in a "takeover" storm a log goes from hand to hand while
+connections break; in an "ensemble" storm bookies refuse now and then, so that ensembles change all the time.
+The two storms are where the rare races of replication are less rare (protocol reference 5.6 and 7.4).
+"""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from ledger.digest import DigestType
+
+QUORUMS = [(3, 3, 2)] * 5 + [(3, 2, 2), (4, 3, 2), (5, 3, 2), (3, 3, 3), (2, 2, 2), (3, 2, 1), (2, 2, 1)]
+
+
+@attrs.frozen
+class Shape:
+    """How large a world is, and what is in it; all of it follows from the seed."""
+
+    seed: int
+    bookies: int
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+    logs: int
+    writers: int  # of each log
+    readers: int
+    horizon_s: float  # until faults stop
+    entries_max: int  # turns a writer takes on one ledger
+    pause_s: float
+    truncation: float
+    add_version: int
+    digest_type: DigestType
+    password: bytes
+    flush_interval_s: float
+    gc_interval_s: float
+    has_delays: bool
+    storm: str  # "takeover": logs go from hand to hand; "ensemble": bookies refuse now and then; or none
+
+    @classmethod
+    def draw(cls, seed: int, kinds: frozenset[str], *, bookies: int | None = None) -> Shape:
+        rng = random.Random(f"shape {seed}")
+        storm = rng.choice(["", "", "", "takeover", "ensemble"])
+        count = bookies or rng.choice([5, 6] if storm == "ensemble" else [3, 3, 4, 4, 5, 6])
+        spares = 2 if storm == "ensemble" and bookies is None else 0
+        sizes = rng.choice([q for q in QUORUMS if q[0] <= count - spares])
+        if "flaky connections" not in kinds and storm == "takeover":
+            storm = ""
+        if "read-only bookie" not in kinds and storm == "ensemble":
+            storm = ""
+        return cls(
+            seed=seed,
+            bookies=count,
+            ensemble_size=sizes[0],
+            write_quorum=sizes[1],
+            ack_quorum=sizes[2],
+            logs=1,
+            writers=(2 if storm == "takeover" else 1 if storm == "ensemble" else rng.choice([1, 2, 2, 2]))
+            if "second writer" in kinds
+            else 1,
+            readers=rng.choice([0, 1, 1, 2]),
+            horizon_s=rng.uniform(6, 12) if storm else rng.uniform(12, 30),
+            entries_max=rng.choice([2, 6, 15]) if storm != "ensemble" else 20,
+            pause_s=rng.choice([0.005, 0.02, 0.05] if storm else [0.05, 0.4, 1.2]),
+            truncation=rng.choice([0.0, 0.3]),
+            add_version=rng.choice([2, 2, 2, 2, 3]),
+            digest_type=rng.choice([DigestType.CRC32C] * 3 + [DigestType.CRC32, DigestType.MAC]),
+            password=rng.choice([b"", b"secret"]),
+            flush_interval_s=rng.choice([0.7, 2.0, 7.0]),
+            gc_interval_s=rng.choice([6.0, 20.0, 60.0]),
+            has_delays="delay" in kinds and (bool(storm) or rng.random() < 0.6),
+            storm=storm,
+        )

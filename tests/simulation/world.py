@@ -1,0 +1,447 @@
+"""A whole cluster in one process and one thread, from one seed.
+
+Inside: ``World``, its parts and its story: clients work while faults happen, faults stop, everything must
+end, every ledger is recovered, everything is read and compared. ``play`` runs one.
+Not inside: how large it is (``shape``), its parts (``network``, ``disk``, ``metadata``, ``bookies``,
+``clients``), faults, checkers.
+Always: everything that is chance comes from generators seeded by ``Shape.seed``, one for each part, so that
+leaving out a fault changes as little as possible of the rest.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ledger.errors import LedgerError
+from ledger.metadata import LedgerMetadata
+from ledger.metadata_codec import decode_metadata
+from ledger.paths import ledger_id_of
+from ledger.read_handle import ReadHandle
+from ledger.write_handle import WriteHandle
+from namespace.store import Node as StoredNode
+from tests.simulation.bookies import ROOT, BookieMachine
+from tests.simulation.checkers import EVENT_CHECKERS, FINAL_CHECKERS, OPERATION_S_MAX, replica_names
+from tests.simulation.clients import (
+    ClientProcess,
+    Operation,
+    ReaderProcess,
+    WriterProcess,
+    log_path,
+)
+from tests.simulation.clockwork import Timeline, run_repeatably
+from tests.simulation.faults import Fault, draw_plan, enabled
+from tests.simulation.final import look_at_everything
+from tests.simulation.history import (
+    Confirmed,
+    EndSeen,
+    Event,
+    History,
+    LacTold,
+    MetadataWritten,
+    Submitted,
+)
+from tests.simulation.injector import Injector
+from tests.simulation.metadata import STORE, HistoricTree, SimStore, StoreTroubles
+from tests.simulation.network import Network, Node
+from tests.simulation.platter import Platter
+from tests.simulation.shape import Shape
+from tests.simulation.trace import Trace
+
+BOOKIE_START_S_MAX = 60.0  # after faults have stopped
+WALL_MS = 1_700_000_000_000
+
+
+@attrs.frozen
+class Outcome:
+    """What came of one world."""
+
+    seed: int
+    violation: str | None  # the checker's name and what it said
+    digest: str
+    virtual_s: float
+    cpu_s: float
+    counts: Mapping[str, int]
+    confirmed: int
+    lines: tuple[str, ...]
+    plan: tuple[Fault, ...]
+
+
+class World:
+    """The cluster and all that happens to it. Made and run by ``play``."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        plan: tuple[Fault, ...] | None,
+        kinds: frozenset[str],
+        *,
+        keep: bool,
+        prepare: Callable[[World], None] | None,
+    ) -> None:
+        seed = shape.seed
+        self.shape = shape
+        self.timeline = Timeline()
+        self.now = self.timeline.now
+        self.counts: Counter[str] = Counter()
+        self.trace = Trace(self.now, keep=keep)
+        self.network = Network(self.timeline, random.Random(f"network {seed}"), self.trace, self.counts)
+        self.network.has_delays = shape.has_delays
+        self.network.is_stormy = shape.storm == "takeover"
+        self.network.is_jittery = shape.storm == "ensemble"
+        self.tree = HistoricTree(self.timeline, self.wall_ms)
+        self.tree.on_change = self._node_changed
+        self.store_troubles = StoreTroubles()
+        self._store_rng = random.Random(f"store {seed}")
+        self.sessions: list[SimStore] = []
+        self.history = History()
+        self.operations: dict[int, Operation] = {}
+        self.is_ending = False
+        self.faults_ended_at: float | None = None
+        self.damaged: set[str] = set()
+        self.deleted: set[int] = set()
+        self.violation: str | None = None
+        self._bookie_news = trio.Event()
+        self.bookies: dict[str, BookieMachine] = {}
+        for number in range(shape.bookies):
+            self._add_bookie(number)
+        self.clients: dict[str, ClientProcess] = {}
+        self.logs = [f"log{number}" for number in range(shape.logs)]
+        for log in self.logs:
+            for number in range(shape.writers):
+                name = f"{log}-w{number}"
+                self.clients[name] = WriterProcess(self, name, random.Random(f"{name} {seed}"), log)
+            for number in range(shape.readers):
+                name = f"{log}-r{number}"
+                self.clients[name] = ReaderProcess(self, name, random.Random(f"{name} {seed}"), log)
+        if plan is None:
+            plan = draw_plan(
+                random.Random(f"plan {seed}"),
+                horizon_s=shape.horizon_s,
+                bookies=list(self.bookies),
+                clients=list(self.clients),
+                kinds=kinds,
+                is_light=bool(shape.storm),
+            )
+        self.plan = plan
+        self.injector = Injector(self)
+        self._metadata: dict[int, LedgerMetadata] = {}
+        self._scope = trio.CancelScope()
+        self.timeline.on_failure = self._scope.cancel
+        if prepare is not None:
+            prepare(self)
+
+    def _add_bookie(self, number: int) -> BookieMachine:
+        name = f"b{number}:3181"
+        platter = Platter(
+            name, self.timeline, random.Random(f"{name} {self.shape.seed}"), self.trace, self.counts
+        )
+        machine = BookieMachine(self, name, platter, flush_interval_s=self.shape.flush_interval_s)
+        self.bookies[name] = machine
+        self.network.join(name)
+        return machine
+
+    def wall_ms(self) -> int:
+        """The date, as the calendar on the wall has it."""
+        return WALL_MS + int(self.now() * 1000)
+
+    # --- the story ---
+
+    async def tell(self) -> None:
+        """From the first start to the last comparison."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                await self._set_up(nursery)
+                self.injector.schedule(self.plan)
+                async with trio.open_nursery() as working:
+                    for client in self.clients.values():
+                        working.start_soon(client.live)
+                    await trio.sleep(max(0.0, self.shape.horizon_s - self.now()))
+                    self.trace.note("world", "faults stop")
+                    self.faults_ended_at = self.now()
+                    self.injector.stop()
+                    for number in range(len(self.damaged)):  # somebody must take what they cannot
+                        spare = self._add_bookie(self.shape.bookies + number)
+                        nursery.start_soon(spare.live)
+                        spare.start()
+                    await trio.sleep(2)
+                    self.is_ending = True
+                    for client in self.clients.values():
+                        client.wake.set()
+                    working.cancel_scope.deadline = self.now() + OPERATION_S_MAX + 10
+                unfinished = tuple(
+                    f"{operation.client}: {operation.what}, begun at {operation.began_at:.3f}"
+                    for operation in self.operations.values()
+                )
+                with trio.move_on_after(BOOKIE_START_S_MAX):
+                    await self._wait_bookies()
+                unfinished += tuple(
+                    f"the start of {machine.name}"
+                    for machine in self.bookies.values()
+                    if not (machine.is_serving or machine.is_given_up)
+                )
+                self.trace.note("world", "everything is read and compared")
+                state = await look_at_everything(self, unfinished)
+                for check in FINAL_CHECKERS:
+                    complaint = check(state, self.history)
+                    if complaint is not None:
+                        self.violate(check.__name__, complaint)
+                        break
+                nursery.cancel_scope.cancel()
+
+    async def _set_up(self, nursery: trio.Nursery) -> None:
+        node = self.network.join("operator")
+        store = self.new_session(node)
+        for log in self.logs:
+            await store.create(log_path(log), b"[]", parents=True)
+        for machine in self.bookies.values():
+            nursery.start_soon(machine.live)
+            machine.start()
+        await self._wait_bookies()
+        store.abandon()
+
+    async def _wait_bookies(self) -> None:
+        """Until every bookie serves, but for those that were given up."""
+        while not all(machine.is_serving or machine.is_given_up for machine in self.bookies.values()):
+            self._bookie_news = trio.Event()
+            await self._bookie_news.wait()
+
+    def bookie_changed(self) -> None:
+        """A bookie serves now, or has been given up."""
+        self._bookie_news.set()
+
+    # --- what the parts ask for ---
+
+    def new_session(self, node: Node) -> SimStore:
+        """A session with the metadata store, for the process that now runs under this node's name."""
+        store = SimStore(
+            self.tree,
+            node,
+            self.network,
+            self.timeline,
+            self._store_rng,
+            self.store_troubles,
+            self.counts,
+            self.trace,
+        )
+        self.sessions = [session for session in self.sessions if session._process.is_up]
+        self.sessions.append(store)
+        return store
+
+    @asynccontextmanager
+    async def session_of(self, machine: BookieMachine, node: Node) -> AsyncIterator[SimStore]:
+        """Another session for a bookie whose last one has expired."""
+        machine.store = store = self.new_session(node)
+        try:
+            yield store
+        finally:
+            store.abandon()
+
+    def suspend_sessions(self, name: str, seconds: float) -> None:
+        for session in self.sessions:
+            if session._process.name == name and session._process.is_up:
+                session.suspend(seconds)
+
+    def expire_sessions(self, name: str) -> None:
+        for session in self.sessions:
+            if session._process.name == name and session._process.is_up:
+                session.expire()
+
+    def contend(self, name: str) -> None:
+        """A writer is out of touch: its rivals' chance has come."""
+        client = self.clients.get(name)
+        if isinstance(client, WriterProcess):
+            for other in self.clients.values():
+                if isinstance(other, WriterProcess) and other is not client and other.log == client.log:
+                    other.kick()
+
+    def remove_node(self, path: str) -> None:
+        """What an operator does by hand."""
+        self.tree.remove(path)
+
+    def damage(self, machine: BookieMachine) -> None:
+        """This machine has lost data that was synced."""
+        machine.is_damaged = True
+        self.damaged.add(machine.name)
+
+    def deletes(self, ledger_id: int) -> None:
+        """A client is about to delete this ledger."""
+        self.deleted.add(ledger_id)
+
+    # --- what happens ---
+
+    def observe(self, event: Event) -> None:
+        """Something happened: judge it, then remember it."""
+        for check in EVENT_CHECKERS.get(type(event), ()):
+            complaint = check(event, self.history)
+            if complaint is not None:
+                self.violate(check.__name__, complaint)
+                return
+        self.history.note(event)
+
+    def violate(self, checker: str, complaint: str) -> None:
+        """A property does not hold: the story ends here."""
+        if self.violation is None:
+            self.violation = f"{checker}: {complaint}"
+            self.trace.note("VIOLATION", self.violation)
+            self._scope.cancel()
+
+    def metadata_of(self, ledger_id: int) -> LedgerMetadata | None:
+        """A ledger's metadata as the store has it now."""
+        return self._metadata.get(ledger_id)
+
+    def submit(self, client: str, handle: WriteHandle, payload: bytes) -> None:
+        """A writer submits an entry."""
+        entry_id = handle.submit(payload)
+        self.trace.detail(client, lambda: f"submits {handle.ledger_id}:{entry_id}")
+        self.observe(Submitted(self.now(), client, (handle.ledger_id, entry_id), payload))
+
+    def watch_writer(self, client: str, handle: WriteHandle) -> None:
+        """Be told what this writer confirms."""
+        ledger_id, known = handle.ledger_id, -1
+
+        def confirmed(lac: int, error: BaseException | None) -> None:
+            nonlocal known
+            handle._writer.check()
+            for entry_id in range(known + 1, lac + 1):
+                self._confirmed(client, ledger_id, entry_id)
+            known = max(known, lac)
+
+        handle.on_confirmed(confirmed)
+
+    def _confirmed(self, client: str, ledger_id: int, entry_id: int) -> None:
+        metadata = self.metadata_of(ledger_id)
+        if metadata is None:
+            return  # deleted by whoever truncates
+        place = (ledger_id, entry_id)
+        self.trace.note(client, f"confirmed {ledger_id}:{entry_id}")
+        holders = self._holders(metadata, ledger_id, entry_id)
+        self.observe(Confirmed(self.now(), client, place, metadata, holders, frozenset(self.damaged)))
+
+    def _holders(self, metadata: LedgerMetadata, ledger_id: int, entry_id: int) -> frozenset[str]:
+        submitted = self.history.submitted.get((ledger_id, entry_id))
+        if submitted is None:
+            return frozenset()
+        return frozenset(
+            name
+            for name in replica_names(metadata, entry_id)
+            if self.bookies[name].platter.holds_durably(submitted.payload)
+        )
+
+    def told_lac(self, client: str, reader: ReadHandle) -> None:
+        """A reader's handle knows of this LAC."""
+        metadata = self.metadata_of(reader.ledger_id)
+        lac = reader.last_confirmed
+        if metadata is None or reader.ledger_id in self.deleted or lac < 0:
+            return
+        if lac <= self.history.told_lac.get(reader.ledger_id, -1):
+            return
+        place = (reader.ledger_id, lac)
+        holders = self._holders(metadata, *place)
+        self.observe(LacTold(self.now(), client, place, metadata, holders, frozenset(self.damaged)))
+
+    def saw_end(self, client: str, reader: ReadHandle) -> None:
+        """A reader's handle says that the ledger is closed."""
+        self._saw_end(client, reader.ledger_id, reader.metadata)
+
+    def saw_closed(self, client: str, handle: WriteHandle) -> None:
+        """A writer closed its ledger."""
+        self._saw_end(client, handle.ledger_id, handle.metadata)
+
+    def _saw_end(self, client: str, ledger_id: int, metadata: LedgerMetadata) -> None:
+        self.trace.note(client, f"sees ledger {ledger_id} closed at {metadata.last_entry_id}")
+        self.observe(EndSeen(self.now(), client, ledger_id, metadata.last_entry_id, metadata.length_bytes))
+
+    def _node_changed(self, path: str, before: StoredNode | None, after: StoredNode | None) -> None:
+        ledger_id = ledger_id_of(ROOT, path)
+        if ledger_id is None:
+            return
+        if after is None:
+            self._metadata.pop(ledger_id, None)
+            return
+        if before is not None and before.value == after.value:
+            return
+        try:
+            metadata = decode_metadata(after.value)
+        except LedgerError:
+            return  # an id that is being reserved
+        old = self._metadata.get(ledger_id)
+        self._metadata[ledger_id] = metadata
+        last = metadata.last_ensemble
+        self.trace.note(
+            STORE,
+            f"ledger {ledger_id}: {metadata.state.name} from {last.first_entry_id} on "
+            + ",".join(last.bookies)
+            + (f", end {metadata.last_entry_id}" if metadata.is_closed else ""),
+        )
+        lac = self.history.confirmed_lac.get(ledger_id, -1)
+        holders = {}
+        if old is not None and (old.ensembles != metadata.ensembles or metadata.is_closed):
+            for entry_id in range(last.first_entry_id, lac + 1):
+                holders[entry_id] = self._holders(metadata, ledger_id, entry_id)
+        self.observe(MetadataWritten(self.now(), ledger_id, old, metadata, holders, frozenset(self.damaged)))
+
+
+def play(
+    seed: int,
+    *,
+    switches: Mapping[str, bool] | None = None,
+    plan: tuple[Fault, ...] | None = None,
+    shape: Shape | None = None,
+    keep: bool = False,
+    prepare: Callable[[World], None] | None = None,
+) -> Outcome:
+    """Play one world to its end.
+
+    Args:
+        switches: Kinds of faults to switch on or off, against their defaults.
+        plan: These faults instead of those the seed would draw.
+        shape: This world instead of the one the seed would draw.
+        keep: Keep the trace's lines.
+        prepare: Called with the world before it begins; a known bug does its work there.
+    """
+    kinds = enabled(switches or {})
+    shape = shape or Shape.draw(seed, kinds)
+    world = World(shape, plan, kinds, keep=keep, prepare=prepare)
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    collects = gc.isenabled()
+    gc.disable()  # a seventh of the time; a world leaves little, and it is collected afterwards
+    began = time.process_time()
+    try:
+        run_repeatably(seed, world.timeline, world.tell)
+    except BaseExceptionGroup as group:
+        world.violate("no_process_ends_by_a_bug", f"the world itself: {group!r}")
+        if world.timeline.failure is None and any(not isinstance(e, Exception) for e in group.exceptions):
+            raise
+    finally:
+        logging.disable(disabled)
+        if collects:
+            gc.enable()
+    if world.timeline.failure is not None:
+        world.violate("no_process_ends_by_a_bug", _failure_text(world.timeline.failure))
+    return Outcome(
+        seed=seed,
+        violation=world.violation,
+        digest=world.trace.digest,
+        virtual_s=world.now(),
+        cpu_s=time.process_time() - began,
+        counts=dict(world.counts),
+        confirmed=len(world.history.confirmed),
+        lines=tuple(world.trace.lines),
+        plan=world.plan,
+    )
+
+
+def _failure_text(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))[-1500:]
