@@ -48,7 +48,7 @@ from ledger.wire.codes import Code
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest
 from namespace.errors import NamespaceError
 from tests.simulation.disk import ProcessDisk
-from tests.simulation.history import Accepted, BookieStarted, Crashed, Denied, Place
+from tests.simulation.history import Accepted, AnsweredRecovery, BookieStarted, Crashed, Denied, Place
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
 from tests.simulation.platter import Platter
 
@@ -185,6 +185,9 @@ class WatchedSession(Session):
         elif place in self._recovery_reads:
             world.trace.detail(machine.name, lambda: f"-> fencing read {place[0]}:{place[1]}: {code or 'OK'}")
             if code in (0, 1, 2):
+                ledger = self._storage.ledger(place[0])
+                if ledger is not None:
+                    world.observe(AnsweredRecovery(world.now(), machine.name, place, ledger.fenced))
                 machine.promises.fences.add(place[0])
                 if code and place[1] >= 0:
                     machine.promises.denials.add(place)

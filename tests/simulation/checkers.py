@@ -18,6 +18,7 @@ from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import write_set
 from tests.simulation.history import (
     Accepted,
+    AnsweredRecovery,
     BookieStarted,
     Confirmed,
     Crashed,
@@ -165,6 +166,13 @@ def an_entry_denied_to_a_recovery_is_never_accepted(event: Accepted, history: Hi
     if event.is_recovery or not event.after_denial:
         return None
     return f"{event.bookie} denied entry {event.place} to a recovery, and took it from its writer later"
+
+
+def whoever_answers_a_recovery_has_fenced_the_ledger(event: AnsweredRecovery, history: History) -> str | None:
+    """Section 7.4 of the protocol again, before any harm is done."""
+    if event.is_fenced:
+        return None
+    return f"{event.bookie} told a recovery of {event.place} without having fenced the ledger"
 
 
 def a_bookie_denies_nothing_that_it_acknowledged(event: Denied, history: History) -> str | None:
@@ -359,6 +367,7 @@ EVENT_CHECKERS: dict[type, tuple[Callable[[Any, History], str | None], ...]] = {
         an_entry_denied_to_a_recovery_is_never_accepted,
         a_recovery_writes_only_to_the_last_segment,
     ),
+    AnsweredRecovery: (whoever_answers_a_recovery_has_fenced_the_ledger,),
     Denied: (a_bookie_denies_nothing_that_it_acknowledged,),
     BookieStarted: (a_bookie_forgets_no_fence, a_bookie_has_only_what_was_sent_to_it),
     Ended: (once_faults_stop_every_operation_ends,),

@@ -98,6 +98,16 @@ class Accepted:
 
 
 @attrs.frozen
+class AnsweredRecovery:
+    """A bookie told a recovery what it has of an entry."""
+
+    at: float
+    bookie: str
+    place: Place
+    is_fenced: bool  # whether the ledger is fenced there at that moment
+
+
+@attrs.frozen
 class Denied:
     """A bookie told somebody that it never stored an entry."""
 
@@ -146,6 +156,7 @@ Event = (
     | EntryRead
     | EndSeen
     | Accepted
+    | AnsweredRecovery
     | Denied
     | BookieStarted
     | Ended

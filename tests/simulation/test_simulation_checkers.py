@@ -13,6 +13,7 @@ from tests.simulation import checkers
 from tests.simulation.checkers import EVENT_CHECKERS, FINAL_CHECKERS
 from tests.simulation.history import (
     Accepted,
+    AnsweredRecovery,
     BookieStarted,
     Confirmed,
     Crashed,
@@ -160,6 +161,12 @@ EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] 
         checkers.a_recovery_writes_only_to_the_last_segment,
         accepted(entry_id=1, is_recovery=True, metadata=MOVED.in_recovery()),
         accepted(entry_id=0, is_recovery=True, metadata=MOVED.in_recovery()),
+        history,
+    ),
+    (
+        checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
+        AnsweredRecovery(2.0, A, (1, 1), True),
+        AnsweredRecovery(2.0, A, (1, 1), False),
         history,
     ),
     (
