@@ -86,7 +86,10 @@ class LogExistsError(DLogError):
     code = 522
 
     def __init__(self, log: str) -> None:
-        super().__init__(f"log {log!r} exists already; pass exist_ok=True if that is fine")
+        super().__init__(
+            f"log {log!r} exists already; if that is fine, say so: exist_ok=True in Python, --exist-ok on the"
+            " command line"
+        )
         self.log = log
 
 
