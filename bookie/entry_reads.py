@@ -9,12 +9,12 @@ Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); reference 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from bookie.disk import Disk
 from bookie.entry_log_reader import EntryLogReader
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
-from bookie.index import Chunk, EntryIndex
+from bookie.index import EntryIndex
 from bookie.ledgers import LedgerRecord
 from bookie.write_cache import WriteCache
 
@@ -43,23 +43,18 @@ class EntryReads:
         record = self._known(ledger_id)
         if (body := self._cache.get(record, entry_id)) is not None:
             return body
-        found = self._locate(record, entry_id)
-        if found is None:
+        found = self._locate(record, entry_id, 1)
+        if not found:
             raise NoEntryError(ledger_id, entry_id)
-        chunk, position = found
-        location = chunk.locations(position, 1)[0]
         try:
-            return await self._reader.read(ledger_id, entry_id, location)
+            return await self._reader.read(ledger_id, entry_id, found[0])
         except EntryUnreadableError:
             # It may have been moved or deleted meanwhile; only what the index says now counts.
             self._index.forget_cached()
-            found = self._locate(self._known(ledger_id), entry_id)
-            if found is None:
+            moved_to = self._locate(self._known(ledger_id), entry_id, 1)
+            if not moved_to or moved_to[0] == found[0]:
                 raise
-            moved_to = found[0].locations(found[1], 1)[0]
-            if moved_to == location:
-                raise
-            return await self._reader.read(ledger_id, entry_id, moved_to)
+            return await self._reader.read(ledger_id, entry_id, moved_to[0])
 
     async def read_run(self, ledger_id: int, first: int, count_max: int, size_bytes_max: int) -> list[bytes]:
         """See ``Storage.read_run``."""
@@ -76,17 +71,11 @@ class EntryReads:
                 bodies.append(body)
                 continue
             try:
-                found = self._locate(record, entry_id)
-                if found is None:
-                    break
-                chunk, position = found
-                count = chunk.consecutive_from(position, count_max - len(bodies))
+                found = self._locate(record, entry_id, count_max - len(bodies))
                 left = size_bytes_max - used
-                if left <= 0 and bodies:
+                if not found or (left <= 0 and bodies):
                     break
-                more = await self._reader.read_run(
-                    ledger_id, entry_id, chunk.locations(position, count), left
-                )
+                more = await self._reader.read_run(ledger_id, entry_id, found, left)
             except EntryUnreadableError:
                 if bodies:
                     break
@@ -116,10 +105,10 @@ class EntryReads:
             raise NoLedgerError(ledger_id)
         return record
 
-    def _locate(self, record: LedgerRecord, entry_id: int) -> tuple[Chunk, int] | None:
+    def _locate(self, record: LedgerRecord, entry_id: int, count_max: int) -> Sequence[int]:
         if record.ledger_id in self._deleting:
-            return None
+            return ()
         try:
-            return self._index.chunk(record.ledger_id, entry_id)
+            return self._index.locate(record.ledger_id, entry_id, count_max)
         except (OSError, FormatError) as exc:
             raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc

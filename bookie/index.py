@@ -1,43 +1,26 @@
-"""Where each entry lies: chunk records in an ordered map.
+"""Where each entry lies: the interface of a ledger directory's index.
 
-Inside: the chunk format, lookups, inserts, deletes; the stored ledger data, which share the map so that
-one sync makes a checkpoint durable. Not inside: entry logs, caches of entries.
-Always: chunks of one ledger never overlap; a chunk holds 1 to 1024 entries in ascending order; all of
+Inside: the methods the engine calls, the values they take. Not inside: how it is stored (``chunk_index``),
+entry logs, caches of entries.
+Always: an index says "no such entry" only of what was never put, or was deleted; what it cannot read is an
+error. ``is_complete`` tells whether it was complete when it was made: until then nobody may ask it. All of
 it can be derived from the entry logs, but for keys, fences and explicit LACs.
 
-key    ``e``, ledger i64, first entry id i64
-value  0, n x location i64                                  dense: consecutive ids
-       1, n x (id - first id: u32), n x location i64        sparse: of a striped ledger
-key    ``l``, ledger i64        value  ``LedgerData`` (see ``ledgers``)
-key    ``m``                    value  ``1``: the map was complete when it was made
+One thread at a time writes, which is the directory's storage thread; any thread may read meanwhile. A read
+sees a state between two atomic steps of a write, and what a write adds is in the write cache until the loop
+has been told of it.
 
-A chunk per ledger and flush costs a sixteenth of a record per entry.
-
-The storage thread writes; the loop reads. A read between two writes sees a state between two atomic
-batches, and what a batch adds is in the write cache until the loop has been told of it.
-
-Source: reference on bookie storage 8.2; EntryLocationIndex.java for keys and their order.
+Source: LedgerCache.java, EntryLocationIndex.java; reference on bookie storage 7.2, 8.2, 8.8.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import abc
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct, pack, unpack_from
 
 import attrs
 
-from bookie.errors import FormatError
-from bookie.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
-from bookie.ledgers import LedgerData, decode_ledger_data, encode_ledger_data
-
-CHUNK_ENTRIES_MAX = 1024
-_CACHED_CHUNKS_MAX = 512
-_KEY = Struct(">cqq")
-_LEDGER_KEY = Struct(">cq")
-_DELTA_MAX = 2**32 - 1
-_ENTRY_ID_MAX = 2**63 - 1
-_COMPLETE = b"m"
+from bookie.ledgers import LedgerData
 
 
 @attrs.frozen
@@ -49,205 +32,90 @@ class LedgerRun:
     locations: Sequence[int]
 
 
-class Chunk:
-    """The locations of a stretch of a ledger, decoded no further than asked for."""
+@attrs.frozen
+class LedgerMove:
+    """Entries of one ledger that were copied elsewhere: ascending ids, where from, where to."""
 
-    __slots__ = ("_deltas", "_locations_at", "_value", "count", "first")
-
-    def __init__(self, first: int, value: bytes) -> None:
-        self.first = first
-        self._value = value
-        form = value[:1]
-        size = len(value) - 1
-        if form == b"\0" and size and size % 8 == 0:
-            self.count = size // 8
-            self._deltas: tuple[int, ...] | None = None
-            self._locations_at = 1
-        elif form == b"\1" and size and size % 12 == 0:
-            self.count = size // 12
-            self._deltas = unpack_from(f">{self.count}I", value, 1)
-            self._locations_at = 1 + 4 * self.count
-        else:
-            raise FormatError(f"index chunk of {len(value)} bytes with form {form!r}")
-
-    @property
-    def last(self) -> int:
-        return self.first + (self.count - 1 if self._deltas is None else self._deltas[-1])
-
-    def position(self, entry_id: int) -> int | None:
-        """Where in the chunk the entry is; None if it is not."""
-        delta = entry_id - self.first
-        if self._deltas is None:
-            return delta if 0 <= delta < self.count else None
-        at = bisect_left(self._deltas, delta)
-        return at if at < self.count and self._deltas[at] == delta else None
-
-    def consecutive_from(self, position: int, count_max: int) -> int:
-        """How many entries from there on have consecutive ids, at most ``count_max``."""
-        stop = min(self.count, position + count_max)
-        if self._deltas is None:
-            return stop - position
-        base = self._deltas[position] - position
-        at = position
-        while at < stop and self._deltas[at] - at == base:
-            at += 1
-        return at - position
-
-    def locations(self, position: int, count: int) -> tuple[int, ...]:
-        return unpack_from(f">{count}q", self._value, self._locations_at + 8 * position)
-
-    def entry_ids(self) -> list[int]:
-        if self._deltas is None:
-            return list(range(self.first, self.first + self.count))
-        return [self.first + delta for delta in self._deltas]
+    ledger_id: int
+    entry_ids: Sequence[int]
+    old_locations: Sequence[int]
+    new_locations: Sequence[int]
 
 
-def encode_chunks(
-    ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]
-) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values for ascending entries, cut where a chunk must end."""
-    start = 0
-    while start < len(entry_ids):
-        stop = min(start + CHUNK_ENTRIES_MAX, len(entry_ids))
-        first = entry_ids[start]
-        while entry_ids[stop - 1] - first > _DELTA_MAX:
-            stop -= 1
-        count = stop - start
-        places = pack(f">{count}q", *locations[start:stop])
-        if entry_ids[stop - 1] - first == count - 1:
-            value = b"\0" + places
-        else:
-            value = b"\1" + pack(f">{count}I", *[e - first for e in entry_ids[start:stop]]) + places
-        yield _KEY.pack(b"e", ledger_id, first), value
-        start = stop
+class EntryIndex(abc.ABC):
+    """The index of one ledger directory.
 
+    ``OSError`` when its disk fails, ``FormatError`` for stored data that cannot be what was written; after
+    either the index is as it was, and says nothing about the entry that was asked for.
+    """
 
-class EntryIndex:
-    """The index of one ledger directory."""
+    # --- reading; any thread ---
 
-    def __init__(self, key_values: KeyValues) -> None:
-        self._map = key_values
-        self._last: dict[int, int] = {}  # ledger -> last indexed entry; the storage thread's
-        self._cached: dict[int, Chunk] = {}  # ledger -> the chunk read last; the loop's
+    @abc.abstractmethod
+    def locate(self, ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        """Locations of consecutive entries from ``entry_id``; empty: no such entry.
 
-    # --- reading; on the loop ---
+        At least one if the entry exists, at most ``count_max``; perhaps fewer than exist, never one behind
+        a gap.
+        """
 
-    def chunk(self, ledger_id: int, entry_id: int) -> tuple[Chunk, int] | None:
-        """The chunk that holds the entry, and the position in it; None: no such entry."""
-        chunk = self._cached.get(ledger_id)
-        if chunk is not None and (position := chunk.position(entry_id)) is not None:
-            return chunk, position
-        found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
-        if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
-            return None
-        chunk = Chunk(_KEY.unpack(found[0])[2], found[1])
-        position = chunk.position(entry_id)
-        if position is None:
-            return None
-        if len(self._cached) >= _CACHED_CHUNKS_MAX:
-            self._cached.clear()
-        self._cached[ledger_id] = chunk
-        return chunk, position
-
-    def forget_cached(self) -> None:
-        """Drop cached chunks: the storage thread has written others."""
-        self._cached.clear()
-
+    @abc.abstractmethod
     def last_entry_id(self, ledger_id: int) -> int:
         """The greatest indexed entry id; -1: none."""
-        found = self._map.floor(_KEY.pack(b"e", ledger_id, _ENTRY_ID_MAX))
-        if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
-            return -1
-        return Chunk(_KEY.unpack(found[0])[2], found[1]).last
+
+    @abc.abstractmethod
+    def runs(self, ledger_id: int) -> Iterator[LedgerRun]:
+        """All indexed entries, ascending, in pieces of at most some thousand."""
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """All indexed entry ids, ascending."""
         ids: list[int] = []
-        for key, value in self._map.scan(*_ledger_range(ledger_id)):
-            ids += Chunk(_KEY.unpack(key)[2], value).entry_ids()
+        for run in self.runs(ledger_id):
+            ids += run.entry_ids
         return ids
 
+    @abc.abstractmethod
     def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
         """The stored data of all ledgers, in order of their ids."""
-        for key, value in self._map.scan(b"l", b"m"):
-            ledger_id = _LEDGER_KEY.unpack(key)[1]
-            try:
-                yield ledger_id, decode_ledger_data(value)
-            except FormatError as exc:
-                raise FormatError(f"index: data of ledger {ledger_id}: {exc}") from exc
 
     @property
+    @abc.abstractmethod
     def is_complete(self) -> bool:
-        """False for a map just created: then either the bookie is new or its index was lost."""
-        return self._map.get(_COMPLETE) is not None
+        """False for an index just created: then either the bookie is new or its index was lost."""
+
+    @abc.abstractmethod
+    def forget_cached(self) -> None:
+        """Drop what lookups have cached. Writes do it by themselves."""
 
     # --- writing; in the storage thread ---
 
+    @abc.abstractmethod
     def put(self, runs: Iterable[LedgerRun], ledgers: Iterable[tuple[int, LedgerData]] = ()) -> None:
-        """Add entries, in batches; then ledger data. Durable after ``sync``."""
-        batch: list[Operation] = []
-        for run in runs:
-            if not run.entry_ids:
-                continue
-            last = self._last.get(run.ledger_id)
-            if last is None:
-                # Asked of the map itself, not of the ledger data: after a crash it may know more.
-                last = self._last[run.ledger_id] = self.last_entry_id(run.ledger_id)
-            if run.entry_ids[0] > last:
-                batch.extend(encode_chunks(run.ledger_id, run.entry_ids, run.locations))
-            else:
-                self._map.write(batch)
-                batch = []
-                self._merge(run)
-            self._last[run.ledger_id] = max(last, run.entry_ids[-1])
-            if len(batch) >= BATCH_OPERATIONS_MAX:
-                self._write(batch)
-                batch = []
-        for ledger_id, data in ledgers:
-            batch.append((_LEDGER_KEY.pack(b"l", ledger_id), encode_ledger_data(data)))
-        self._write(batch)
+        """Add entries, the new location winning; then ledger data. Durable after ``sync``.
 
+        Not atomic: a crash leaves some of it, which replay puts again.
+        """
+
+    @abc.abstractmethod
+    def relocate(self, moves: Iterable[LedgerMove]) -> list[list[int]]:
+        """Compare and set: an entry moves only if it still lies at its old location. Durable after ``sync``.
+
+        Returns, for each move, the ids that moved. The others were added again, moved or deleted meanwhile,
+        and their copies are dead. Each entry has its old location or its new one at every moment, also
+        after a crash.
+        """
+
+    @abc.abstractmethod
     def delete_ledger(self, ledger_id: int) -> None:
         """Forget a ledger's entries and data. Durable after ``sync``."""
-        self._map.delete_range(*_ledger_range(ledger_id))
-        self._map.write([(_LEDGER_KEY.pack(b"l", ledger_id), None)])
-        self._last.pop(ledger_id, None)
 
+    @abc.abstractmethod
     def mark_complete(self) -> None:
-        self._map.write([(_COMPLETE, b"1")])
+        """Say that everything in the entry logs is indexed. Durable after ``sync``."""
 
+    @abc.abstractmethod
     def sync(self) -> None:
-        self._map.sync()
+        """Return once everything written so far is on stable storage."""
 
-    def close(self) -> None:
-        self._map.close()
-
-    def _write(self, batch: Sequence[Operation]) -> None:
-        for start in range(0, len(batch), BATCH_OPERATIONS_MAX):
-            self._map.write(batch[start : start + BATCH_OPERATIONS_MAX])
-
-    def _merge(self, run: LedgerRun) -> None:
-        """Rewrite the chunks that new entries fall into or between; the new locations win.
-
-        One batch: half of a merge would make chunks overlap, and a lookup would miss entries.
-        """
-        ledger_id, entry_ids = run.ledger_id, run.entry_ids
-        first_key = _KEY.pack(b"e", ledger_id, entry_ids[0])
-        floor = self._map.floor(first_key)
-        if floor is not None and floor[0][:9] == first_key[:9]:
-            first_key = floor[0]
-        stop_key = _KEY.pack(b"e", ledger_id, entry_ids[-1]) + b"\0"
-        merged: dict[int, int] = {}
-        batch: list[Operation] = []
-        for key, value in list(self._map.scan(first_key, stop_key)):
-            chunk = Chunk(_KEY.unpack(key)[2], value)
-            merged.update(zip(chunk.entry_ids(), chunk.locations(0, chunk.count), strict=True))
-            batch.append((key, None))
-        merged.update(zip(entry_ids, run.locations, strict=True))
-        ids = sorted(merged)
-        batch.extend(encode_chunks(ledger_id, ids, [merged[e] for e in ids]))
-        self._map.write(batch)
-
-
-def _ledger_range(ledger_id: int) -> tuple[bytes, bytes]:
-    return _LEDGER_KEY.pack(b"e", ledger_id), _KEY.pack(b"e", ledger_id, _ENTRY_ID_MAX) + b"\0"
+    @abc.abstractmethod
+    def close(self) -> None: ...

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from bookie.chunk_index import ChunkIndex
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogWriter
 from bookie.errors import FormatError, StorageFailedError
@@ -50,7 +51,7 @@ class LedgerDirectory:
             self._disk.make_directory(directory)
             self._unlocks.append(self._disk.lock(directory / _LOCK))
         mark = self._read_mark()
-        self.index = EntryIndex(self._disk.open_key_values(self._directory / _INDEX))
+        self.index = ChunkIndex(self._disk.open_key_values(self._directory / _INDEX))
         self._is_open = True
         check_index(self._disk, self._directory, self.index, mark, rebuild=rebuild_index)
         return mark, self._journal.scan()

@@ -7,9 +7,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.chunk_index import Chunk
 from bookie.entry_log_format import HEADER_BYTES, EntryLogScan, decode_map, encode_header, encode_map
 from bookie.errors import FormatError, JournalCorruptError
-from bookie.index import Chunk
 from bookie.journal_format import (
     FIRST_BATCH_OFFSET,
     Predecessor,

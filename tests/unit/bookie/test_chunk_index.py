@@ -1,16 +1,17 @@
-"""Where each entry lies, against a dictionary."""
+"""Chunks of locations, and the index made of them over RocksDB; what all indexes promise is a contract."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie.chunk_index import CHUNK_ENTRIES_MAX, Chunk, ChunkIndex, encode_chunks
 from bookie.errors import FormatError
-from bookie.index import CHUNK_ENTRIES_MAX, Chunk, EntryIndex, LedgerRun, encode_chunks
+from bookie.index import EntryIndex, LedgerMove, LedgerRun
 from bookie.key_values import KeyValues, Operation, RocksKeyValues
 from bookie.ledgers import LedgerData
 
@@ -49,8 +50,8 @@ class DictKeyValues(KeyValues):
 
 
 def location(index: EntryIndex, ledger_id: int, entry_id: int) -> int | None:
-    found = index.chunk(ledger_id, entry_id)
-    return None if found is None else found[0].locations(found[1], 1)[0]
+    found = index.locate(ledger_id, entry_id)
+    return found[0] if found else None
 
 
 def test_consecutive_entries_make_one_dense_chunk() -> None:
@@ -81,7 +82,7 @@ def test_a_damaged_chunk_is_an_error_not_an_absence(value: bytes) -> None:
 
 
 def test_the_last_entry_of_a_ledger_is_not_its_neighbours() -> None:
-    index = EntryIndex(DictKeyValues())
+    index = ChunkIndex(DictKeyValues())
     index.put([LedgerRun(1, [0, 1], [10, 11]), LedgerRun(3, [4], [12])])
     assert [index.last_entry_id(ledger_id) for ledger_id in (0, 1, 2, 3)] == [-1, 1, -1, 4]
     assert location(index, 2, 4) is None
@@ -90,8 +91,8 @@ def test_the_last_entry_of_a_ledger_is_not_its_neighbours() -> None:
 def test_after_a_crash_the_index_may_know_more_than_the_ledger_data() -> None:
     # A flush wrote chunks, its ledger data were lost; replay stages the same entries in other groups.
     stored = DictKeyValues()
-    EntryIndex(stored).put([LedgerRun(1, list(range(5, 105)), list(range(1005, 1105)))])
-    index = EntryIndex(stored)
+    ChunkIndex(stored).put([LedgerRun(1, list(range(5, 105)), list(range(1005, 1105)))])
+    index = ChunkIndex(stored)
     index.put([LedgerRun(1, [7], [2007])])
     assert [location(index, 1, e) for e in (6, 7, 8, 104)] == [1006, 2007, 1008, 1104]
 
@@ -105,7 +106,7 @@ RUNS = st.lists(
 @settings(max_examples=200)
 @given(RUNS)
 def test_the_index_is_a_dictionary(runs: list[tuple[int, set[int], bool]]) -> None:
-    index, twin, next_location = EntryIndex(DictKeyValues()), dict[tuple[int, int], int](), 1
+    index, twin, next_location = ChunkIndex(DictKeyValues()), dict[tuple[int, int], int](), 1
     for ledger_id, ids, deletes in runs:
         if deletes:
             index.delete_ledger(ledger_id)
@@ -115,7 +116,6 @@ def test_the_index_is_a_dictionary(runs: list[tuple[int, set[int], bool]]) -> No
         next_location += len(ids)
         index.put([LedgerRun(ledger_id, entry_ids, locations)])
         twin.update({(ledger_id, e): where for e, where in zip(entry_ids, locations, strict=True)})
-        index.forget_cached()
     for ledger_id in range(3):
         known = sorted(e for at, e in twin if at == ledger_id)
         assert index.entry_ids(ledger_id) == known
@@ -125,7 +125,7 @@ def test_the_index_is_a_dictionary(runs: list[tuple[int, set[int], bool]]) -> No
 
 
 def test_in_rocksdb_entries_and_ledger_data_survive_closing(tmp_path: Path) -> None:
-    index = EntryIndex(RocksKeyValues(tmp_path / "index"))
+    index = ChunkIndex(RocksKeyValues(tmp_path / "index"))
     assert not index.is_complete
     data = LedgerData(b"key", True, None, 3, 4)
     index.put([LedgerRun(1, list(range(3000)), list(range(1, 3001)))], [(1, data)])
@@ -135,10 +135,39 @@ def test_in_rocksdb_entries_and_ledger_data_survive_closing(tmp_path: Path) -> N
     index.mark_complete()
     index.sync()
     index.close()
-    index = EntryIndex(RocksKeyValues(tmp_path / "index"))
+    index = ChunkIndex(RocksKeyValues(tmp_path / "index"))
     assert index.is_complete
     assert list(index.ledgers()) == [(1, data)]
     assert [location(index, 1, e) for e in (0, 7, 2999, 3000)] == [1, 9999, 3000, None]
     assert index.entry_ids(1) == list(range(3000))
     assert index.entry_ids(2) == []
     index.close()
+
+
+def test_moves_that_share_a_chunk_all_hold() -> None:
+    index = ChunkIndex(DictKeyValues())
+    index.put([LedgerRun(1, list(range(10)), list(range(100, 110)))])
+    first = LedgerMove(1, [2, 3], [102, 103], [202, 203])
+    second = LedgerMove(1, [5, 6], [105, 999], [205, 206])
+    assert index.relocate([first, second]) == [[2, 3], [5]]
+    assert index.locate(1, 0, 99) == (100, 101, 202, 203, 104, 205, 106, 107, 108, 109)
+
+
+def test_what_was_read_before_a_write_is_not_remembered_after_it() -> None:
+    class Slow(DictKeyValues):
+        def __init__(self) -> None:
+            super().__init__()
+            self.meanwhile: list[Callable[[], object]] = []
+
+        def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+            found = super().floor(key)
+            if self.meanwhile:
+                self.meanwhile.pop()()
+            return found
+
+    stored = Slow()
+    index = ChunkIndex(stored)
+    index.put([LedgerRun(1, [0], [10])])
+    stored.meanwhile = [lambda: index.relocate([LedgerMove(1, [0], [10], [20])])]
+    assert index.locate(1, 0) == (10,)
+    assert index.locate(1, 0) == (20,)

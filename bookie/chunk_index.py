@@ -1,0 +1,277 @@
+"""The default index: chunk records in an ordered map.
+
+Inside: the chunk format, lookups, inserts, moves, deletes; the stored ledger data, which share the map so
+that one sync makes a checkpoint durable. Not inside: the database (``key_values``), what the engine may
+expect (``index``).
+Always: chunks of one ledger never overlap; a chunk holds 1 to 1024 entries in ascending order; what changes
+chunks that are there is one atomic batch.
+
+key    ``e``, ledger i64, first entry id i64
+value  0, n x location i64                                  dense: consecutive ids
+       1, n x (id - first id: u32), n x location i64        sparse: of a striped ledger
+key    ``l``, ledger i64        value  ``LedgerData`` (see ``ledgers``)
+key    ``m``                    value  ``1``: the map was complete when it was made
+
+A chunk per ledger and flush costs a sixteenth of a record per entry.
+
+Source: reference on bookie storage 8.2; EntryLocationIndex.java for keys and their order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from struct import Struct, pack, unpack_from
+
+from bookie.errors import FormatError
+from bookie.index import EntryIndex, LedgerMove, LedgerRun
+from bookie.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
+from bookie.ledgers import LedgerData, decode_ledger_data, encode_ledger_data
+
+CHUNK_ENTRIES_MAX = 1024
+_CACHED_CHUNKS_MAX = 512
+_KEY = Struct(">cqq")
+_LEDGER_KEY = Struct(">cq")
+_DELTA_MAX = 2**32 - 1
+_ENTRY_ID_MAX = 2**63 - 1
+_COMPLETE = b"m"
+
+
+class Chunk:
+    """The locations of a stretch of a ledger, decoded no further than asked for."""
+
+    __slots__ = ("_deltas", "_locations_at", "_value", "count", "first")
+
+    def __init__(self, first: int, value: bytes) -> None:
+        self.first = first
+        self._value = value
+        form = value[:1]
+        size = len(value) - 1
+        if form == b"\0" and size and size % 8 == 0:
+            self.count = size // 8
+            self._deltas: tuple[int, ...] | None = None
+            self._locations_at = 1
+        elif form == b"\1" and size and size % 12 == 0:
+            self.count = size // 12
+            self._deltas = unpack_from(f">{self.count}I", value, 1)
+            self._locations_at = 1 + 4 * self.count
+        else:
+            raise FormatError(f"index chunk of {len(value)} bytes with form {form!r}")
+
+    @property
+    def last(self) -> int:
+        return self.first + (self.count - 1 if self._deltas is None else self._deltas[-1])
+
+    def position(self, entry_id: int) -> int | None:
+        """Where in the chunk the entry is; None if it is not."""
+        delta = entry_id - self.first
+        if self._deltas is None:
+            return delta if 0 <= delta < self.count else None
+        at = bisect_left(self._deltas, delta)
+        return at if at < self.count and self._deltas[at] == delta else None
+
+    def consecutive_from(self, position: int, count_max: int) -> int:
+        """How many entries from there on have consecutive ids, at most ``count_max``."""
+        stop = min(self.count, position + count_max)
+        if self._deltas is None:
+            return stop - position
+        base = self._deltas[position] - position
+        at = position
+        while at < stop and self._deltas[at] - at == base:
+            at += 1
+        return at - position
+
+    def locations(self, position: int, count: int) -> tuple[int, ...]:
+        return unpack_from(f">{count}q", self._value, self._locations_at + 8 * position)
+
+    def relocated(self, move: LedgerMove, start: int, stop: int) -> tuple[bytes, list[int]]:
+        """The chunk's value after the moves of that slice that hold, and the ids that moved."""
+        ids = move.entry_ids[start:stop]
+        locations = list(self.locations(0, self.count))
+        moved: list[int] = []
+        for entry_id, old, new in zip(
+            ids, move.old_locations[start:stop], move.new_locations[start:stop], strict=True
+        ):
+            position = self.position(entry_id)
+            if position is not None and locations[position] == old:
+                locations[position] = new
+                moved.append(entry_id)
+        return self._value[: self._locations_at] + pack(f">{self.count}q", *locations), moved
+
+    def entry_ids(self) -> list[int]:
+        if self._deltas is None:
+            return list(range(self.first, self.first + self.count))
+        return [self.first + delta for delta in self._deltas]
+
+
+def encode_chunks(
+    ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values for ascending entries, cut where a chunk must end."""
+    start = 0
+    while start < len(entry_ids):
+        stop = min(start + CHUNK_ENTRIES_MAX, len(entry_ids))
+        first = entry_ids[start]
+        while entry_ids[stop - 1] - first > _DELTA_MAX:
+            stop -= 1
+        count = stop - start
+        places = pack(f">{count}q", *locations[start:stop])
+        if entry_ids[stop - 1] - first == count - 1:
+            value = b"\0" + places
+        else:
+            value = b"\1" + pack(f">{count}I", *[e - first for e in entry_ids[start:stop]]) + places
+        yield _KEY.pack(b"e", ledger_id, first), value
+        start = stop
+
+
+class ChunkIndex(EntryIndex):
+    """See the module."""
+
+    def __init__(self, key_values: KeyValues) -> None:
+        self._map = key_values
+        self._last: dict[int, int] = {}  # ledger -> last indexed entry; the storage thread's
+        # Ledger -> the chunk read last. Never cleared but replaced: a reader keeps the one it had when it
+        # looked, so that what it read before a write is not remembered after it.
+        self._cached: dict[int, Chunk] = {}
+
+    # --- reading ---
+
+    def locate(self, ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        cached = self._cached
+        chunk = cached.get(ledger_id)
+        if chunk is None or (position := chunk.position(entry_id)) is None:
+            found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
+            if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
+                return ()
+            chunk = Chunk(_KEY.unpack(found[0])[2], found[1])
+            position = chunk.position(entry_id)
+            if position is None:
+                return ()
+            if len(cached) >= _CACHED_CHUNKS_MAX:
+                cached = self._cached = {}
+            cached[ledger_id] = chunk
+        count = 1 if count_max == 1 else chunk.consecutive_from(position, count_max)
+        return chunk.locations(position, count)
+
+    def forget_cached(self) -> None:
+        self._cached = {}
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        found = self._map.floor(_KEY.pack(b"e", ledger_id, _ENTRY_ID_MAX))
+        if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
+            return -1
+        return Chunk(_KEY.unpack(found[0])[2], found[1]).last
+
+    def runs(self, ledger_id: int) -> Iterator[LedgerRun]:
+        for key, value in self._map.scan(*_ledger_range(ledger_id)):
+            chunk = Chunk(_KEY.unpack(key)[2], value)
+            yield LedgerRun(ledger_id, chunk.entry_ids(), chunk.locations(0, chunk.count))
+
+    def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
+        for key, value in self._map.scan(b"l", b"m"):
+            ledger_id = _LEDGER_KEY.unpack(key)[1]
+            try:
+                yield ledger_id, decode_ledger_data(value)
+            except FormatError as exc:
+                raise FormatError(f"index: data of ledger {ledger_id}: {exc}") from exc
+
+    @property
+    def is_complete(self) -> bool:
+        return self._map.get(_COMPLETE) is not None
+
+    # --- writing ---
+
+    def put(self, runs: Iterable[LedgerRun], ledgers: Iterable[tuple[int, LedgerData]] = ()) -> None:
+        batch: list[Operation] = []
+        for run in runs:
+            if not run.entry_ids:
+                continue
+            last = self._last.get(run.ledger_id)
+            if last is None:
+                # Asked of the map itself, not of the ledger data: after a crash it may know more.
+                last = self._last[run.ledger_id] = self.last_entry_id(run.ledger_id)
+            if run.entry_ids[0] > last:
+                batch.extend(encode_chunks(run.ledger_id, run.entry_ids, run.locations))
+            else:
+                self._map.write(batch)
+                batch = []
+                self._merge(run)
+            self._last[run.ledger_id] = max(last, run.entry_ids[-1])
+            if len(batch) >= BATCH_OPERATIONS_MAX:
+                self._write(batch)
+                batch = []
+        for ledger_id, data in ledgers:
+            batch.append((_LEDGER_KEY.pack(b"l", ledger_id), encode_ledger_data(data)))
+        self._write(batch)
+        self.forget_cached()
+
+    def relocate(self, moves: Iterable[LedgerMove]) -> list[list[int]]:
+        moved: list[list[int]] = []
+        changed: dict[bytes, bytes | None] = {}  # chunks not written yet; two moves may share one
+        for move in moves:
+            moved.append([])
+            if not move.entry_ids:
+                continue
+            start = 0  # in the move: everything before it is in chunks looked at already
+            for key, value in self._map.scan(*self._chunks_of(move.ledger_id, move.entry_ids)):
+                chunk = Chunk(_KEY.unpack(key)[2], changed.get(key) or value)
+                stop = bisect_right(move.entry_ids, chunk.last, start)
+                after, ids = chunk.relocated(move, start, stop)
+                start = stop
+                if ids:
+                    moved[-1] += ids
+                    changed[key] = after
+            if len(changed) >= BATCH_OPERATIONS_MAX:
+                self._write(list(changed.items()))
+                changed.clear()
+        self._write(list(changed.items()))
+        self.forget_cached()
+        return moved
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self._map.delete_range(*_ledger_range(ledger_id))
+        self._map.write([(_LEDGER_KEY.pack(b"l", ledger_id), None)])
+        self._last.pop(ledger_id, None)
+        self.forget_cached()
+
+    def mark_complete(self) -> None:
+        self._map.write([(_COMPLETE, b"1")])
+
+    def sync(self) -> None:
+        self._map.sync()
+
+    def close(self) -> None:
+        self._map.close()
+
+    def _write(self, batch: Sequence[Operation]) -> None:
+        for start in range(0, len(batch), BATCH_OPERATIONS_MAX):
+            self._map.write(batch[start : start + BATCH_OPERATIONS_MAX])
+
+    def _merge(self, run: LedgerRun) -> None:
+        """Rewrite the chunks that new entries fall into or between; the new locations win.
+
+        One batch: half of a merge would make chunks overlap, and a lookup would miss entries.
+        """
+        ledger_id, entry_ids = run.ledger_id, run.entry_ids
+        merged: dict[int, int] = {}
+        batch: list[Operation] = []
+        for key, value in list(self._map.scan(*self._chunks_of(ledger_id, entry_ids))):
+            chunk = Chunk(_KEY.unpack(key)[2], value)
+            merged.update(zip(chunk.entry_ids(), chunk.locations(0, chunk.count), strict=True))
+            batch.append((key, None))
+        merged.update(zip(entry_ids, run.locations, strict=True))
+        ids = sorted(merged)
+        batch.extend(encode_chunks(ledger_id, ids, [merged[e] for e in ids]))
+        self._map.write(batch)
+
+    def _chunks_of(self, ledger_id: int, entry_ids: Sequence[int]) -> tuple[bytes, bytes]:
+        """The range of keys that any of these entries may be under."""
+        first_key = _KEY.pack(b"e", ledger_id, entry_ids[0])
+        floor = self._map.floor(first_key)
+        if floor is not None and floor[0][:9] == first_key[:9]:
+            first_key = floor[0]
+        return first_key, _KEY.pack(b"e", ledger_id, entry_ids[-1]) + b"\0"
+
+
+def _ledger_range(ledger_id: int) -> tuple[bytes, bytes]:
+    return _LEDGER_KEY.pack(b"e", ledger_id), _KEY.pack(b"e", ledger_id, _ENTRY_ID_MAX) + b"\0"
