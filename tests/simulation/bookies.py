@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -68,9 +68,11 @@ _REPLY = Struct(">IIIqq")
 
 def storage_config(flush_interval_s: float) -> StorageConfig:
     """Small files and caches: what takes days elsewhere happens in seconds here."""
+    journals: Any = (JOURNAL,)  # mypy takes the converter's type variable literally
+    ledgers: Any = (LEDGERS,)
     return StorageConfig(
-        journal_directories=(JOURNAL,),
-        ledger_directories=(LEDGERS,),
+        journal_directories=journals,
+        ledger_directories=ledgers,
         journal=JournalConfig(
             file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10, spare_files_max=1
         ),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -253,9 +254,7 @@ class WriterProcess(ClientProcess):
                 fate = rng.random()
                 if fate < (0.04 if shape.storm == "ensemble" else 0.35):
                     last = handle.last_pushed
-                    await self.do(
-                        f"wait for {handle.ledger_id}:{last}", lambda last=last: handle.wait_confirmed(last)
-                    )
+                    await self.do(f"wait for {handle.ledger_id}:{last}", partial(handle.wait_confirmed, last))
                 elif fate > 0.97:
                     await self.do("write explicit LAC", handle.write_explicit_lac)
                 if rng.random() < 0.5:
@@ -297,9 +296,9 @@ class ReaderProcess(ClientProcess):
 
     async def behave(self, client: LedgerClient, store: SimStore) -> None:
         rng, world = self.rng, self.world
-        while not world.is_ending and store.state is not SessionState.EXPIRED:
+        while True:
             await self.pause(rng.uniform(0.2, 4))
-            if world.is_ending:
+            if world.is_ending or store.state is SessionState.EXPIRED:
                 return
             try:
                 await self._follow_one(client, store)
@@ -325,7 +324,7 @@ class ReaderProcess(ClientProcess):
                 seen = reader.last_confirmed
                 await self.do(
                     f"wait for {ledger_id} beyond {seen}",
-                    lambda seen=seen: reader.wait_last_confirmed_beyond(seen, timeout_s=1.5),
+                    partial(reader.wait_last_confirmed_beyond, seen, timeout_s=1.5),
                 )
                 world.told_lac(self.name, reader)
             if reader.is_closed:
@@ -337,10 +336,10 @@ class ReaderProcess(ClientProcess):
             last = reader.last_confirmed
             what = f"read {reader.ledger_id}:{at} to {last}"
             if rng.random() < 0.5:
-                entries = await self.do(what, lambda at=at, last=last: reader.read(at, last))
+                entries = await self.do(what, partial(reader.read, at, last))
                 payloads = [entry.payload for entry in entries]
             else:
-                payloads = await self.do(what, lambda at=at, last=last: reader.read_payloads(at, last))
+                payloads = await self.do(what, partial(reader.read_payloads, at, last))
             world.told_lac(self.name, reader)
             for payload in payloads:
                 world.observe(EntryRead(world.now(), self.name, (reader.ledger_id, at), payload))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import attrs
 import trio
@@ -191,15 +191,14 @@ class SimStore(MetadataStore):
         if troubles.slow_chance and rng.random() < troubles.slow_chance:
             self._counts["slow store request"] += 1
             await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
-        while process.is_paused:
-            await process.running.wait()
+        await process.wait_running()
         if not process.is_up:
             raise ConnectionLostError(path, "this process is no more")
         if self._network.is_blocked(process.name, STORE):
-            return await self._lose(path, "the request was lost")
+            await self._lose(path, "the request was lost")
         if troubles.lost_before and rng.random() < troubles.lost_before:
             self._counts["store request lost"] += 1
-            return await self._lose(path, "the request was lost")
+            await self._lose(path, "the request was lost")
         result = await apply()
         if write:
             self._seen = self._tree.zxid
@@ -209,15 +208,14 @@ class SimStore(MetadataStore):
             await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
         if self._network.is_blocked(STORE, process.name):
             self._counts["store answer lost after the write"] += write
-            return await self._lose(path, "the answer was lost")
+            await self._lose(path, "the answer was lost")
         if troubles.lost_after and rng.random() < troubles.lost_after:
             self._counts["store answer lost after the write" if write else "store request lost"] += 1
-            return await self._lose(path, "the answer was lost")
-        while process.is_paused:
-            await process.running.wait()
+            await self._lose(path, "the answer was lost")
+        await process.wait_running()
         return result
 
-    async def _lose(self, path: str, what: str) -> T:  # type: ignore[type-var]
+    async def _lose(self, path: str, what: str) -> NoReturn:
         self._trace.note(self._process.name, f"loses touch with the metadata store: {what}")
         await self._timeline.sleep(self._rng.uniform(0.05, LOST_AFTER_S))
         self.suspend(self._rng.choice([0.02, 0.2, 1.0]))

@@ -54,6 +54,11 @@ class Node:
         self.is_paused = False
         self.running.set()
 
+    async def wait_running(self) -> None:
+        """Until it is not paused; at once if it is not."""
+        while self.is_paused:
+            await self.running.wait()
+
 
 class Direction:
     """Bytes on their way from one end of a connection to the other."""
