@@ -18,12 +18,12 @@ from dlog.cli.target import scratch_directory
 
 
 @contextlib.contextmanager
-def open_scratch(name: str, *, keep: bool = False) -> Iterator[Path]:
-    """A fresh directory; its name begins with ``name``."""
+def open_scratch(name: str, *, keep: bool = False, keep_evidence: bool = True) -> Iterator[Path]:
+    """A fresh directory; its name begins with ``name``. ``keep_evidence``: it stays if something fails."""
     parent = scratch_directory(os.environ, Path.home())
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=parent))
-    remove = False
+    remove = not keep_evidence
     try:
         yield directory
         remove = not keep

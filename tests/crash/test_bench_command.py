@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,3 +56,29 @@ def test_ledgers_and_streams_are_measured_on_a_cluster() -> None:
         assert found["bookie_rss_mib"] > 0
     found = bench("append", "--level", "stream", "--cluster", "3", "--records", "3000")
     assert found["write_amplification"] >= 1
+
+
+def test_one_bookies_storage_is_measured_part_by_part_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--all", "--mib", "2", "--json"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    parts = json.loads(done.stdout)
+    assert set(parts) >= {"adds", "writes", "reads", "replay", "rebuild"}
+    for figure in parts.values():
+        assert figure["value"] > 0
+        assert figure["floor"] > 0
+        assert isinstance(figure["met"], bool)
+    assert list((tmp_path / "dlog").iterdir()) == []
+
+
+def test_a_storage_benchmark_that_does_not_fit_on_the_disk_is_refused_before_it_writes(
+    tmp_path: Path,
+) -> None:
+    mib = str(1 << 20)  # a TiB
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--replay", "--mib", mib]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert "GiB are free" in done.stderr
+    assert list((tmp_path / "dlog").iterdir()) == []

@@ -1,14 +1,16 @@
-"""`dlog bench append|tail|catchup`: options, set-up, and what is printed.
+"""`dlog bench append|tail|catchup`: options, set-up, and what is printed; `dlog bench storage` beside them.
 
-Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``floor``).
+Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``floor``), one bookie's storage
+(``storage``).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import attrs
 import click
@@ -17,6 +19,7 @@ import dlog
 from dlog.cli.bench import floor, ledger_level, stream_level
 from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
+from dlog.cli.bench.storage import command as storage
 from dlog.cli.output import print_facts, print_json
 from dlog.cli.running import run
 from dlog.cli.scratch import open_scratch
@@ -29,37 +32,86 @@ from namespace.uri import parse_namespace_uri
 from namespace.zookeeper import open_zookeeper_store
 
 REPLICAS = 3  # Qw of both levels; an embedded namespace has one
-WORKLOADS = ("append", "tail", "catchup")
 DEFAULTS = {  # level -> records, size, inflight, batch
     "ledger": (100_000, 1024, 1000, 1),
     "stream": (500_000, 100, 10_000, 100),
 }
 
 
-@click.command("bench")
-@click.argument("workload", type=click.Choice(WORKLOADS))
-@click.option("--level", type=click.Choice(list(DEFAULTS)), default="stream", show_default=True)
-@click.option("--uri", metavar="URI", help="A namespace that exists; its logs of other names are left alone.")
-@click.option(
-    "--cluster", "bookies", type=click.IntRange(3, 20), help="A ZooKeeper and so many bookies, for this run."
+Callback = TypeVar("Callback", bound=Callable[..., Any])
+_OPTIONS = (
+    click.option("--level", type=click.Choice(list(DEFAULTS)), default="stream", show_default=True),
+    click.option(
+        "--uri", metavar="URI", help="A namespace that exists; its logs of other names are left alone."
+    ),
+    click.option(
+        "--cluster",
+        "bookies",
+        type=click.IntRange(3, 20),
+        help="A ZooKeeper and so many bookies, for this run.",
+    ),
+    click.option("--records", type=click.IntRange(min=1), help="[default: ledger 100000, stream 500000]"),
+    click.option(
+        "--size",
+        type=click.IntRange(0, 1_000_000),
+        help="Payload bytes of each. [default: ledger 1024, stream 100]",
+    ),
+    click.option(
+        "--inflight",
+        type=click.IntRange(min=1),
+        help="Records not yet acknowledged. [default: ledger 1000, stream 10000]",
+    ),
+    click.option(
+        "--batch", type=click.IntRange(min=1), help="Records of one append_many; stream only. [default: 100]"
+    ),
+    json_option("numbers and options"),
 )
-@click.option("--records", type=click.IntRange(min=1), help="[default: ledger 100000, stream 500000]")
-@click.option(
-    "--size",
-    type=click.IntRange(0, 1_000_000),
-    help="Payload bytes of each. [default: ledger 1024, stream 100]",
-)
-@click.option(
-    "--inflight",
-    type=click.IntRange(min=1),
-    help="Records not yet acknowledged. [default: ledger 1000, stream 10000]",
-)
-@click.option(
-    "--batch", type=click.IntRange(min=1), help="Records of one append_many; stream only. [default: 100]"
-)
-@json_option("numbers and options")
-def command(
+
+
+def _with_options(callback: Callback) -> Callback:
+    """The options that the workloads have in common."""
+    for option in reversed(_OPTIONS):
+        callback = option(callback)
+    return callback
+
+
+@click.group("bench")
+def command() -> None:
+    """Measure, beside what the disk itself could do in the same run.
+
+    append, tail, catchup: without --uri and --cluster a fresh embedded log is measured (stream level only).
+    Every acknowledgement is synced to disk. The floor: the same bytes written and fdatasynced to three files
+    in groups by a plain loop; for catchup, read back from one. storage: one bookie without a network.
+    """
+
+
+command.add_command(storage.command)
+
+
+@command.command()
+@_with_options
+def append(**options: Any) -> None:
+    """Measure appending: from submit to acknowledgement."""
+    _measure_workload("append", **options)
+
+
+@command.command()
+@_with_options
+def tail(**options: Any) -> None:
+    """Measure following a log: from submit to the reader's hands."""
+    _measure_workload("tail", **options)
+
+
+@command.command()
+@_with_options
+def catchup(**options: Any) -> None:
+    """Measure reading a log from its beginning."""
+    _measure_workload("catchup", **options)
+
+
+def _measure_workload(
     workload: str,
+    *,
     level: str,
     uri: str | None,
     bookies: int | None,
@@ -69,12 +121,6 @@ def command(
     batch: int | None,
     as_json: bool,
 ) -> None:
-    """Measure appending, tailing or catching up, beside what the disk itself could do.
-
-    Without --uri and --cluster a fresh embedded log is measured (stream level only). Every acknowledgement
-    is synced to disk. The floor is measured in the same run: the same bytes written and fdatasynced to
-    three files in groups by a plain loop; for catchup, read back from one.
-    """
     if uri is not None and bookies is not None:
         raise click.UsageError("--uri and --cluster exclude each other")
     if level == "ledger" and batch not in (None, 1):

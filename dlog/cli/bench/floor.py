@@ -1,6 +1,6 @@
 """What the disk itself could do: the same bytes, in the same groups, by a plain loop and nothing else.
 
-write  each group is written to each of three files, one after the other, and each is fdatasynced
+write  each group is written to each file (three: the replicas), one after the other, and each is fdatasynced
 read   one file with all the bytes is read in groups (it is in the page cache, as a fresh log is)
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 FILES = 3
 
 
-def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int) -> float:
+def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int, files: int = FILES) -> float:
     """Seconds for ``records`` of ``size_bytes`` in groups of ``group``, on the disk of ``directory``."""
     content = os.urandom(size_bytes * group)
-    files = [directory / f"floor-{index}" for index in range(FILES)]
-    descriptors = [os.open(file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600) for file in files]
+    paths = [directory / f"floor-{index}" for index in range(files)]
+    descriptors = [os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600) for path in paths]
     try:
         started = time.perf_counter()
         for first in range(0, records, group):
@@ -27,9 +27,9 @@ def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int)
                 os.fdatasync(descriptor)
         return time.perf_counter() - started
     finally:
-        for descriptor, file in zip(descriptors, files, strict=True):
+        for descriptor, path in zip(descriptors, paths, strict=True):
             os.close(descriptor)
-            file.unlink()
+            path.unlink()
 
 
 def read_floor_s(directory: Path, *, records: int, size_bytes: int, group: int) -> float:

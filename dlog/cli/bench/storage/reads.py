@@ -1,0 +1,126 @@
+"""How fast a bookie finds entries that nobody has read since its machine started.
+
+The floor reads the same bytes at the same places of the same files: as many threads as there are reads in
+flight, each a plain loop of preads.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from bookie.disk import RealDisk
+from bookie.entry_log import entry_log_ids, scan_log
+from bookie.entry_log_format import entry_log_name
+from bookie.storage import Storage, open_storage
+from dlog.cli.bench.latency import Latencies
+from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
+from dlog.cli.bench.storage.feeder import EntryStream, Feeder, storage_config
+from dlog.cli.bench.storage.figures import Bar, Figure
+from dlog.cli.bench.storage.room import files_below, make_cold
+
+now = time.perf_counter
+
+READS_MAX = 20_000
+READS_INFLIGHT = 4
+READS_BAR = Bar(least=0.5, of_ratio=True)
+
+
+@attrs.frozen
+class Place:
+    """An entry, and where the floor finds it."""
+
+    ledger_id: int
+    entry_id: int
+    path: Path
+    offset: int
+    size_bytes: int
+
+
+async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
+    """Single entries of 1 KiB at random, a few in flight, nothing in any cache."""
+    config = storage_config(directory / "reads")
+    stream = EntryStream(payloads_of(ADD_BYTES))
+    count = max(1, size_bytes // ADD_BYTES)
+    async with open_storage(RealDisk(), config) as storage:
+        await Feeder(storage, stream, inflight=ADD_INFLIGHT).feed(
+            count, lambda done: progress(done * ADD_BYTES)
+        )
+    places = _places(config.ledger_directories[0] / "current")
+    async with open_storage(RealDisk(), config) as storage:
+        make_cold(files_below(directory))
+        started = now()
+        latencies = await _read_all(storage, places)
+        seconds = now() - started
+    # After ours, not before: whatever else caches below the kernel then favours the floor.
+    make_cold(files_below(directory))
+    floor_s = _plain_preads_s(places)
+    return Figure(
+        part="reads",
+        value=len(places) / seconds,
+        unit="reads/s",
+        bar=READS_BAR,
+        floor=len(places) / floor_s,
+        details={"p50_ms": latencies.quantile(0.50) * 1000, "p99_ms": latencies.quantile(0.99) * 1000},
+    )
+
+
+def _places(directory: Path) -> list[Place]:
+    disk, rng = RealDisk(), random.Random(7)
+    places: list[Place] = []
+    log_ids = entry_log_ids(disk, directory)
+    for log_id in log_ids:
+        found, damage = scan_log(disk, directory, log_id)
+        assert damage is None, damage
+        path = directory / entry_log_name(log_id)
+        places += [
+            Place(entry.ledger_id, entry.entry_id, path, entry.offset, entry.size_bytes)
+            for entry in rng.sample(found, min(len(found), READS_MAX // len(log_ids)))
+        ]
+    rng.shuffle(places)
+    return places
+
+
+async def _read_all(storage: Storage, places: Sequence[Place]) -> Latencies:
+    latencies = Latencies()
+    rest = iter(places)
+
+    async def read_in_turn() -> None:
+        for place in rest:
+            started = now()
+            body = await storage.read(place.ledger_id, place.entry_id)
+            latencies.add(now() - started)
+            assert len(body) == place.size_bytes
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(READS_INFLIGHT):
+            nursery.start_soon(read_in_turn)
+    return latencies
+
+
+def _plain_preads_s(places: Sequence[Place]) -> float:
+    descriptors = {path: os.open(path, os.O_RDONLY) for path in {place.path for place in places}}
+    todo = [(descriptors[place.path], place.size_bytes, place.offset) for place in places]
+
+    def read_share(share: int) -> None:
+        for descriptor, size_bytes, offset in todo[share::READS_INFLIGHT]:
+            os.pread(descriptor, size_bytes, offset)
+
+    threads = [threading.Thread(target=read_share, args=(share,)) for share in range(READS_INFLIGHT)]
+    started = now()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return now() - started
+    finally:
+        for descriptor in descriptors.values():
+            os.close(descriptor)

@@ -1,0 +1,139 @@
+"""How long a bookie takes to start: when its journal must be replayed, when its index is lost."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import trio
+
+from bookie.disk import RealDisk
+from bookie.journal import Journal, JournalConfig, JournalFiles
+from bookie.journal_format import Predecessor, key_record
+from bookie.storage import Storage, open_storage
+from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
+from dlog.cli.bench.storage.feeder import ENTRIES, EntryStream, Feeder, storage_config
+from dlog.cli.bench.storage.figures import GIB, Bar, Figure
+from dlog.cli.bench.storage.room import files_below, make_cold
+
+now = time.perf_counter
+
+REPLAY_BAR = Bar(most=10)
+REBUILD_BAR = Bar(least=0.5, of_ratio=True)
+_BATCH = 512  # entries of one group
+_BLOCK_BYTES = 1 << 20
+
+
+async def measure_replay(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
+    """Start on a journal of which nothing is in ledger storage yet; seconds for a GiB."""
+    config = storage_config(directory / "replay")
+    stream = EntryStream(payloads_of(ADD_BYTES))
+    await _write_journal(
+        config.journal_directories[0] / "current", config.journal, stream, size_bytes, progress
+    )
+    make_cold(files_below(directory))
+    floor_s = _read_through(files_below(config.journal_directories[0]))
+    make_cold(files_below(directory))
+    started = now()
+    async with open_storage(RealDisk(), config) as storage:
+        seconds = now() - started
+        _check_all_there(storage, stream)
+    return Figure(
+        part="replay",
+        value=seconds / size_bytes * GIB,
+        unit="s/GiB",
+        bar=REPLAY_BAR,
+        floor=floor_s / size_bytes * GIB,
+        details={"seconds": seconds},
+    )
+
+
+async def measure_rebuild(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
+    """Start on entry logs whose index is lost; bytes of logs per second."""
+    config = storage_config(directory / "rebuild", rebuild_index=True)
+    stream = EntryStream(payloads_of(ADD_BYTES))
+    async with open_storage(RealDisk(), config) as storage:
+        count = max(1, size_bytes // ADD_BYTES)
+        await Feeder(storage, stream, inflight=ADD_INFLIGHT).feed(
+            count, lambda done: progress(done * ADD_BYTES)
+        )
+    current = config.ledger_directories[0] / "current"
+    shutil.rmtree(current / "index")
+    logs = list(current.glob("*.log"))
+    logs_bytes = sum(path.stat().st_size for path in logs)
+    make_cold(files_below(directory))
+    floor_s = _read_through(logs)
+    make_cold(files_below(directory))
+    started = now()
+    async with open_storage(RealDisk(), config) as storage:
+        seconds = now() - started
+        _check_all_there(storage, stream)
+    return Figure(
+        part="rebuild",
+        value=logs_bytes / seconds / 1e6,
+        unit="MB/s",
+        bar=REBUILD_BAR,
+        floor=logs_bytes / floor_s / 1e6,
+        details={"seconds": seconds},
+    )
+
+
+def _check_all_there(storage: Storage, stream: EntryStream) -> None:
+    for ledger_id, last in stream.last_entry_ids():
+        record = storage.ledger(ledger_id)
+        assert record is not None
+        assert record.last_entry_id == last, f"ledger {ledger_id} ends at {record.last_entry_id}, not {last}"
+
+
+async def _write_journal(
+    directory: Path,
+    config: JournalConfig,
+    stream: EntryStream,
+    size_bytes: int,
+    progress: Callable[[int], None],
+) -> None:
+    """What a bookie leaves that dies before its first checkpoint."""
+    disk = RealDisk()
+    disk.make_directory(directory)
+    files = JournalFiles(disk, directory, config)
+    answered = trio.Event()
+    failures: list[BaseException] = []
+
+    def on_durable(error: BaseException | None) -> None:
+        if error is not None:
+            failures.append(error)
+        answered.set()
+
+    journal = Journal(
+        disk, files, config, next_id=1, previous=Predecessor(0, 0), on_answered=lambda _error: None
+    )
+    await journal.start()
+    try:
+        for ledger_id, _ in stream.last_entry_ids():
+            record = key_record(ledger_id, ENTRIES.master_key)
+            journal.submit([record], len(record) + 4, lambda _error: None, sync=True)
+        written = 0
+        while written < size_bytes:
+            bodies = stream.bodies(min(_BATCH, -(-(size_bytes - written) // ADD_BYTES)))
+            run_bytes = sum(map(len, bodies)) + 4 * len(bodies)
+            answered = trio.Event()
+            journal.submit(bodies, run_bytes, on_durable, sync=True)
+            await answered.wait()
+            if failures:
+                raise failures[0]
+            written += run_bytes
+            progress(written)
+    finally:
+        await journal.aclose()
+
+
+def _read_through(files: Iterable[Path]) -> float:
+    """Seconds to read the files from beginning to end."""
+    started = now()
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while file.read(_BLOCK_BYTES):
+                pass
+    return now() - started

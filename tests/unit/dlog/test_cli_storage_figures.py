@@ -1,0 +1,42 @@
+"""What a bar says of a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dlog.cli.bench.storage.figures import Bar, Figure
+from dlog.cli.bench.storage.room import NoRoomError, check_room
+
+
+def figure(value: float, bar: Bar, floor: float | None = None) -> Figure:
+    return Figure(part="reads", value=value, unit="reads/s", bar=bar, floor=floor)
+
+
+@pytest.mark.parametrize(("value", "met"), [(99_999.0, False), (100_000.0, True)])
+def test_a_rate_must_reach_its_bar(value: float, met: bool) -> None:
+    assert figure(value, Bar(least=100_000)).is_met is met
+
+
+@pytest.mark.parametrize(("value", "met"), [(10.0, True), (10.1, False)])
+def test_a_time_must_stay_below_its_bar(value: float, met: bool) -> None:
+    assert figure(value, Bar(most=10)).is_met is met
+
+
+@pytest.mark.parametrize(("floor", "met"), [(20.0, True), (20.1, False), (None, False)])
+def test_a_ratio_is_judged_by_the_floor_and_never_without_one(floor: float | None, met: bool) -> None:
+    assert figure(10.0, Bar(least=0.5, of_ratio=True), floor).is_met is met
+
+
+def test_the_document_names_value_floor_ratio_and_bar() -> None:
+    document = figure(10.0, Bar(least=0.5, of_ratio=True), 16.0).document()
+    assert document["ratio_to_floor"] == 0.625
+    assert document["bar"] == "at least 0.5 of the floor"
+    assert document["met"] is True
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    check_room(tmp_path, 0)
+    with pytest.raises(NoRoomError, match="XDG_CACHE_HOME"):
+        check_room(tmp_path, 1 << 60)
