@@ -3,7 +3,9 @@
 Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
 entries, disk space. Not inside: what may be answered at once, and all writes (``service``); the order of
 frames and how much may be queued for a slow peer (``server``).
-Always: every request that got here is answered exactly once, whatever storage says; nothing here writes.
+Always: every request that got here is answered exactly once, whatever storage says; nothing here writes; of a
+ledger in limbo nothing is denied, and whether it is in limbo is looked at before it is read: it may be left
+at any time, and what was not there before that may be there afterwards.
 
 Source: BookKeeper, ReadEntryProcessorV3.java, LongPollReadEntryProcessorV3.java,
 BatchedReadEntryProcessor.java, ReadLacProcessorV3.java, GetBookieInfoProcessorV3.java; reference 9.3-9.7.
@@ -17,7 +19,7 @@ from struct import Struct
 import attrs
 import trio
 
-from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
+from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
 from bookie.ledgers import LedgerRecord
 from bookie.replies import refusal
 from bookie.service import BookieService, PlainReads, Session, Slow
@@ -76,10 +78,13 @@ class SlowAnswers:
         if isinstance(work, PlainReads):
             await self._plain_reads(work)
             return
+        missing = self._code_of_missing(getattr(work.request, "ledger_id", -1))
         try:
             reply = await self._reply(work)
         except NoEntryError:
-            reply = refusal(work, Code.NO_ENTRY)
+            reply = refusal(work, missing)
+        except LimboError:
+            reply = refusal(work, Code.UNKNOWN_LEDGER_STATE)
         except NoLedgerError:
             reply = refusal(work, Code.NO_LEDGER)
         except EntryUnreadableError:
@@ -98,6 +103,8 @@ class SlowAnswers:
             case ReadLacRequest():
                 return await self._read_lac(request)
             case ListEntriesRequest():
+                if self._ledger(request.ledger_id).limbo:
+                    raise LimboError(request.ledger_id)
                 entry_ids = await self.service.storage.entry_ids(request.ledger_id)
                 return ListEntriesReply(Code.OK, request.ledger_id, encode_availability(sorted(entry_ids)))
             case BookieInfoRequest():
@@ -117,13 +124,14 @@ class SlowAnswers:
             # A reader asks for entries in order: one look into the index and one pread serve many.
             while at + count < len(entries) and entries[at + count] == (ledger_id, first + count):
                 count += 1
+            missing = self._code_of_missing(ledger_id)
             try:
                 if count == 1:
                     bodies = [await storage.read(ledger_id, first)]
                 else:
                     bodies = await storage.read_run(ledger_id, first, count, READ_RUN_BYTES_MAX)
             except NoEntryError:
-                self.session.send_plain(ledger_id, first, Code.NO_ENTRY)
+                self.session.send_plain(ledger_id, first, missing)
                 at += 1
             except NoLedgerError:
                 self.session.send_plain(ledger_id, first, Code.NO_LEDGER)
@@ -172,6 +180,8 @@ class SlowAnswers:
             return refusal(incoming, Code.BAD_REQUEST)
         assert request.previous_lac is not None
         ledger = self._ledger(request.ledger_id)
+        if ledger.limbo and await self._lac(ledger) <= request.previous_lac:
+            raise LimboError(ledger.ledger_id)  # it may have moved long ago
         updated_ms = None
         if request.timeout_ms is not None and await self._lac(ledger) <= request.previous_lac:
             watches = self.service.watches
@@ -191,7 +201,7 @@ class SlowAnswers:
             return attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
         lac = await self._lac(ledger)
         if ledger.last_entry_id < 0 and ledger.explicit_lac is None:
-            return refusal(incoming, Code.NO_ENTRY)
+            raise NoEntryError(ledger.ledger_id, LAST_ENTRY)
         if lac > request.previous_lac:
             try:
                 body = await self.service.storage.read(request.ledger_id, request.previous_lac + 1)
@@ -210,6 +220,8 @@ class SlowAnswers:
 
     async def _read_lac(self, request: ReadLacRequest) -> ReadLacReply:
         ledger = self.service.storage.ledger(request.ledger_id)
+        if ledger is not None and ledger.limbo:
+            raise LimboError(request.ledger_id)
         lac_body = None if ledger is None else ledger.explicit_lac
         last_entry_body = None
         code = Code.OK
@@ -245,8 +257,15 @@ class SlowAnswers:
             raise NoLedgerError(ledger_id)
         return ledger
 
+    def _code_of_missing(self, ledger_id: int) -> Code:
+        """What to say of an entry that is not here, if it turns out not to be."""
+        ledger = self.service.storage.ledger(ledger_id)
+        return Code.UNKNOWN_LEDGER_STATE if ledger is not None and ledger.limbo else Code.NO_ENTRY
+
     def _resolve(self, ledger: LedgerRecord, entry_id: int) -> int:
         if entry_id == LAST_ENTRY:
+            if ledger.limbo:
+                raise LimboError(ledger.ledger_id)
             entry_id = ledger.last_entry_id
         if entry_id < 0:
             raise NoEntryError(ledger.ledger_id, entry_id)

@@ -31,6 +31,14 @@ class NoEntryError(BookieServerError):
         self.ledger_id, self.entry_id = ledger_id, entry_id
 
 
+class LimboError(BookieServerError):
+    """This bookie may have lost entries of the ledger, so it cannot tell. Another replica can."""
+
+    def __init__(self, ledger_id: int) -> None:
+        super().__init__(f"ledger {ledger_id}: entries may be missing on this bookie; nothing is denied")
+        self.ledger_id = ledger_id
+
+
 class EntryUnreadableError(BookieServerError):
     """The entry was stored here and cannot be read. Another replica has it; this disk needs a look."""
 

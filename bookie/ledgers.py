@@ -1,7 +1,13 @@
 """What a bookie knows of a ledger besides its entries, and its stored form.
 
 Inside: the record, its stored bytes. Not inside: when it is journaled and flushed (``storage``).
-Always: a fence, once set, stays; the LAC and the last entry id only grow.
+Always: a fence, once set, stays; the LAC and the last entry id only grow; limbo is entered before a bookie
+serves and only left while it serves.
+
+**Limbo**: this bookie may have lost entries of the ledger that it had acknowledged (``admission`` says when).
+What it has it gives; what it does not have it must not deny, since a recovery would believe it and cut off
+acknowledged entries (BP-46, apache/bookkeeper#2612). It ends when the missing entries have been copied from
+the other replicas (``integrity``).
 
 Stored as the protobuf message ``LedgerData`` with two fields of our own:
 
@@ -9,7 +15,7 @@ Stored as the protobuf message ``LedgerData`` with two fields of our own:
  2  fenced         bool
  3  masterKey      bytes
  4  explicitLac    bytes, the LAC packet
- 5  limbo          bool, not used yet
+ 5  limbo          bool; left out if it is not
 1000  lac          sint64: greatest LAC seen in entries and explicit LACs
 1001  last entry   sint64: greatest entry id stored
 
@@ -37,6 +43,7 @@ class LedgerData:
     explicit_lac: bytes | None
     lac: int
     last_entry_id: int
+    limbo: bool = False
 
 
 @attrs.define(eq=False)
@@ -49,6 +56,7 @@ class LedgerRecord:
     explicit_lac: bytes | None = None  # the last LAC packet, as sent
     lac: int = -1  # the greatest last-add-confirmed any entry or LAC packet told us
     last_entry_id: int = -1  # the greatest entry id stored here; -1: none
+    limbo: bool = False  # entries may be missing: only what is here may be told
 
     # The storage's own:
     active: dict[int, bytes] | None = None  # its entries in the active write cache
@@ -56,7 +64,9 @@ class LedgerRecord:
 
     def stored(self) -> LedgerData:
         """What a checkpoint keeps of it."""
-        return LedgerData(self.master_key, self.fenced, self.explicit_lac, self.lac, self.last_entry_id)
+        return LedgerData(
+            self.master_key, self.fenced, self.explicit_lac, self.lac, self.last_entry_id, self.limbo
+        )
 
 
 def _varint(value: int) -> bytes:
@@ -82,6 +92,8 @@ def encode_ledger_data(data: LedgerData) -> bytes:
     out += b"\x1a" + _varint(len(data.master_key)) + data.master_key
     if data.explicit_lac is not None:
         out += b"\x22" + _varint(len(data.explicit_lac)) + data.explicit_lac
+    if data.limbo:
+        out += b"\x28\x01"
     return out + _TAG_LAC + _zigzag(data.lac) + _TAG_LAST_ENTRY + _zigzag(data.last_entry_id)
 
 
@@ -119,6 +131,7 @@ def decode_ledger_data(data: bytes) -> LedgerData:
         texts.get(4),
         _unzigzag(numbers.get(1000, 1)),
         _unzigzag(numbers.get(1001, 1)),
+        bool(numbers.get(5, 0)),
     )
 
 

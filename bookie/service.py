@@ -214,6 +214,8 @@ class Session:
 
     def send_plain(self, ledger_id: int, entry_id: int, code: Code, body: bytes = b"") -> None:
         """Answer one of the ``PlainReads``."""
+        if code is Code.UNKNOWN_LEDGER_STATE:
+            code = Code.IO_ERROR  # as ``encode`` does
         self._send(plain_reply(_LAC_IDS.pack(ledger_id, entry_id), code, body))
 
     # The end of a chunk
@@ -397,6 +399,8 @@ class Session:
         ledger = self._storage.ledger(request.ledger_id)
         if ledger is None:
             return self._refuse(incoming, Code.NO_LEDGER)
+        if ledger.limbo and request.entry_id == LAST_ENTRY:
+            return self._refuse(incoming, Code.UNKNOWN_LEDGER_STATE)
         entry_id = ledger.last_entry_id if request.entry_id == LAST_ENTRY else request.entry_id
         if entry_id < 0:
             return self._refuse(incoming, Code.NO_ENTRY)

@@ -190,6 +190,23 @@ class Storage:
         self._dirty[ledger.ledger_id] = ledger
         self._run.append(explicit_lac_record(ledger.ledger_id, body))
 
+    def enter_limbo(self, ledger_id: int, master_key: bytes, *, fenced: bool) -> None:
+        """Entries of this ledger may be missing here; if ``fenced``, its fence too. Flush to make it last.
+
+        Before anybody is served. A ledger that is known keeps its key, unless it is ``UNKNOWN_KEY``.
+        """
+        record = self._ledgers.setdefault(ledger_id, LedgerRecord(ledger_id, UNKNOWN_KEY))
+        record.master_key = record.master_key or master_key
+        record.limbo = True
+        record.fenced |= fenced
+        self._dirty[ledger_id] = record
+
+    def leave_limbo(self, ledger: LedgerRecord) -> None:
+        """All this bookie should have of the ledger is durable here. Lasts from the next ``flush``."""
+        ledger.limbo = False
+        if self._ledgers.get(ledger.ledger_id) is ledger:  # not deleted meanwhile
+            self._dirty[ledger.ledger_id] = ledger
+
     def submit(self, on_durable: OnDurable, *, sync: bool = True) -> None:
         """Hand the staged run to the journal; without one, wait for all that was submitted before.
 

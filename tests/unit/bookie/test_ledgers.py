@@ -49,3 +49,12 @@ def test_any_bytes_are_a_value_or_a_format_error(data: bytes) -> None:
 def test_a_record_stores_what_must_survive() -> None:
     record = LedgerRecord(7, b"k", True, b"p", 4, 5)
     assert record.stored() == LedgerData(b"k", True, b"p", 4, 5)
+
+
+def test_limbo_is_apaches_field_5() -> None:
+    data = LedgerData(b"key", True, None, 1, 2, limbo=True)
+    assert "2801" in encode_ledger_data(data).hex()
+    assert decode_ledger_data(encode_ledger_data(data)) == data
+    apache = bytes.fromhex("080110011a036b6579" + "2801")
+    assert decode_ledger_data(apache).limbo
+    assert not decode_ledger_data(bytes.fromhex("080110011a036b6579" + "2800")).limbo
