@@ -46,9 +46,14 @@ says that it had been durable (``durable below``), or the next file says that th
 (``previous end``): then it is damage, and damage is never skipped silently. Behind each group lies a
 block of zeros, so that a reader without trailers stops there as well.
 
-``lastMark`` is ``journal id``, ``offset``, 8 bytes each: all below it is in ledger storage.
+``lastMark``: all below it is in ledger storage. A mark that was flipped upwards would hide what is not:
 
-Source: Journal.java, JournalChannel.java, LogMark.java; trailers are ours.
+     0     8  journal id
+     8     8  offset
+    16     4  DLJM              ours from here on; Apache's reader takes the first 16 bytes
+    20     4  CRC32C            of bytes 0 to 19
+
+Source: Journal.java, JournalChannel.java, LogMark.java; trailers and checksums are ours.
 """
 
 from __future__ import annotations
@@ -94,6 +99,8 @@ _FORMAT_VERSION = 1
 
 _NAME = re.compile(r"([0-9a-f]{1,16})\.txn")
 _MARK = Struct(">qq")
+_MARK_MAGIC = b"DLJM"
+_MARK_BYTES = _MARK.size + len(_MARK_MAGIC) + 4
 
 
 # --- names and the mark ---------------------------------------------------------------------------
@@ -125,15 +132,20 @@ NO_MARK = JournalMark(0, 0)  # replay every file present
 
 
 def encode_mark(mark: JournalMark) -> bytes:
-    """The content of ``lastMark``, 16 bytes."""
-    return _MARK.pack(mark.journal_id, mark.offset)
+    """The content of ``lastMark``."""
+    data = _MARK.pack(mark.journal_id, mark.offset) + _MARK_MAGIC
+    return data + _CRC.pack(crc32c(data))
 
 
 def decode_mark(data: bytes) -> JournalMark:
-    """The mark; ``FormatError`` unless it is 16 bytes of two numbers that are not negative."""
-    if len(data) != _MARK.size:
-        raise FormatError(f"lastMark has {len(data)} bytes, not {_MARK.size}")
-    journal_id, offset = _MARK.unpack(data)
+    """The mark. ``FormatError`` unless it is Apache's 16 bytes of two numbers, or ours and its CRC fits."""
+    if len(data) not in (_MARK.size, _MARK_BYTES):
+        raise FormatError(f"lastMark has {len(data)} bytes, not {_MARK.size} or {_MARK_BYTES}")
+    if len(data) == _MARK_BYTES:
+        (crc,) = _CRC.unpack_from(data, _MARK_BYTES - _CRC.size)
+        if data[_MARK.size : _MARK_BYTES - _CRC.size] != _MARK_MAGIC or crc != crc32c(data[: -_CRC.size]):
+            raise FormatError("lastMark is damaged: its checksum does not hold")
+    journal_id, offset = _MARK.unpack_from(data)
     if journal_id < 0 or offset < 0:
         raise FormatError(f"lastMark names file {journal_id}, offset {offset}")
     return JournalMark(journal_id, offset)

@@ -39,13 +39,22 @@ def test_other_names_are_no_journal(name: str) -> None:
     assert journal_id_of(name) is None
 
 
-def test_a_mark_is_sixteen_bytes() -> None:
+def test_a_mark_begins_with_apaches_sixteen_bytes_and_those_alone_are_read_too() -> None:
     mark = JournalMark(0x1A1FD911050, 0x800)
-    assert encode_mark(mark).hex() == "000001a1fd9110500000000000000800"
+    assert encode_mark(mark).hex().startswith("000001a1fd9110500000000000000800")
+    assert decode_mark(bytes.fromhex("000001a1fd9110500000000000000800")) == mark
     assert decode_mark(encode_mark(mark)) == mark
 
 
-@pytest.mark.parametrize("data", [b"", b"\0" * 15, b"\0" * 17, b"\xff" * 16])
+@pytest.mark.parametrize("bit", range(8 * 24))
+def test_a_mark_with_any_bit_flipped_is_no_mark(bit: int) -> None:
+    data = bytearray(encode_mark(JournalMark(7, 0x8000)))
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(FormatError):
+        decode_mark(bytes(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"\0" * 15, b"\0" * 17, b"\0" * 24, b"\xff" * 16])
 def test_a_mark_of_another_size_or_below_zero_is_refused(data: bytes) -> None:
     with pytest.raises(FormatError):
         decode_mark(data)
