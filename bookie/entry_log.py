@@ -1,66 +1,89 @@
-"""Writing entry logs: append what the write cache held; which ledgers a log holds; ids of logs.
+"""Writing entry logs: append what the write cache held.
 
-Inside: all that changes entry logs, in the storage thread. Not inside: the format
-(``entry_log_format``), reading entries (``entry_log_reader``), where entries lie (``index``).
+Inside: which log takes which entries: one for all ledgers, or one for each; when a log is full or idle. Not
+inside: the file (``open_log``), the format (``entry_log_format``), ids (``entry_log_ids``), reading entries
+(``entry_log_reader``), where entries lie (``index``).
 Always: a location is handed out only after the system call that wrote the entry has returned; a log is
 never appended to after an error or by a later process; an id is never used twice.
 
-Source: DefaultEntryLogger.java, EntryLoggerAllocator.java; reference on bookie storage 7.3 (#4040,
-#4607, #4855) and 8.5.
+Source: DefaultEntryLogger.java, EntryLogManagerForSingleEntryLog.java,
+EntryLogManagerForEntryLogPerLedger.java; reference on bookie storage 3.5, 7.3 (#2728, #4607, #4855), 8.5.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from crc32c import crc32c
+import attrs
 
-from bookie.disk import Disk, File
+from bookie.disk import Buffer, Disk
 from bookie.entry_log_format import (
     HEADER_BYTES,
     LENGTH_BYTES,
     OFFSET_MAX,
     EntryLogScan,
     FoundEntry,
-    decode_map,
-    encode_header,
-    encode_map,
-    entry_log_id_of,
     entry_log_name,
 )
+from bookie.entry_log_ids import EntryLogIds, entry_log_ids
 from bookie.errors import FormatError
 from bookie.index import LedgerRun
 from bookie.journal import LengthPrefixes
+from bookie.log_summary import LogSummaries, summarise
+from bookie.open_log import OpenLog
+
+__all__ = ["EntryLogWriter", "PerLedgerConfig", "entry_log_ids", "ledgers_in_log", "scan_log"]
 
 log = logging.getLogger(__name__)
 
 _WRITE_BYTES = 1 << 20
-_SYNC_EVERY_BYTES = 32 << 20  # so that the last sync of a flush is short
 _GATHER_ABOVE_BYTES = 4096  # mean size of entries from which a gathering write beats joining
-_LAST_ID = "lastId"
+_SHARED = -1  # the key of the log that all ledgers share
+
+
+@attrs.frozen(kw_only=True)
+class PerLedgerConfig:
+    """Each ledger writes to a log of its own: for few ledgers, whose logs then die as a whole."""
+
+    open_logs_max: int = attrs.field(default=500, validator=attrs.validators.ge(1))
+    idle_s: float = 300  # a log that took nothing for so long is completed
+
+
+class _LedgerLog(OpenLog):
+    is_touched = True  # since it was last asked whether it is idle
+    idle_since_s = 0.0
 
 
 class EntryLogWriter:
-    """Appends to the current log of one directory. Everything here is the storage thread's."""
+    """Appends to the logs of one directory. Everything here is the storage thread's."""
 
-    def __init__(self, disk: Disk, directory: Path, *, log_bytes_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        log_bytes_max: int,
+        per_ledger: PerLedgerConfig | None = None,
+        greatest_indexed: Callable[[], int] = lambda: -1,
+    ) -> None:
+        """``per_ledger``: None for one log that all share. ``greatest_indexed``: see ``EntryLogIds``."""
         assert HEADER_BYTES < log_bytes_max <= OFFSET_MAX
         self._disk = disk
         self._directory = directory
         self._log_bytes_max = log_bytes_max
-        self._next_id: int | None = None
-        self._file: File | None = None
-        self.current_id: int | None = None
-        self._position = 0
-        self._unsynced_bytes = 0
-        self._ledger_bytes: dict[int, int] = {}
+        self._per_ledger = per_ledger
+        self.ids = EntryLogIds(disk, directory, greatest_indexed)
+        self._logs: dict[int, _LedgerLog] = {}  # by ledger or ``_SHARED``; the one written last is last
         self._prefixes = LengthPrefixes()
-        self._summaries: dict[int, set[int]] = {}  # ledgers of complete logs, as far as asked for
+        self._summaries = LogSummaries()
         self._quarantined: set[int] = set()
+
+    def open_ids(self) -> set[int]:
+        """Ids of the logs that are still written to. Nobody may delete, move or summarise them."""
+        return {one.log_id for one in self._logs.values()}
 
     def append(self, ledgers: Mapping[int, Mapping[int, bytes]]) -> Iterator[LedgerRun]:
         """Append all entries, ledger by ledger in order of their ids; yields where they lie.
@@ -79,21 +102,53 @@ class EntryLogWriter:
 
     def sync(self) -> None:
         """Make what was appended durable."""
-        if self._file is not None and self._unsynced_bytes:
-            self._file.sync()
-            self._unsynced_bytes = 0
+        try:
+            for one in self._logs.values():
+                one.sync()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def complete_idle(self, now_s: float) -> None:
+        """Complete ledgers' own logs that took nothing for long, so that garbage collection sees them.
+
+        Only between flushes: all that is in them is synced. One that cannot be completed, as the disk is
+        full, is closed without its map.
+        """
+        if self._per_ledger is None:
+            return
+        for ledger_id, one in list(self._logs.items()):
+            if one.is_touched:
+                one.is_touched, one.idle_since_s = False, now_s
+            elif now_s - one.idle_since_s >= self._per_ledger.idle_s:
+                del self._logs[ledger_id]
+                try:
+                    one.complete()
+                except OSError as exc:
+                    log.warning("%s has no map: %s", self._directory / entry_log_name(one.log_id), exc)
+
+    def close_dead(self, is_live: Callable[[int], bool]) -> dict[int, dict[int, int]]:
+        """Close open logs in which no ledger is live any more; what they hold, by id. Between flushes."""
+        dead: dict[int, dict[int, int]] = {}
+        for key, one in list(self._logs.items()):
+            if one.ledger_bytes and not any(map(is_live, one.ledger_bytes)):
+                del self._logs[key]
+                one.close()  # without a map: it is about to be deleted, and the disk may be full
+                dead[one.log_id] = one.ledger_bytes
+        return dead
 
     def close(self) -> None:
-        """Complete the current log with its map."""
-        if self._file is not None:
-            self._complete()
+        """Complete the open logs with their maps."""
+        try:
+            while self._logs:
+                self._logs.popitem()[1].complete()
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
-        """Close the current log as it is, after an error."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-            self.current_id = None
+        """Close the open logs as they are, after an error."""
+        while self._logs:
+            self._logs.popitem()[1].close()
 
     def remove_dead(self, is_live: Callable[[int], bool]) -> list[int]:
         """Delete the complete logs that hold no entry of a live ledger; return their ids.
@@ -102,18 +157,20 @@ class EntryLogWriter:
         """
         removed = []
         for log_id in entry_log_ids(self._disk, self._directory):
-            if log_id == self.current_id or log_id in self._quarantined:
+            if log_id in self.open_ids() or log_id in self._quarantined:
                 continue
-            if log_id not in self._summaries:
+            summary = self._summaries.get(log_id)
+            if summary is None:
                 try:
-                    self._summaries[log_id] = ledgers_in_log(self._disk, self._directory, log_id)
+                    summary = summarise(self._disk, self._directory, log_id)
                 except FormatError as exc:
                     log.warning("an entry log is damaged and is kept: %s", exc)
                     self._quarantined.add(log_id)
                     continue
-            if not any(map(is_live, self._summaries[log_id])):
+                self._summaries.keep(summary)
+            if not summary.has_live(is_live):
                 self._disk.unlink(self._directory / entry_log_name(log_id))
-                del self._summaries[log_id]
+                self._summaries.forget(log_id)
                 removed.append(log_id)
         if removed:
             self._disk.sync_directory(self._directory)
@@ -122,66 +179,39 @@ class EntryLogWriter:
     def _append(self, ledger_id: int, bodies: Sequence[bytes]) -> list[int]:
         lengths = list(map(len, bodies))
         size_bytes = sum(lengths) + LENGTH_BYTES * len(bodies)
-        if self._file is not None and self._position + size_bytes > self._log_bytes_max:
-            self._complete()
-        if self._file is None:
-            self._start()
-        assert self._file is not None
-        assert self.current_id is not None
-        parts = [b""] * (2 * len(bodies))
+        parts: list[Buffer] = [b""] * (2 * len(bodies))
         prefixes = self._prefixes
         parts[::2] = [prefixes[length] for length in lengths]
         parts[1::2] = bodies
+        if size_bytes <= len(bodies) * _GATHER_ABOVE_BYTES:
+            parts = [b"".join(parts)]
         try:
-            if size_bytes > len(bodies) * _GATHER_ABOVE_BYTES:
-                self._file.pwritev(parts, self._position)
-            else:
-                self._file.pwrite(b"".join(parts), self._position)
-            first = (self.current_id << 32) + self._position + LENGTH_BYTES
-            self._position += size_bytes
-            self._unsynced_bytes += size_bytes
-            if self._unsynced_bytes >= _SYNC_EVERY_BYTES:
-                self.sync()
+            one = self._log_for(ledger_id, size_bytes)
+            at = one.append(ledger_id, parts, size_bytes)
         except BaseException:
             self.abandon()
             raise
-        self._ledger_bytes[ledger_id] = self._ledger_bytes.get(ledger_id, 0) + size_bytes
+        first = (one.log_id << 32) + at + LENGTH_BYTES
         locations = list(accumulate([length + LENGTH_BYTES for length in lengths], initial=first))
         locations.pop()
         return locations
 
-    def _start(self) -> None:
-        if self._next_id is None:
-            self._next_id = _first_free_id(self._disk, self._directory)
-        log_id = self._next_id
-        self._next_id += 1
-        # Noted before the log exists: the newest logs may be deleted, and their ids must not come back
-        # while any index can still name them.
-        self._disk.replace_file(self._directory / _LAST_ID, b"%x\n" % log_id)
-        path = self._directory / entry_log_name(log_id)
-        file = self._disk.open(path, create=True, write=True)
-        try:
-            file.pwrite(encode_header(), 0)
-            self._disk.sync_directory(self._directory)
-        except BaseException:
-            file.close()
-            raise
-        self._file, self.current_id, self._position = file, log_id, HEADER_BYTES
-        self._unsynced_bytes = HEADER_BYTES
-        self._ledger_bytes = {}
-
-    def _complete(self) -> None:
-        """Sync, write the map, sync, and only then let the header point to it."""
-        assert self._file is not None
-        try:
-            ledgers_map = encode_map(self._ledger_bytes)
-            self._file.pwrite(ledgers_map, self._position)
-            self._file.sync()
-            header = encode_header(self._position, len(self._ledger_bytes), crc32c(ledgers_map))
-            self._file.pwrite(header, 0)
-            self._file.sync()
-        finally:
-            self.abandon()
+    def _log_for(self, ledger_id: int, size_bytes: int) -> OpenLog:
+        key, open_logs_max = _SHARED, 1
+        if self._per_ledger is not None:
+            key, open_logs_max = ledger_id, self._per_ledger.open_logs_max
+        one = self._logs.pop(key, None)
+        if one is not None and one.position + size_bytes > self._log_bytes_max:
+            one.complete()
+            one = None
+        if one is None:
+            while len(self._logs) >= open_logs_max:
+                self._logs.pop(next(iter(self._logs))).complete()
+            log_id = self.ids.take()
+            one = _LedgerLog(self._disk, self._directory / entry_log_name(log_id), log_id)
+        one.is_touched = True
+        self._logs[key] = one
+        return one
 
 
 def _slice_end(bodies: Sequence[bytes], start: int) -> int:
@@ -195,44 +225,12 @@ def _slice_end(bodies: Sequence[bytes], start: int) -> int:
     return stop
 
 
-def _first_free_id(disk: Disk, directory: Path) -> int:
-    """Above every id a name in the directory mentions, and above the last one noted."""
-    greatest = -1
-    for name in disk.list_directory(directory):
-        for part in name.split(".")[:1] + (name.split(".")[2:3] if name.endswith(".compacted") else []):
-            with contextlib.suppress(ValueError):
-                if ".log" in name:
-                    greatest = max(greatest, int(part, 16))
-        if name == _LAST_ID:
-            with contextlib.suppress(ValueError):  # a hint: Apache truncates it in place
-                greatest = max(greatest, int(disk.read_file(directory / name), 16))
-    return greatest + 1
-
-
-def entry_log_ids(disk: Disk, directory: Path) -> list[int]:
-    """Ids of the entry logs present, ascending."""
-    ids = [entry_log_id_of(name) for name in disk.list_directory(directory)]
-    return sorted(log_id for log_id in ids if log_id is not None)
-
-
 def ledgers_in_log(disk: Disk, directory: Path, log_id: int) -> set[int]:
     """Which ledgers have entries in a log, by its map or by a scan; blocks.
 
     ``FormatError`` if the log cannot be followed to its end: then nobody may conclude what is not in it.
     """
-    file = disk.open(directory / entry_log_name(log_id))
-    try:
-        size = file.size()
-        ledgers = decode_map(file.pread(HEADER_BYTES, 0), file.pread, size)
-        if ledgers is not None:
-            return set(ledgers)
-        scan = EntryLogScan(file.pread, size)
-        found = {entry.ledger_id for entry in scan.entries()}
-    finally:
-        file.close()
-    if scan.damage is not None:
-        raise FormatError(f"{directory / entry_log_name(log_id)}: {scan.damage}")
-    return found
+    return set(summarise(disk, directory, log_id).ledger_bytes())
 
 
 def scan_log(disk: Disk, directory: Path, log_id: int) -> tuple[list[FoundEntry], str | None]:

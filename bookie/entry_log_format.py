@@ -99,10 +99,19 @@ def encode_map(ledger_bytes: Mapping[int, int]) -> bytes:
     return bytes(out)
 
 
-def decode_map(header: bytes, read: Read, file_bytes: int) -> dict[int, int] | None:
-    """Bytes of each ledger, if the log is complete and its map is beyond doubt; None: scan instead.
+@attrs.frozen
+class LogHeader:
+    """What the header of a log says; not more than a claim as long as ``map_offset`` is 0."""
 
-    ``FormatError`` if the header is no entry log's at all.
+    map_offset: int  # 0: the log was never completed
+    ledger_count: int
+    map_crc: int  # 0: not ours
+
+
+def decode_header(header: bytes) -> LogHeader | None:
+    """The header; None if it is damaged or cut short, which says nothing about the entries behind it.
+
+    ``FormatError`` if it is no entry log's at all.
     """
     if len(header) < HEADER_BYTES:
         return None
@@ -112,25 +121,40 @@ def decode_map(header: bytes, read: Read, file_bytes: int) -> dict[int, int] | N
     (header_crc,) = _CRC.unpack_from(header, _HEADER_CRC_OFFSET)
     if header_crc and header_crc != crc32c(header[:_HEADER_CRC_OFFSET]):
         return None
+    if version < 1:
+        return LogHeader(0, 0, 0)
+    return LogHeader(offset, ledger_count, _CRC.unpack_from(header, _MAP_CRC_OFFSET)[0])
+
+
+def decode_map(header: bytes, read: Read, file_bytes: int) -> dict[int, int] | None:
+    """Bytes of each ledger, if the log is complete and its map is beyond doubt; None: scan instead.
+
+    Reads a group at a time, whatever a damaged header claims. ``FormatError`` as ``decode_header``.
+    """
+    head = decode_header(header)
     # An empty map is suspicious, not a proof that nothing lives here (apache/bookkeeper#4607).
-    if version < 1 or not HEADER_BYTES <= offset < file_bytes or ledger_count <= 0:
-        return None
-    data = read(file_bytes - offset, offset)
-    (map_crc,) = _CRC.unpack_from(header, _MAP_CRC_OFFSET)
-    if map_crc and map_crc != crc32c(data):
+    if head is None or not HEADER_BYTES <= head.map_offset < file_bytes or head.ledger_count <= 0:
         return None
     ledgers: dict[int, int] = {}
-    at = 0
-    while at + _GROUP.size <= len(data) and len(ledgers) < ledger_count:
-        length, first_mark, second_mark, count = _GROUP.unpack_from(data, at)
-        end = at + 4 + length
+    found_crc = 0
+    at = head.map_offset
+    while len(ledgers) < head.ledger_count:
+        group = read(_GROUP.size, at)
+        if len(group) < _GROUP.size:
+            return None
+        length, first_mark, second_mark, count = _GROUP.unpack(group)
         if (first_mark, second_mark) != (-1, -2) or not 0 < count <= _GROUP_COUNT_MAX:
             return None
-        if length != _GROUP.size - 4 + _MAP_ENTRY.size * count or end > len(data):
+        size = _MAP_ENTRY.size * count
+        items = read(size, at + _GROUP.size)
+        if length != _GROUP.size - 4 + size or len(items) < size:
             return None
-        ledgers.update(_MAP_ENTRY.iter_unpack(data[at + _GROUP.size : end]))
-        at = end
-    return ledgers if len(ledgers) == ledger_count else None
+        ledgers.update(_MAP_ENTRY.iter_unpack(items))
+        found_crc = crc32c(items, crc32c(group, found_crc))
+        at += _GROUP.size + size
+    if head.map_crc and (head.map_crc != found_crc or at != file_bytes):
+        return None
+    return ledgers if len(ledgers) == head.ledger_count else None
 
 
 @attrs.frozen
@@ -143,48 +167,114 @@ class FoundEntry:
     size_bytes: int
 
 
-class EntryLogScan:
-    """Walks the records of a log; ``damage`` tells afterwards whether it could follow to the end."""
+Record = tuple[int, int, int, int]  # ledger id, entry id, offset of the first byte, size: a ``FoundEntry``
 
-    def __init__(self, read: Read, file_bytes: int) -> None:
+
+@attrs.frozen
+class ScannedPiece:
+    """A stretch of a log: whole records and the bytes they are in."""
+
+    start: int  # offset of ``data`` in the file
+    data: bytes
+    records: list[Record]
+
+
+class EntryLogScan:
+    """Walks the records of a log, a piece at a time.
+
+    Afterwards ``damage`` tells whether it could follow to the end, and ``torn_at`` where a last record begins
+    that the file does not hold whole, or zeros up to its end: what a power cut leaves of a log that was
+    being written, and also what some damage looks like.
+    """
+
+    def __init__(
+        self, read: Read, file_bytes: int, *, map_offset: int = 0, piece_bytes: int = _SCAN_BYTES
+    ) -> None:
+        """``map_offset``: where the records must end, if that is known."""
         self._read = read
-        self._file_bytes = file_bytes
+        self._stop = map_offset or file_bytes
+        self._is_stop_known = map_offset > 0
+        self._piece_bytes = piece_bytes
+        self.position = HEADER_BYTES
         self.damage: str | None = None
+        self.torn_at: int | None = None
 
     def entries(self) -> Iterator[FoundEntry]:
-        """All entries up to the end or the damage. A record cut short at the end is a torn tail."""
-        at = HEADER_BYTES
-        window, base = b"", at
-        while at + RECORD_PREFIX.size <= self._file_bytes:
-            if at + RECORD_PREFIX.size > base + len(window):
-                window, base = self._read(_SCAN_BYTES, at), at
-                if len(window) < RECORD_PREFIX.size:
-                    return
-            length, ledger_id, entry_id = RECORD_PREFIX.unpack_from(window, at - base)
-            if length < 0:
-                # Direct logs fill the gap up to the next block so that a length read there is negative.
-                next_block = (at // _DIRECT_BLOCK_BYTES + 1) * _DIRECT_BLOCK_BYTES
-                if set(self._read(next_block - at, at)) != {_DIRECT_FILLER}:
-                    self.damage = f"length {length} at offset {at}"
-                    return
-                at = next_block
-                continue
-            if length == 0 and self._is_zero_from(at):
-                return
-            if not ENTRY_BYTES_MIN <= length <= RECORD_BYTES_MAX:
-                self.damage = f"length {length} at offset {at}"
-                return
-            if at + LENGTH_BYTES + length > self._file_bytes:
-                return
-            if ledger_id != -1:  # -1: a group of the map, or a direct log's filler
-                if ledger_id < 0 or entry_id < 0:
-                    self.damage = f"ids {ledger_id}, {entry_id} at offset {at}"
-                    return
-                yield FoundEntry(ledger_id, entry_id, at + LENGTH_BYTES, length)
-            at += LENGTH_BYTES + length
+        """All entries up to the end or the damage."""
+        while (piece := self.step()) is not None:
+            for record in piece.records:
+                yield FoundEntry(*record)
+
+    def step(self) -> ScannedPiece | None:
+        """The next records, one at least; None at the end, at damage, and ever after."""
+        while self.damage is None and self.torn_at is None and self.position < self._stop:
+            start = self.position
+            wanted = min(self._piece_bytes, self._stop - start)
+            data = self._read(wanted, start)
+            if len(data) < wanted:
+                self.damage = f"the file ends at offset {start + len(data)}, not at {self._stop}"
+                return None
+            records = self._parse(data, start)
+            if not records and self.position == start and self.damage is None and self.torn_at is None:
+                # A record longer than a piece: its length has been checked.
+                data = self._read(LENGTH_BYTES + RECORD_PREFIX.unpack_from(data)[0], start)
+                records = self._parse(data, start)
+                if self.position == start:
+                    self.damage = f"the file ends at offset {start + len(data)}, not at {self._stop}"
+            if records:
+                return ScannedPiece(start, data, records)
+        return None
+
+    def _parse(self, data: bytes, start: int) -> list[Record]:
+        """The whole records of ``data``; moves ``position`` behind them."""
+        records: list[Record] = []
+        found, unpack = records.append, RECORD_PREFIX.unpack_from
+        at, end = 0, len(data)
+        last = end - RECORD_PREFIX.size
+        while at <= last:
+            length, ledger_id, entry_id = unpack(data, at)
+            stop = at + LENGTH_BYTES + length
+            if ENTRY_BYTES_MIN <= length <= RECORD_BYTES_MAX:
+                if stop > end:
+                    break
+                if ledger_id >= 0 and entry_id >= 0:
+                    found((ledger_id, entry_id, start + at + LENGTH_BYTES, length))
+                elif ledger_id != -1:  # -1: a group of the map, or a direct log's filler
+                    self.damage = f"ids {ledger_id}, {entry_id} at offset {start + at}"
+                    break
+                at = stop
+            elif length < 0 and (after := self._after_filler(start + at)):
+                self.position = after
+                return records
+            else:
+                self.position = start + at
+                if length == 0 and self._is_zero_from(self.position):
+                    self._tear(self.position)
+                else:
+                    self.damage = f"length {length} at offset {self.position}"
+                return records
+        self.position = start + at
+        if self.damage is None and at < end:
+            needed = LENGTH_BYTES + unpack(data, at)[0] if at <= last else RECORD_PREFIX.size
+            if self.position + needed > self._stop:
+                self._tear(self.position)
+        return records
+
+    def _tear(self, offset: int) -> None:
+        if self._is_stop_known:
+            self.damage = f"the records end at offset {offset}, not at {self._stop}, where the map begins"
+        else:
+            self.torn_at = offset
+
+    def _after_filler(self, offset: int) -> int | None:
+        # Direct logs fill the gap up to the next block so that a length read there is negative.
+        next_block = (offset // _DIRECT_BLOCK_BYTES + 1) * _DIRECT_BLOCK_BYTES
+        if set(self._read(next_block - offset, offset)) == {_DIRECT_FILLER}:
+            return min(next_block, self._stop)
+        return None
 
     def _is_zero_from(self, at: int) -> bool:
-        while chunk := self._read(_SCAN_BYTES, at):
+        while at < self._stop and (chunk := self._read(min(_SCAN_BYTES, self._stop - at), at)):
             if any(chunk):
                 return False
             at += len(chunk)

@@ -21,6 +21,7 @@ from bookie.errors import FormatError, StorageFailedError
 from bookie.index import EntryIndex
 from bookie.journal import JournalFiles
 from bookie.journal_format import NO_MARK, JournalMark, decode_mark, encode_mark
+from bookie.mentions import greatest_log_id
 from bookie.rebuild import check_index
 from bookie.write_cache import SealedCache
 
@@ -40,7 +41,12 @@ class LedgerDirectory:
         self._disk = disk
         self._directory = directory
         self._journal = journal
-        self._writer = EntryLogWriter(disk, directory, log_bytes_max=log_bytes_max)
+        self._writer = EntryLogWriter(
+            disk,
+            directory,
+            log_bytes_max=log_bytes_max,
+            greatest_indexed=lambda: greatest_log_id(self.index),
+        )
         self._unlocks: list[Callable[[], None]] = []
         self._is_open = False
         self._is_broken = False  # a flush has begun and not succeeded

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie.disk import RealDisk
-from bookie.entry_log import EntryLogWriter, entry_log_ids, ledgers_in_log, scan_log
+from bookie.entry_log import EntryLogWriter, PerLedgerConfig, entry_log_ids, ledgers_in_log, scan_log
 from bookie.entry_log_format import (
     HEADER_BYTES,
     EntryLogScan,
@@ -184,3 +184,58 @@ def test_a_direct_log_is_followed_over_its_gaps() -> None:
     scan = EntryLogScan(lambda size, at: data[at : at + size], len(data))
     assert [entry.offset for entry in scan.entries()] == [4100, 8196]
     assert scan.damage is None
+
+
+def per_ledger(tmp_path: Path, *, open_logs_max: int = 500) -> EntryLogWriter:
+    config = PerLedgerConfig(open_logs_max=open_logs_max, idle_s=300)
+    return EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20, per_ledger=config)
+
+
+def test_each_ledger_may_have_a_log_of_its_own(tmp_path: Path) -> None:
+    writer = per_ledger(tmp_path)
+    for first in (0, 10):
+        ledgers = {ledger: {e: body(ledger, e) for e in range(first, first + 10)} for ledger in (1, 2, 3)}
+        runs = list(writer.append(ledgers))
+        writer.sync()
+        assert [split_location(run.locations[0])[0] for run in runs] == [0, 1, 2]
+    assert writer.open_ids() == {0, 1, 2}
+    writer.close()
+    assert writer.open_ids() == set()
+    assert [ledgers_in_log(RealDisk(), tmp_path, log_id) for log_id in range(3)] == [{1}, {2}, {3}]
+
+
+def test_only_so_many_logs_are_open_and_the_one_used_longest_ago_is_completed(tmp_path: Path) -> None:
+    writer = per_ledger(tmp_path, open_logs_max=2)
+    for ledger in (1, 2, 1, 3):
+        list(writer.append({ledger: {0: body(ledger, 0)}}))
+    assert writer.open_ids() == {0, 2}, "the log of ledger 2 made room"
+    data = (tmp_path / "1.log").read_bytes()
+    assert decode_map(data[:HEADER_BYTES], lambda size, at: data[at : at + size], len(data)) == {2: 56}
+    list(writer.append({2: {1: body(2, 1)}}))
+    assert writer.open_ids() == {2, 3}, "and got another one when it came back"
+    writer.close()
+
+
+def test_an_idle_log_is_completed_so_that_it_does_not_stay_for_ever(tmp_path: Path) -> None:
+    # apache/bookkeeper#2728: a log that is never full and never idle blocks garbage collection.
+    writer = per_ledger(tmp_path)
+    list(writer.append({1: {0: body(1, 0)}, 2: {0: body(2, 0)}}))
+    writer.sync()
+    writer.complete_idle(1000)
+    writer.complete_idle(1299)
+    assert writer.open_ids() == {0, 1}
+    list(writer.append({2: {1: body(2, 1)}}))
+    writer.sync()
+    writer.complete_idle(1300)
+    assert writer.open_ids() == {1}
+    assert ledgers_in_log(RealDisk(), tmp_path, 0) == {1}
+    writer.close()
+
+
+def test_an_open_log_of_dead_ledgers_is_closed_to_be_deleted(tmp_path: Path) -> None:
+    writer = per_ledger(tmp_path)
+    list(writer.append({1: {0: body(1, 0)}, 2: {0: body(2, 0)}}))
+    writer.sync()
+    assert writer.close_dead({2}.__contains__) == {0: {1: 56}}
+    assert writer.open_ids() == {1}
+    writer.close()

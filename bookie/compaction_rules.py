@@ -1,0 +1,142 @@
+"""Which entry logs are worth compacting, which of them together, and when.
+
+Inside: pure rules and their settings. Not inside: the doing (``compactor``, ``gc``).
+Always: emptiest first; a compaction that would neither free bytes nor make fewer files is not chosen; what
+is chosen together fits into one new log, and onto the disk.
+
+Usage of a log is the bytes of its ledgers that still exist, divided by all its bytes.
+
+Source: GarbageCollectorThread.java (doCompactEntryLogs, runWithFlags); reference on bookie storage 5.3, 5.6.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import attrs
+
+
+class Level(enum.Enum):
+    """How much must be dead in a log before it is rewritten."""
+
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+@attrs.frozen(kw_only=True)
+class CompactionConfig:
+    """Compaction of one ledger directory. A threshold or interval of 0 or less switches its level off."""
+
+    minor_threshold: float = 0.2
+    minor_interval_s: float = 3600
+    minor_time_max_s: float | None = None  # no further log is begun after so much time
+    major_threshold: float = 0.8
+    major_interval_s: float = 86400
+    major_time_max_s: float | None = None
+    counts_target_size: bool = False  # usage is against a whole log's size: small logs get merged
+    may_force_disabled: bool = False  # a forced run compacts also at a level that is switched off
+    forces_when_full: bool = False  # a full disk forces a run, in place of suspending compaction
+    rate_bytes_per_s: float = attrs.field(default=float(16 << 20), validator=attrs.validators.gt(0))
+    rate_entries_per_s: float | None = None  # in place of the rate by bytes
+    slice_bytes: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(4096))
+    reserve_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
+
+    def threshold(self, level: Level) -> float:
+        """Usage below which a log is rewritten."""
+        return self.minor_threshold if level is Level.MINOR else self.major_threshold
+
+    def time_max_s(self, level: Level) -> float | None:
+        """The time budget of one run."""
+        return self.minor_time_max_s if level is Level.MINOR else self.major_time_max_s
+
+    def is_enabled(self, level: Level) -> bool:
+        """Whether runs of this level are due by themselves."""
+        interval = self.minor_interval_s if level is Level.MINOR else self.major_interval_s
+        return self.threshold(level) > 0 and interval > 0
+
+
+@attrs.frozen
+class LogUsage:
+    """What is in a complete log."""
+
+    log_id: int
+    total_bytes: int
+    live_bytes: int
+
+    def __attrs_post_init__(self) -> None:
+        assert 0 <= self.live_bytes <= self.total_bytes
+
+
+def due_level(
+    config: CompactionConfig,
+    *,
+    since_minor_s: float,
+    since_major_s: float,
+    is_minor_suspended: bool = False,
+    is_major_suspended: bool = False,
+    is_minor_forced: bool = False,
+    is_major_forced: bool = False,
+) -> Level | None:
+    """The level to run now, if any: major if it is due or forced and not suspended, else minor likewise.
+
+    ``since_*_s``: seconds since the last run of the level. A level that is switched off runs only when
+    forced and ``may_force_disabled``. A major run counts as a minor one, too.
+    """
+    for level, since_s, interval_s, is_suspended, is_forced in (
+        (Level.MAJOR, since_major_s, config.major_interval_s, is_major_suspended, is_major_forced),
+        (Level.MINOR, since_minor_s, config.minor_interval_s, is_minor_suspended, is_minor_forced),
+    ):
+        if is_suspended or config.threshold(level) <= 0:
+            continue
+        if is_forced and (config.is_enabled(level) or config.may_force_disabled):
+            return level
+        if config.is_enabled(level) and since_s >= interval_s:
+            return level
+    return None
+
+
+def usage_share(log: LogUsage, target_bytes: int = 0) -> float:
+    """The share of the log that is live; with ``target_bytes`` the share of a log of that size at least."""
+    return log.live_bytes / max(log.total_bytes, target_bytes, 1)
+
+
+def choose_bundles(
+    logs: Iterable[LogUsage],
+    *,
+    threshold: float,
+    log_bytes_max: int,
+    room_bytes: int,
+    target_bytes: int = 0,
+) -> list[tuple[int, ...]]:
+    """Ids of the logs to rewrite, emptiest first; those of one bundle go into one new log.
+
+    Args:
+        threshold: Only logs used less than this.
+        log_bytes_max: Live bytes that fit into one log.
+        room_bytes: Bytes that one bundle may add to the disk before its sources are deleted.
+        target_bytes: See ``usage_share``; 0: no.
+    """
+    fits_bytes = min(log_bytes_max, room_bytes)
+    candidates = [
+        log for log in logs if usage_share(log, target_bytes) < threshold and log.live_bytes <= fits_bytes
+    ]
+    candidates.sort(key=lambda log: (usage_share(log, target_bytes), log.log_id))
+    bundles: list[list[LogUsage]] = []
+    filled_bytes = 0
+    for log in candidates:
+        if not bundles or filled_bytes + log.live_bytes > fits_bytes:
+            bundles.append([])
+            filled_bytes = 0
+        bundles[-1].append(log)
+        filled_bytes += log.live_bytes
+    return [tuple(log.log_id for log in bundle) for bundle in bundles if _is_worthwhile(bundle, threshold)]
+
+
+def _is_worthwhile(bundle: list[LogUsage], threshold: float) -> bool:
+    live = sum(log.live_bytes for log in bundle)
+    if live < threshold * sum(log.total_bytes for log in bundle):
+        return True
+    # Small logs that are full, merged. At least twice the greatest of them, so that each time a byte is
+    # rewritten the log it lies in has doubled: rewriting a growing log for each small one never ends.
+    return len(bundle) > 1 and live >= 2 * max(log.live_bytes for log in bundle)

@@ -1,0 +1,178 @@
+"""What a complete entry log holds: how many bytes of which ledger.
+
+Inside: telling it from the log's map, or from its records where the map is in doubt; keeping it between
+rounds of garbage collection within a bound. Not inside: deciding anything by it.
+Always: a summary exists only of a log that was followed to its end. ``FormatError`` for any other: nobody may
+conclude what is not in it.
+
+Source: EntryLogMetadata.java, GarbageCollectorThread.java (extractMetaFromEntryLogs); apache/bookkeeper#2264,
+#3901, #4544, #4607.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+from bookie.disk import Disk, File
+from bookie.entry_log_format import (
+    HEADER_BYTES,
+    LENGTH_BYTES,
+    EntryLogScan,
+    LogHeader,
+    decode_header,
+    decode_map,
+    entry_log_name,
+)
+from bookie.errors import FormatError
+
+_LEDGERS_KEPT_MAX = 1_000_000  # in all summaries together: 16 MB
+_SCAN_BYTES = 1 << 20
+_SECTOR_BYTES = 512  # what a disk writes whole
+
+
+class LogSummary:
+    """Bytes of each ledger in one log, with 4 for each entry's length."""
+
+    __slots__ = ("_bytes", "_ledgers", "has_map", "log_id", "torn_at", "total_bytes")
+
+    def __init__(
+        self, log_id: int, ledger_bytes: dict[int, int], *, has_map: bool, torn_at: int | None = None
+    ) -> None:
+        self.log_id = log_id
+        self._ledgers = array("q", ledger_bytes.keys())
+        self._bytes = array("q", ledger_bytes.values())
+        self.total_bytes = sum(self._bytes)
+        self.has_map = has_map
+        # Of a log without a map: from there on it is torn, or damaged; the index tells (``mentions``).
+        self.torn_at = torn_at
+
+    def __repr__(self) -> str:
+        return f"<LogSummary {entry_log_name(self.log_id)}: {self.total_bytes} bytes, {len(self)} ledgers>"
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    def ledger_bytes(self) -> dict[int, int]:
+        """Bytes by ledger."""
+        return dict(zip(self._ledgers, self._bytes, strict=True))
+
+    def live_bytes(self, is_live: Callable[[int], bool]) -> int:
+        """Bytes of the ledgers that are live."""
+        return sum(size for ledger, size in zip(self._ledgers, self._bytes, strict=True) if is_live(ledger))
+
+    def has_live(self, is_live: Callable[[int], bool]) -> bool:
+        """Whether any ledger in it is live."""
+        return any(map(is_live, self._ledgers))
+
+
+class SummaryScan:
+    """Makes the summary of one log, a bounded piece of work at a time. Blocks; in any thread."""
+
+    def __init__(self, disk: Disk, directory: Path, log_id: int) -> None:
+        self.log_id = log_id
+        self._path = directory / entry_log_name(log_id)
+        self._disk = disk
+        self._file: File | None = None
+        self._scan: EntryLogScan | None = None
+        self._ledger_bytes: dict[int, int] = {}
+        self._is_header_torn = False
+
+    def step(self) -> LogSummary | None:
+        """Go on; the summary at the end.
+
+        Raises:
+            FormatError: The log cannot be followed to its end.
+            OSError: It cannot be read.
+        """
+        if self._scan is None:
+            self._file = file = self._disk.open(self._path)
+            size = file.size()
+            header = file.pread(HEADER_BYTES, 0)
+            head = self._decode_header(header)
+            if head is None:
+                self._is_header_torn = True
+            elif (ledgers := self._read_map(head, header, file, size)) is not None:
+                return LogSummary(self.log_id, ledgers, has_map=True)
+            # Where a header of ours says that the map begins, there the records end, whatever became of it.
+            map_offset = head.map_offset if head is not None and head.map_crc else 0
+            self._scan = EntryLogScan(file.pread, size, map_offset=map_offset, piece_bytes=_SCAN_BYTES)
+        if (piece := self._scan.step()) is not None:
+            totals = self._ledger_bytes
+            for ledger_id, _, _, size in piece.records:
+                totals[ledger_id] = totals.get(ledger_id, 0) + size + LENGTH_BYTES
+            return None
+        if self._scan.damage is not None:
+            raise FormatError(f"{self._path}: {self._scan.damage}")
+        torn_at = 0 if self._is_header_torn else self._scan.torn_at
+        return LogSummary(self.log_id, self._ledger_bytes, has_map=False, torn_at=torn_at)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _decode_header(self, header: bytes) -> LogHeader | None:
+        if not any(header[:_SECTOR_BYTES]):
+            return None  # never written to the disk, or not all of it
+        try:
+            return decode_header(header)
+        except FormatError as exc:
+            raise FormatError(f"{self._path}: {exc}") from exc
+
+    def _read_map(self, head: LogHeader, header: bytes, file: File, size: int) -> dict[int, int] | None:
+        ledgers = decode_map(header, file.pread, size)
+        # A map without a checksum is Apache's. That it accounts for every byte is the check that it has.
+        if (
+            ledgers is not None
+            and not head.map_crc
+            and sum(ledgers.values()) != head.map_offset - HEADER_BYTES
+        ):
+            return None
+        return ledgers
+
+
+def summarise(disk: Disk, directory: Path, log_id: int) -> LogSummary:
+    """The summary of a log, in one go. Raises as ``SummaryScan.step``."""
+    scan = SummaryScan(disk, directory, log_id)
+    try:
+        while (summary := scan.step()) is None:
+            pass
+        return summary
+    finally:
+        scan.close()
+
+
+class LogSummaries:
+    """Summaries of the complete logs of one directory, as many as fit into memory; oldest use goes first."""
+
+    def __init__(self, *, ledgers_max: int = _LEDGERS_KEPT_MAX) -> None:
+        self._ledgers_max = ledgers_max
+        self._ledgers = 0
+        self._summaries: dict[int, LogSummary] = {}  # the one used last is last
+
+    def get(self, log_id: int) -> LogSummary | None:
+        """The summary, if it is kept."""
+        summary = self._summaries.pop(log_id, None)
+        if summary is not None:
+            self._summaries[log_id] = summary
+        return summary
+
+    def keep(self, summary: LogSummary) -> None:
+        """Remember it, and forget others if there are too many; at least one is kept."""
+        self.forget(summary.log_id)
+        self._summaries[summary.log_id] = summary
+        self._ledgers += len(summary)
+        while self._ledgers > self._ledgers_max and len(self._summaries) > 1:
+            self.forget(next(iter(self._summaries)))
+
+    def forget(self, log_id: int) -> None:
+        """The log is gone."""
+        summary = self._summaries.pop(log_id, None)
+        if summary is not None:
+            self._ledgers -= len(summary)
+
+    def __len__(self) -> int:
+        return len(self._summaries)

@@ -1,0 +1,118 @@
+"""Which logs are compacted, and when: the rules against dumb twins."""
+
+from __future__ import annotations
+
+import itertools
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie.compaction_rules import CompactionConfig, Level, LogUsage, choose_bundles, due_level, usage_share
+
+
+def log(log_id: int, live: int, total: int = 100) -> LogUsage:
+    return LogUsage(log_id, total, live)
+
+
+def chosen(
+    *logs: LogUsage, threshold: float = 0.8, room: int = 10_000, target: int = 0
+) -> list[tuple[int, ...]]:
+    return choose_bundles(logs, threshold=threshold, log_bytes_max=100, room_bytes=room, target_bytes=target)
+
+
+def test_the_emptiest_goes_first_and_the_full_one_stays() -> None:
+    assert chosen(log(1, 79), log(2, 30), log(3, 80), log(4, 0)) == [(4, 2), (1,)]
+
+
+def test_what_is_compacted_together_fits_into_one_log() -> None:
+    assert chosen(log(1, 40), log(2, 40), log(3, 40)) == [(1, 2), (3,)]
+
+
+def test_what_the_disk_has_no_room_for_waits() -> None:
+    assert chosen(log(1, 50), log(2, 20), log(3, 10), room=20) == [(3,), (2,)]
+    assert chosen(log(1, 5), room=0) == []
+    assert chosen(log(1, 0), room=0) == [(1,)], "an empty log costs nothing"
+
+
+def test_small_full_logs_are_merged_only_if_sizes_count_and_only_when_the_result_has_doubled() -> None:
+    small = [log(1, 10, 10), log(2, 10, 10)]
+    assert chosen(*small) == []
+    assert chosen(*small, target=100) == [(1, 2)]
+    assert chosen(log(1, 10, 10), target=100) == [], "alone nothing is won"
+    assert chosen(log(1, 50, 50), log(2, 3, 3), target=100) == [], "rewriting 50 for 3"
+
+
+@st.composite
+def usages(draw: st.DrawFn) -> list[LogUsage]:
+    found = []
+    for log_id in range(draw(st.integers(0, 8))):
+        total = draw(st.integers(0, 100))
+        found.append(LogUsage(log_id, total, draw(st.integers(0, total))))
+    return found
+
+
+@given(usages(), st.sampled_from([0.2, 0.5, 0.8, 1.0]), st.integers(0, 150), st.sampled_from([0, 100]))
+def test_choosing_agrees_with_its_dumb_twin(
+    logs: list[LogUsage], threshold: float, room: int, target: int
+) -> None:
+    bundles = choose_bundles(
+        logs, threshold=threshold, log_bytes_max=100, room_bytes=room, target_bytes=target
+    )
+    by_id = {one.log_id: one for one in logs}
+    picked = list(itertools.chain(*bundles))
+    assert len(set(picked)) == len(picked)
+    assert sorted(picked, key=lambda i: (usage_share(by_id[i], target), i)) == picked, "emptiest first"
+    # The twin: walk the logs in order, keep adding to a bundle until one does not fit.
+    twin: list[tuple[int, ...]] = []
+    waiting = [one for one in logs if one.live_bytes / max(one.total_bytes, target, 1) < threshold]
+    waiting = [one for one in waiting if one.live_bytes <= 100 and one.live_bytes <= room]
+    waiting.sort(key=lambda one: (one.live_bytes / max(one.total_bytes, target, 1), one.log_id))
+    while waiting:
+        count = max(n for n in range(1, len(waiting) + 1) if n == 1 or _live(waiting[:n]) <= min(100, room))
+        bundle, waiting = waiting[:count], waiting[count:]
+        saves = _live(bundle) < threshold * sum(one.total_bytes for one in bundle)
+        merges = count > 1 and all(2 * one.live_bytes <= _live(bundle) for one in bundle)
+        if saves or merges:
+            twin.append(tuple(one.log_id for one in bundle))
+    assert bundles == twin
+
+
+def _live(logs: list[LogUsage]) -> int:
+    return sum(one.live_bytes for one in logs)
+
+
+CONFIG = CompactionConfig()
+
+
+def due(
+    config: CompactionConfig = CONFIG, *, minor: float = 0, major: float = 0, **flags: bool
+) -> Level | None:
+    return due_level(config, since_minor_s=minor, since_major_s=major, **flags)
+
+
+def test_major_goes_before_minor_when_both_are_due() -> None:
+    assert due() is None
+    assert due(minor=3600) is Level.MINOR
+    assert due(minor=3600, major=86400) is Level.MAJOR
+    assert due(minor=3600, major=86400, is_major_suspended=True) is Level.MINOR
+    assert due(minor=3600, major=86400, is_major_suspended=True, is_minor_suspended=True) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0])
+def test_a_threshold_or_interval_of_nothing_switches_a_level_off(value: float) -> None:
+    for level, other in (("minor", Level.MAJOR), ("major", Level.MINOR)):
+        for key in ("threshold", "interval_s"):
+            config = attrs.evolve(CONFIG, **{f"{level}_{key}": value})  # type: ignore[arg-type]
+            assert due(config, minor=1e9, major=1e9) is other
+            assert due(config, is_major_forced=level == "major", is_minor_forced=level == "minor") is None
+    off = CompactionConfig(minor_interval_s=value, major_interval_s=value, may_force_disabled=True)
+    assert due(off, minor=1e9, major=1e9) is None
+    assert due(off, is_major_forced=True) is Level.MAJOR
+
+
+def test_what_is_forced_runs_at_once_but_not_against_a_suspension() -> None:
+    assert due(is_major_forced=True) is Level.MAJOR
+    assert due(is_minor_forced=True) is Level.MINOR
+    assert due(is_major_forced=True, is_major_suspended=True) is None

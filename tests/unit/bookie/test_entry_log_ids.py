@@ -1,0 +1,100 @@
+"""Ids of entry logs: given out once, ever (test 12 of the reference's list)."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from bookie.chunk_index import ChunkIndex
+from bookie.disk import RealDisk
+from bookie.entry_log_ids import LAST_ID, LAST_ID_CHECKED, EntryLogIds, entry_log_ids
+from bookie.errors import StorageFailedError
+from bookie.index import LedgerRun
+from bookie.key_values import RocksKeyValues
+from bookie.ledgers import LedgerData
+from bookie.mentions import greatest_log_id, logs_mentioned_from
+
+DISK = RealDisk()
+
+
+def ids(directory: Path, greatest: int = -1) -> EntryLogIds:
+    return EntryLogIds(DISK, directory, lambda: greatest)
+
+
+def never() -> int:
+    raise AssertionError("the whole index was read")
+
+
+def test_the_first_id_is_0_and_each_is_noted_before_it_is_used(tmp_path: Path) -> None:
+    taken = ids(tmp_path)
+    assert [taken.take(), taken.take()] == [0, 1]
+    assert (tmp_path / LAST_ID).read_text() == "1\n"
+    assert EntryLogIds(DISK, tmp_path, never).take() == 2
+
+
+@pytest.mark.parametrize("hint", ["missing", "stale", "garbage"])
+@pytest.mark.parametrize("note", ["present", "missing", "garbage", "flipped"])
+@pytest.mark.parametrize("newest_deleted", [0, 3])
+def test_a_new_id_is_above_every_one_the_index_mentions(
+    tmp_path: Path, hint: str, note: str, newest_deleted: int
+) -> None:
+    first = ids(tmp_path)
+    for log_id in range(20):
+        assert first.take() == log_id
+        (tmp_path / f"{log_id:x}.log").touch()
+    for log_id in range(20 - newest_deleted, 20):
+        (tmp_path / f"{log_id:x}.log").unlink()
+    match hint:
+        case "missing":
+            (tmp_path / LAST_ID).unlink()
+        case "stale":
+            (tmp_path / LAST_ID).write_text("3\n")
+        case "garbage":
+            (tmp_path / LAST_ID).write_bytes(b"\xff\xff")
+    noted = (tmp_path / LAST_ID_CHECKED).read_bytes()
+    match note:
+        case "missing":
+            (tmp_path / LAST_ID_CHECKED).unlink()
+        case "garbage":
+            (tmp_path / LAST_ID_CHECKED).write_bytes(b"\0" * 12)
+        case "flipped":
+            (tmp_path / LAST_ID_CHECKED).write_bytes(noted.replace(b"13 ", b"12 "))
+    assert ids(tmp_path, greatest=19).take() == 20
+
+
+def test_the_index_is_read_only_if_no_note_of_ours_is_there(tmp_path: Path) -> None:
+    ids(tmp_path).take()
+    (tmp_path / LAST_ID).unlink()
+    assert EntryLogIds(DISK, tmp_path, never).take() == 1
+
+
+def test_ids_of_half_done_compactions_count(tmp_path: Path) -> None:
+    (tmp_path / "20.log.compacting").touch()
+    assert ids(tmp_path).take() == 0x21
+    (tmp_path / "30.log.40.compacted").touch()
+    assert ids(tmp_path).take() == 0x41
+    assert entry_log_ids(DISK, tmp_path) == []
+
+
+def test_ids_end_before_they_would_begin_again(tmp_path: Path) -> None:
+    taken = ids(tmp_path, greatest=2**31 - 2)
+    assert taken.take() == 2**31 - 1
+    with pytest.raises(StorageFailedError, match="used up"):
+        taken.take()
+
+
+def test_an_index_tells_the_greatest_log_it_mentions_and_who_mentions_a_tail(tmp_path: Path) -> None:
+    index = ChunkIndex(RocksKeyValues(tmp_path / "index"))
+    assert greatest_log_id(index) == -1
+    data = LedgerData(b"", False, None, -1, 2000)
+    for ledger_id, log_ids in ((1, [3, 5]), (2, [4])):
+        for number, log_id in enumerate(log_ids):
+            entry_ids = list(range(2000 * number, 2000 * number + 1500))
+            locations = list(itertools.islice(itertools.count((log_id << 32) + 1028, 100), 1500))
+            index.put([LedgerRun(ledger_id, entry_ids, locations)], [(ledger_id, data)])
+    assert greatest_log_id(index) == 5
+    last = 1028 + 1499 * 100
+    assert logs_mentioned_from(index, {3: last, 4: last + 1, 5: 0, 6: 0}) == {3, 5}
+    index.close()
