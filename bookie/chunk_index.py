@@ -98,6 +98,11 @@ class Chunk:
                 moved.append(entry_id)
         return self._value[: self._locations_at] + pack(f">{self.count}q", *locations), moved
 
+    def ids(self, position: int, count: int) -> Sequence[int]:
+        if self._deltas is None:
+            return range(self.first + position, self.first + position + count)
+        return [self.first + delta for delta in self._deltas[position : position + count]]
+
     def entry_ids(self) -> list[int]:
         if self._deltas is None:
             return list(range(self.first, self.first + self.count))
@@ -137,21 +142,37 @@ class ChunkIndex(EntryIndex):
     # --- reading ---
 
     def locate(self, ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        found = self._find(ledger_id, entry_id)
+        if found is None:
+            return ()
+        chunk, position = found
+        count = 1 if count_max == 1 else chunk.consecutive_from(position, count_max)
+        return chunk.locations(position, count)
+
+    def following(self, ledger_id: int, entry_id: int, count_max: int) -> LedgerRun:
+        found = self._find(ledger_id, entry_id)
+        if found is None:
+            return LedgerRun(ledger_id, (), ())
+        chunk, position = found
+        count = min(count_max, chunk.count - position)
+        return LedgerRun(ledger_id, chunk.ids(position, count), chunk.locations(position, count))
+
+    def _find(self, ledger_id: int, entry_id: int) -> tuple[Chunk, int] | None:
+        """The chunk that holds the entry, and its position there."""
         cached = self._cached
         chunk = cached.get(ledger_id)
         if chunk is None or (position := chunk.position(entry_id)) is None:
             found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
             if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
-                return ()
+                return None
             chunk = Chunk(_KEY.unpack(found[0])[2], found[1])
             position = chunk.position(entry_id)
             if position is None:
-                return ()
+                return None
             if len(cached) >= _CACHED_CHUNKS_MAX:
                 cached = self._cached = {}
             cached[ledger_id] = chunk
-        count = 1 if count_max == 1 else chunk.consecutive_from(position, count_max)
-        return chunk.locations(position, count)
+        return chunk, position
 
     def forget_cached(self) -> None:
         self._cached = {}

@@ -34,6 +34,7 @@ import trio
 
 from bookie.errors import DirectoryInUseError
 from bookie.key_values import KeyValues, RocksKeyValues
+from bookie.reader_pool import ReaderPool
 
 BLOCK_BYTES = 4096  # direct writes begin and end on a multiple of this, in the file and in memory
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
@@ -322,7 +323,7 @@ class RealDisk(Disk):
     """The machine's own file systems."""
 
     def __init__(self) -> None:
-        self._readers: trio.CapacityLimiter | None = None
+        self._readers: ReaderPool | None = None
 
     def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
@@ -394,9 +395,10 @@ class RealDisk(Disk):
         return RealDiskThread(name)
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
-        if self._readers is None:
-            self._readers = trio.CapacityLimiter(_READER_THREADS_MAX)
-        return await trio.to_thread.run_sync(job, *args, limiter=self._readers)
+        readers = self._readers
+        if readers is None or readers.token is not trio.lowlevel.current_trio_token():
+            readers = self._readers = ReaderPool(_READER_THREADS_MAX)
+        return await readers.run(job, *args)
 
 
 _locks: set[int] = set()  # descriptors of the lock files that this process holds

@@ -1,9 +1,11 @@
 """Reading entries back by their location.
 
 Inside: open files of logs, reads that try the page cache on the loop and fall back to a thread.
-Not inside: where entries lie (``index``), writing (``entry_log``).
+Not inside: where entries lie (``index``), writing (``entry_log``), what is kept of what was read
+(``entry_reads``).
 Always: an entry that is returned has the ids that were asked for; anything else is an
-``EntryUnreadableError``, never "no such entry".
+``EntryUnreadableError``, never "no such entry". No length is believed before it was compared with its limit.
+A file stays open while anybody reads it, also when its log is deleted meanwhile.
 
 Source: DefaultEntryLogger.java (readEntry, its id check); reference on bookie storage 8.7.
 """
@@ -24,8 +26,8 @@ from bookie.entry_log_format import (
 from bookie.errors import EntryUnreadableError
 from bookie.journal_format import RECORD_BYTES_MAX
 
-_READ_GUESS_BYTES = 4096
-_RUN_BYTES_MAX = 256 << 10  # one read
+GUESS_BYTES = 4096  # read for an entry of unknown length
+RUN_BYTES_MAX = 256 << 10  # one read
 _OPEN_LOGS_MAX = 64
 
 
@@ -41,100 +43,81 @@ class _OpenLog:
 class EntryLogReader:
     """The logs of one directory, for readers. On the loop; waits for the disk in reader threads only."""
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, *, open_logs_max: int = _OPEN_LOGS_MAX) -> None:
+        """``open_logs_max``: of those nobody is reading just now."""
+        assert open_logs_max > 0
         self._disk = disk
         self._directory = directory
+        self._open_logs_max = open_logs_max
         self._open: dict[int, _OpenLog] = {}  # the one used last is last
+        self._opening: dict[int, int] = {}  # logs being opened, by how many
+        self._gone: set[int] = set()  # of them, those that were deleted meanwhile
 
-    async def read(self, ledger_id: int, entry_id: int, location: int) -> bytes:
-        """The entry at the location. ``EntryUnreadableError`` if it is not there or is another one."""
+    @property
+    def open_logs_count(self) -> int:
+        return len(self._open)
+
+    async def read(
+        self, ledger_id: int, entry_id: int, location: int, *, guess_bytes: int = GUESS_BYTES
+    ) -> bytes:
+        """The entry at the location. ``EntryUnreadableError`` if it is not there or is another one.
+
+        ``guess_bytes``: what the entry most likely has, with its length; a wrong guess costs a second read.
+        """
         log_id, offset = split_location(location)
         opened = await self._acquire(ledger_id, entry_id, log_id)
         try:
             file, start = opened.file, offset - LENGTH_BYTES
-            data = file.pread_cached(_READ_GUESS_BYTES, start)
-            if data is None or len(data) < RECORD_PREFIX.size:
-                data = await self._pread(ledger_id, entry_id, file, _READ_GUESS_BYTES, start)
-            if len(data) < RECORD_PREFIX.size:
-                raise _unreadable(ledger_id, entry_id, location, "the log ends before it")
-            size, stored_ledger_id, stored_entry_id = RECORD_PREFIX.unpack_from(data)
-            if (stored_ledger_id, stored_entry_id) != (ledger_id, entry_id):
-                what = f"entry {stored_entry_id} of ledger {stored_ledger_id} is there"
-                raise _unreadable(ledger_id, entry_id, location, what)
-            if not ENTRY_BYTES_MIN <= size <= RECORD_BYTES_MAX:
-                raise _unreadable(ledger_id, entry_id, location, f"its length reads as {size}")
-            end = LENGTH_BYTES + size
-            if len(data) < end:
-                whole = file.pread_cached(end, start)
-                if whole is None or len(whole) < end:
-                    whole = await self._pread(ledger_id, entry_id, file, end, start)
-                if len(whole) < end:
-                    raise _unreadable(ledger_id, entry_id, location, "the log ends within it")
-                data = whole
-            return data[LENGTH_BYTES:end]
+            data = file.pread_cached(guess_bytes, start)
+            if data is not None and len(data) >= RECORD_PREFIX.size:
+                size = _checked_size(data, ledger_id, entry_id, location)
+                if size > len(data):
+                    data = file.pread_cached(size, start)
+                if data is not None and len(data) >= size:
+                    return data[LENGTH_BYTES:size]
+            try:
+                return await self._disk.run(_read_one, file, ledger_id, entry_id, location, guess_bytes)
+            except OSError as exc:
+                raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
         finally:
             self._release(opened)
 
     async def read_run(
-        self, ledger_id: int, first_entry_id: int, locations: Sequence[int], size_bytes_max: int
+        self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
     ) -> list[bytes]:
-        """Entries with consecutive ids from ``first_entry_id``: as many as one read brings, at least one.
+        """Entries from the first on, as many as one read brings, at least one.
 
-        ``size_bytes_max`` counts 4 bytes more for each; the first is returned whatever its size.
+        ``size_bytes_max`` counts 4 bytes more for each; the first is returned whatever its size. Where the
+        bytes are not what the index says the run ends; ``EntryUnreadableError`` if that is the first entry.
         """
-        base = locations[0] - LENGTH_BYTES
-        # Ascending locations of one log are most often neighbours: one read up to the last that fits.
-        stop_location = locations[0] + min(_RUN_BYTES_MAX, size_bytes_max)
-        count = 1
-        for location in locations:
-            if not base < location < stop_location:
-                break
-            count += 1
-        count -= 1
+        count, span = _neighbours(locations, min(RUN_BYTES_MAX, size_bytes_max))
         if count < 2:
-            return [await self.read(ledger_id, first_entry_id, locations[0])]
+            return [await self.read(ledger_id, entry_ids[0], locations[0])]
         log_id, offset = split_location(locations[0])
-        span = locations[count - 1] - base
+        start = offset - LENGTH_BYTES
         # The length of the last entry is not known, but most entries of a run have about the same.
-        wanted = min(span + 2 * (span // (count - 1)), _RUN_BYTES_MAX + _READ_GUESS_BYTES)
-        opened = await self._acquire(ledger_id, first_entry_id, log_id)
+        wanted = min(span + 2 * (span // (count - 1)), RUN_BYTES_MAX + GUESS_BYTES)
+        opened = await self._acquire(ledger_id, entry_ids[0], log_id)
         try:
-            data = opened.file.pread_cached(wanted, offset - LENGTH_BYTES)
+            data = opened.file.pread_cached(wanted, start)
             if data is None or len(data) < span:
-                data = await self._pread(
-                    ledger_id, first_entry_id, opened.file, wanted, offset - LENGTH_BYTES
-                )
+                try:
+                    data = await self._disk.run(opened.file.pread, wanted, start)
+                except OSError as exc:
+                    raise EntryUnreadableError(ledger_id, entry_ids[0], str(exc)) from exc
         finally:
             self._release(opened)
-        bodies: list[bytes] = []
-        append, unpack = bodies.append, RECORD_PREFIX.unpack_from
-        last_start = len(data) - RECORD_PREFIX.size
-        entry_id, used = first_entry_id, 0
-        for location in locations[:count]:
-            at = location - base
-            if at - LENGTH_BYTES > last_start:
-                break
-            size, stored_ledger_id, stored_entry_id = unpack(data, at - LENGTH_BYTES)
-            used += size + LENGTH_BYTES
-            if (
-                stored_entry_id != entry_id
-                or stored_ledger_id != ledger_id
-                or size < ENTRY_BYTES_MIN
-                or at + size > len(data)
-                or (used > size_bytes_max and bodies)
-            ):
-                break
-            append(data[at : at + size])
-            entry_id += 1
+        bodies = _split(data, ledger_id, entry_ids[:count], locations[:count], size_bytes_max)
         if not bodies:  # alone it comes out whole, or with the error that says what is wrong
-            return [await self.read(ledger_id, first_entry_id, locations[0])]
+            return [await self.read(ledger_id, entry_ids[0], locations[0])]
         return bodies
 
     def forget(self, log_id: int) -> None:
         """The log is being deleted; readers that are in it finish undisturbed."""
+        if log_id in self._opening:
+            self._gone.add(log_id)
         if (opened := self._open.pop(log_id, None)) is not None:
-            opened.is_dropped = True
-            self._close_unused(opened)
+            self._drop(opened)
 
     def close(self) -> None:
         for log_id in list(self._open):
@@ -143,38 +126,121 @@ class EntryLogReader:
     async def _acquire(self, ledger_id: int, entry_id: int, log_id: int) -> _OpenLog:
         opened = self._open.pop(log_id, None)
         if opened is None:
-            path = self._directory / entry_log_name(log_id)
-            try:
-                file = await self._disk.run(self._disk.open, path)
-            except OSError as exc:
-                raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
-            if (meanwhile := self._open.pop(log_id, None)) is not None:
-                file.close()
-                opened = meanwhile
-            else:
-                opened = _OpenLog(file)
-        self._open[log_id] = opened
+            opened = await self._open_log(ledger_id, entry_id, log_id)
         opened.users += 1
-        if len(self._open) > _OPEN_LOGS_MAX:
-            self.forget(next(iter(self._open)))
+        if opened.is_dropped:
+            return opened  # its log was deleted while it was opened: for this one reader only
+        self._open[log_id] = opened
+        while len(self._open) > self._open_logs_max:
+            self._drop(self._open.pop(next(iter(self._open))))
+        return opened
+
+    async def _open_log(self, ledger_id: int, entry_id: int, log_id: int) -> _OpenLog:
+        path = self._directory / entry_log_name(log_id)
+        self._opening[log_id] = self._opening.get(log_id, 0) + 1
+        try:
+            file = await self._disk.run(self._disk.open, path)
+        except OSError as exc:
+            raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
+        finally:
+            self._opening[log_id] -= 1
+            is_gone = log_id in self._gone
+            if not self._opening[log_id]:
+                del self._opening[log_id]
+                self._gone.discard(log_id)
+        opened = _OpenLog(file)
+        if is_gone:
+            # Kept, it would hold the space of a deleted log until other logs pushed it out.
+            opened.is_dropped = True
+        elif (meanwhile := self._open.pop(log_id, None)) is not None:
+            file.close()
+            opened = meanwhile
         return opened
 
     def _release(self, opened: _OpenLog) -> None:
         opened.users -= 1
-        self._close_unused(opened)
-
-    def _close_unused(self, opened: _OpenLog) -> None:
         if opened.is_dropped and opened.users == 0:
             opened.file.close()
 
-    async def _pread(self, ledger_id: int, entry_id: int, file: File, size_bytes: int, offset: int) -> bytes:
-        try:
-            return await self._disk.run(file.pread, size_bytes, offset)
-        except OSError as exc:
-            raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
+    def _drop(self, opened: _OpenLog) -> None:
+        opened.is_dropped = True
+        if opened.users == 0:
+            opened.file.close()
 
 
-def _unreadable(ledger_id: int, entry_id: int, location: int, what: str) -> EntryUnreadableError:
+def _checked_size(data: bytes, ledger_id: int, entry_id: int, location: int) -> int:
+    """Bytes of the record that ``data`` begins with, with its length in front."""
+    size, stored_ledger_id, stored_entry_id = RECORD_PREFIX.unpack_from(data)
+    if (stored_ledger_id, stored_entry_id) != (ledger_id, entry_id):
+        what = f"entry {stored_entry_id} of ledger {stored_ledger_id} is there"
+        raise unreadable(ledger_id, entry_id, location, what)
+    if not ENTRY_BYTES_MIN <= size <= RECORD_BYTES_MAX:
+        raise unreadable(ledger_id, entry_id, location, f"its length reads as {size}")
+    return LENGTH_BYTES + int(size)
+
+
+def _read_one(file: File, ledger_id: int, entry_id: int, location: int, guess_bytes: int) -> bytes:
+    """As ``EntryLogReader.read``, in a reader thread: all of it in one go. ``OSError`` from the disk."""
+    start = split_location(location)[1] - LENGTH_BYTES
+    data = file.pread(guess_bytes, start)
+    if len(data) < RECORD_PREFIX.size:
+        raise unreadable(ledger_id, entry_id, location, "the log ends before it")
+    size = _checked_size(data, ledger_id, entry_id, location)
+    if len(data) < size:
+        data = file.pread(size, start)
+        if len(data) < size:
+            raise unreadable(ledger_id, entry_id, location, "the log ends within it")
+        if _checked_size(data, ledger_id, entry_id, location) != size:
+            raise unreadable(ledger_id, entry_id, location, "two reads of it differ")
+    return data[LENGTH_BYTES:size]
+
+
+def _neighbours(locations: Sequence[int], bytes_max: int) -> tuple[int, int]:
+    """How many of the locations one read can serve, and how far the last of them is from the first.
+
+    Ascending locations of one log are most often neighbours.
+    """
+    first = locations[0]
+    last, count = first, 1
+    stop = first + bytes_max
+    for location in locations[1:]:
+        if not last < location < stop:
+            break
+        last = location
+        count += 1
+    return count, last - first
+
+
+def _split(
+    data: bytes, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
+) -> list[bytes]:
+    """The entries in ``data``, which begins with the length of the first, up to the first that is not whole
+    or not what it should be."""
+    bodies: list[bytes] = []
+    append, unpack = bodies.append, RECORD_PREFIX.unpack_from
+    size_bytes, used = len(data), 0
+    starts = [location - locations[0] for location in locations]
+    for entry_id, start, limit in zip(entry_ids, starts, [*starts[1:], size_bytes], strict=True):
+        if start > size_bytes - RECORD_PREFIX.size:
+            break
+        size, stored_ledger_id, stored_entry_id = unpack(data, start)
+        at = start + LENGTH_BYTES
+        used += size + LENGTH_BYTES
+        if (
+            stored_entry_id != entry_id
+            or stored_ledger_id != ledger_id
+            or size < ENTRY_BYTES_MIN
+            or at + size > limit  # into the next entry
+            or at + size > size_bytes  # beyond what was read
+            or (used > size_bytes_max and bodies)
+        ):
+            break
+        append(data[at : at + size])
+    return bodies
+
+
+def unreadable(ledger_id: int, entry_id: int, location: int, what: str) -> EntryUnreadableError:
+    """The error for an entry that is not at its location, with the place to look at."""
     log_id, offset = split_location(location)
     return EntryUnreadableError(
         ledger_id, entry_id, f"at offset {offset} of {entry_log_name(log_id)}: {what}"

@@ -1,8 +1,11 @@
-"""Reading entries wherever they are: write cache, then index and entry log.
+"""Reading entries wherever they are: write cache, read cache, then index and entry log.
 
-Inside: the order of looking, runs of neighbours. Not inside: the places themselves.
-Always: an entry is looked for in the caches and then in the index without a pause between, since a flush
-moves it from here to there; "no such entry" is said only if both know nothing of it.
+Inside: the order of looking, runs of neighbours, what is read ahead and kept. Not inside: the places
+themselves.
+Always: an entry is looked for in the write cache and after that in the index, since a flush moves it from
+here to there; "no such entry" is said only if both know nothing of it. The read cache is asked for the
+location the index names now. What cannot be read is an error, after one more look at the index: compaction
+may have moved it.
 
 Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); reference on bookie storage 8.7.
 """
@@ -11,12 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import attrs
+
 from bookie.disk import Disk
-from bookie.entry_log_reader import EntryLogReader
+from bookie.entry_log_reader import GUESS_BYTES, RUN_BYTES_MAX, EntryLogReader
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
-from bookie.index import EntryIndex
+from bookie.index import EntryIndex, LedgerRun
 from bookie.ledgers import LedgerRecord
+from bookie.read_ahead import WINDOW_BYTES_MAX, ReadAhead
+from bookie.read_cache import ReadCache
 from bookie.write_cache import WriteCache
+
+_MOVES_MAX = 4  # of one entry, while it is being read
+_LENGTH_BYTES = 4
+
+
+@attrs.frozen(kw_only=True)
+class ReadConfig:
+    """What reads of one ledger directory may keep and bring."""
+
+    cache_bytes_max: int = attrs.field(default=32 << 20, validator=attrs.validators.ge(0))  # 0: none
+    ahead_entries_max: int = attrs.field(default=1024, validator=attrs.validators.ge(0))
+    ahead_bytes_max: int = attrs.field(
+        default=WINDOW_BYTES_MAX,
+        validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(RUN_BYTES_MAX)),
+    )
 
 
 class EntryReads:
@@ -30,31 +52,57 @@ class EntryReads:
         cache: WriteCache,
         index: EntryIndex,
         reader: EntryLogReader,
+        config: ReadConfig | None = None,
     ) -> None:
+        config = config or ReadConfig()
         self._disk = disk
         self._ledgers = ledgers
         self._deleting = deleting  # ledgers whose old index records are still to be deleted
         self._cache = cache
         self._index = index
         self._reader = reader
+        self._ahead_entries_max = config.ahead_entries_max
+        self._ahead = ReadAhead(
+            window_bytes_max=config.ahead_bytes_max
+            if config.ahead_entries_max > 1 and config.cache_bytes_max
+            else 0
+        )
+        self.kept = ReadCache(config.cache_bytes_max)
+
+    def read_cached(self, record: LedgerRecord, entry_id: int) -> bytes | None:
+        """The entry if it is in memory. Never waits for the disk but, perhaps, for the index."""
+        body = self._cache.get(record, entry_id)
+        if body is not None or not self.kept.holds(record.ledger_id) or record.ledger_id in self._deleting:
+            return body
+        try:
+            found = self._index.locate(record.ledger_id, entry_id, 1)
+        except (OSError, FormatError):
+            return None  # ``read`` will say so
+        return self.kept.get(record.ledger_id, found[0]) if found else None
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """See ``Storage.read``."""
         record = self._known(ledger_id)
         if (body := self._cache.get(record, entry_id)) is not None:
             return body
-        found = self._locate(record, entry_id, 1)
+        found = self._locate(record, entry_id, 2)
         if not found:
             raise NoEntryError(ledger_id, entry_id)
+        location = found[0]
+        if (body := self.kept.get(ledger_id, location)) is not None:
+            return body
+        window = self._ahead.window_bytes(ledger_id, entry_id)
         try:
-            return await self._reader.read(ledger_id, entry_id, found[0])
-        except EntryUnreadableError:
-            # It may have been moved or deleted meanwhile; only what the index says now counts.
-            self._index.forget_cached()
-            moved_to = self._locate(self._known(ledger_id), entry_id, 1)
-            if not moved_to or moved_to[0] == found[0]:
-                raise
-            return await self._reader.read(ledger_id, entry_id, moved_to[0])
+            if window:
+                return (await self._read_ahead(record, entry_id, window))[0]
+            span = found[1] - location if len(found) > 1 else 0
+            guess = span if 0 < span <= RUN_BYTES_MAX else GUESS_BYTES
+            body = await self._reader.read(ledger_id, entry_id, location, guess_bytes=guess)
+        except EntryUnreadableError as exc:
+            return await self._read_moved(ledger_id, entry_id, location, exc)
+        if self._ledgers.get(ledger_id) is record:  # not deleted meanwhile
+            self.kept.put(ledger_id, location, body)
+        return body
 
     async def read_run(self, ledger_id: int, first: int, count_max: int, size_bytes_max: int) -> list[bytes]:
         """See ``Storage.read_run``."""
@@ -64,28 +112,23 @@ class EntryReads:
         while len(bodies) < count_max:
             entry_id = first + len(bodies)
             body = self._cache.get(record, entry_id)
-            if body is not None:
-                used += len(body) + 4
-                if used > size_bytes_max and bodies:
-                    break
-                bodies.append(body)
-                continue
             try:
-                found = self._locate(record, entry_id, count_max - len(bodies))
-                left = size_bytes_max - used
-                if not found or (left <= 0 and bodies):
-                    break
-                more = await self._reader.read_run(ledger_id, entry_id, found, left)
+                if body is not None:
+                    more: Sequence[bytes] = (body,)
+                else:
+                    more = await self._read_piece(
+                        record, entry_id, count_max - len(bodies), size_bytes_max - used
+                    )
             except EntryUnreadableError:
                 if bodies:
                     break
                 return [await self.read(ledger_id, first)]
-            more_bytes = sum(map(len, more)) + 4 * len(more)
-            if bodies and used + more_bytes > size_bytes_max:  # the first of a run may be too large
-                break
-            used += more_bytes
-            bodies += more
-            if used >= size_bytes_max:
+            for body in more:
+                used += len(body) + _LENGTH_BYTES
+                if used > size_bytes_max and bodies:
+                    return bodies
+                bodies.append(body)
+            if not more or used >= size_bytes_max:
                 break
         if not bodies:
             raise NoEntryError(ledger_id, first)
@@ -99,6 +142,68 @@ class EntryReads:
             ids.update(await self._disk.run(self._index.entry_ids, ledger_id))
         return sorted(ids)
 
+    def drop_ledger(self, ledger_id: int) -> None:
+        """The ledger is being deleted: forget what was kept of it."""
+        self.kept.drop_ledger(ledger_id)
+        self._ahead.drop_ledger(ledger_id)
+
+    async def _read_piece(
+        self, record: LedgerRecord, entry_id: int, count_max: int, size_bytes_max: int
+    ) -> Sequence[bytes]:
+        """Consecutive entries the write cache has not: what the read cache has, or one read brings."""
+        ledger_id = record.ledger_id
+        locations = self._locate(record, entry_id, count_max)
+        if not locations or size_bytes_max <= 0:
+            return ()
+        kept: list[bytes] = []
+        for location in locations:
+            if (body := self.kept.get(ledger_id, location)) is None:
+                break
+            kept.append(body)
+        if kept:
+            return kept
+        window = self._ahead.window_bytes(ledger_id, entry_id)
+        if window > locations[-1] - locations[0]:
+            # Less is asked for at once than is worth a read: bring what the next one will ask for.
+            return (await self._read_ahead(record, entry_id, window))[: len(locations)]
+        more = await self._reader.read_run(
+            ledger_id, range(entry_id, entry_id + len(locations)), locations, size_bytes_max
+        )
+        self._ahead.brought(ledger_id, entry_id, entry_id + len(more) - 1)
+        return more
+
+    async def _read_ahead(self, record: LedgerRecord, entry_id: int, window: int) -> Sequence[bytes]:
+        """Read so many bytes from the entry on and keep what they hold; the consecutive ones among it."""
+        ledger_id = record.ledger_id
+        run = self._following(record, entry_id)
+        if not run.locations:  # the storage thread was faster
+            raise EntryUnreadableError(ledger_id, entry_id, "the index names it no more")
+        bodies = await self._reader.read_run(ledger_id, run.entry_ids, run.locations, window)
+        self._ahead.brought(ledger_id, entry_id, run.entry_ids[len(bodies) - 1])
+        if self._ledgers.get(ledger_id) is record:  # not deleted meanwhile
+            for location, body in zip(run.locations, bodies, strict=False):
+                self.kept.put(ledger_id, location, body)
+        count = 1
+        while count < len(bodies) and run.entry_ids[count] == entry_id + count:
+            count += 1
+        return bodies[:count]
+
+    async def _read_moved(
+        self, ledger_id: int, entry_id: int, location: int, error: EntryUnreadableError
+    ) -> bytes:
+        """It is not at the location. It may have been moved or deleted since the index was asked."""
+        for _ in range(_MOVES_MAX):
+            self._index.forget_cached()
+            found = self._locate(self._known(ledger_id), entry_id, 1)
+            if not found or found[0] == location:
+                break
+            location = found[0]
+            try:
+                return await self._reader.read(ledger_id, entry_id, location)
+            except EntryUnreadableError as exc:
+                error = exc
+        raise error
+
     def _known(self, ledger_id: int) -> LedgerRecord:
         record = self._ledgers.get(ledger_id)
         if record is None:
@@ -110,5 +215,11 @@ class EntryReads:
             return ()
         try:
             return self._index.locate(record.ledger_id, entry_id, count_max)
+        except (OSError, FormatError) as exc:
+            raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc
+
+    def _following(self, record: LedgerRecord, entry_id: int) -> LedgerRun:
+        try:
+            return self._index.following(record.ledger_id, entry_id, self._ahead_entries_max)
         except (OSError, FormatError) as exc:
             raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc

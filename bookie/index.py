@@ -59,6 +59,14 @@ class EntryIndex(abc.ABC):
         a gap.
         """
 
+    def following(self, ledger_id: int, entry_id: int, count_max: int) -> LedgerRun:
+        """Entries from this one on, those behind a gap too; empty if this one does not exist.
+
+        For reading ahead: perhaps fewer than exist. A striped ledger has a gap at every few entries.
+        """
+        locations = self.locate(ledger_id, entry_id, count_max)
+        return LedgerRun(ledger_id, range(entry_id, entry_id + len(locations)), locations)
+
     @abc.abstractmethod
     def last_entry_id(self, ledger_id: int) -> int:
         """The greatest indexed entry id; -1: none."""

@@ -255,9 +255,9 @@ class Storage:
     # --- reading ---
 
     def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
-        """The entry if it is in the write cache."""
+        """The entry if it is in memory."""
         record = self._ledgers.get(ledger_id)
-        return None if record is None else self._cache.get(record, entry_id)
+        return None if record is None else self._reads.read_cached(record, entry_id)
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """The entry's body.
@@ -293,6 +293,7 @@ class Storage:
         if record is None:
             return
         self._cache.drop_ledger(record)
+        self._reads.drop_ledger(ledger_id)
         self._dirty.pop(ledger_id, None)
         self._store.index.forget_cached()
         self._deleting[ledger_id] = self._deleting.get(ledger_id, 0) + 1
@@ -432,7 +433,15 @@ class Storage:
         )
         self._checkpoints = Checkpoints(1, mark)
         index = self._store.index
-        self._reads = EntryReads(self._disk, self._ledgers, self._deleting, self._cache, index, self._reader)
+        self._reads = EntryReads(
+            self._disk,
+            self._ledgers,
+            self._deleting,
+            self._cache,
+            index,
+            self._reader,
+            self._config.reads,
+        )
         try:
             for ledger_id, data in index.ledgers():
                 self._ledgers[ledger_id] = LedgerRecord(ledger_id, **attrs.asdict(data))

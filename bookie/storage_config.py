@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from bookie.entry_reads import ReadConfig
 from bookie.journal import JournalConfig
 
 
@@ -30,6 +31,7 @@ class StorageConfig:
         default=1 << 30,
         validator=attrs.validators.and_(attrs.validators.gt(4096), attrs.validators.le(1 << 30)),
     )
+    reads: ReadConfig = attrs.field(factory=ReadConfig)  # of each ledger directory
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged
     rebuild_index: bool = False  # derive a missing index from the entry logs; fences all ledgers

@@ -71,6 +71,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/live_ledgers.py",
     "bookie/log_summary.py",
     "bookie/open_log.py",
+    "bookie/reader_pool.py",
     "bookie/rebuild.py",
     "bookie/registration.py",
     "bookie/replay.py",

@@ -58,10 +58,10 @@ async def test_a_run_of_neighbours_is_cut_by_size_but_never_empty(tmp_path: Path
     (run,) = written(tmp_path, {1: entries})
     reader = EntryLogReader(RealDisk(), tmp_path)
     for limit, count in ((1, 1), (104, 1), (207, 1), (208, 2), (1040, 10), (1 << 20, 1000)):
-        bodies = await reader.read_run(1, 0, run.locations, limit)
+        bodies = await reader.read_run(1, run.entry_ids, run.locations, limit)
         assert bodies == [entries[e] for e in range(len(bodies))]
         assert len(bodies) == count
-    assert await reader.read_run(1, 999, run.locations[999:], 1 << 20) == [entries[999]]
+    assert await reader.read_run(1, [999], run.locations[999:], 1 << 20) == [entries[999]]
     reader.close()
 
 
@@ -78,7 +78,7 @@ async def test_another_entry_at_the_location_is_an_error_never_an_absence(tmp_pa
         with pytest.raises(EntryUnreadableError):
             await reader.read(ledger_id, entry_id, location)
         with pytest.raises(EntryUnreadableError):
-            await reader.read_run(ledger_id, entry_id, [location, location + 50], 1000)
+            await reader.read_run(ledger_id, [entry_id, entry_id + 1], [location, location + 50], 1000)
     reader.close()
 
 
@@ -87,7 +87,7 @@ async def test_a_log_cut_short_makes_its_last_entry_unreadable(tmp_path: Path) -
     log = tmp_path / "0.log"
     log.write_bytes(log.read_bytes()[:5000])
     reader = EntryLogReader(RealDisk(), tmp_path)
-    assert await reader.read_run(1, 0, run.locations, 1 << 20) == [body(1, 0)]
+    assert await reader.read_run(1, run.entry_ids, run.locations, 1 << 20) == [body(1, 0)]
     with pytest.raises(EntryUnreadableError, match="ends within"):
         await reader.read(1, 1, run.locations[1])
     reader.close()

@@ -1,0 +1,350 @@
+"""Reads of one ledger directory: what they cost, what they keep, what a bad disk makes of them."""
+
+from __future__ import annotations
+
+import errno
+import random
+import struct
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from bookie.chunk_index import ChunkIndex
+from bookie.disk import File, RealDisk, RealFile
+from bookie.entry_log import EntryLogWriter
+from bookie.entry_log_reader import EntryLogReader
+from bookie.entry_reads import EntryReads, ReadConfig
+from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
+from bookie.index import LedgerMove
+from bookie.ledgers import LedgerRecord
+from bookie.write_cache import WriteCache
+
+
+class WatchedFile(RealFile):
+    """A file that tells of its reads and does what the test says to them."""
+
+    disk: WatchedDisk
+
+    def pread(self, size_bytes: int, offset: int) -> bytes:
+        self.disk.preads.append((offset, size_bytes))
+        self.disk.before_pread()
+        return self.disk.change(super().pread(size_bytes, offset), offset)
+
+    def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
+        return None  # nothing is in the page cache
+
+
+class WatchedDisk(RealDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preads: list[tuple[int, int]] = []
+        self.before_pread: Callable[[], None] = lambda: None
+        self.change: Callable[[bytes, int], bytes] = lambda data, offset: data
+        self.open_count = 0
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        file = super().open(path, create=create, write=write, direct=direct)
+        if path.suffix != ".log" or write:
+            return file
+        assert isinstance(file, RealFile)
+        watched = WatchedFile(path, file._descriptor, direct=False)
+        watched.disk = self
+        return watched
+
+
+class Directory:
+    """A ledger directory without the store around it."""
+
+    def __init__(self, path: Path, config: ReadConfig | None = None) -> None:
+        self.path = path
+        self.disk = WatchedDisk()
+        self.index = ChunkIndex(self.disk.open_key_values(path / "index"))
+        self.writer = EntryLogWriter(self.disk, path, log_bytes_max=1 << 26)
+        self.reader = EntryLogReader(self.disk, path)
+        self.cache = WriteCache()
+        self.ledgers: dict[int, LedgerRecord] = {}
+        self.deleting: set[int] = set()
+        self.reads = EntryReads(
+            self.disk, self.ledgers, self.deleting, self.cache, self.index, self.reader, config
+        )
+
+    def store(self, ledger_id: int, ids: Sequence[int], size: int = 1000) -> None:
+        self.ledgers.setdefault(ledger_id, LedgerRecord(ledger_id, b"k"))
+        runs = list(self.writer.append({ledger_id: {e: body(ledger_id, e, size) for e in ids}}))
+        self.writer.sync()
+        self.index.put(runs)
+
+    def move(self, ledger_id: int, ids: Sequence[int]) -> None:
+        """As compaction does: copy to a new log, let the index name the copies, delete the old log."""
+        old = [self.index.locate(ledger_id, entry_id)[0] for entry_id in ids]
+        copier = EntryLogWriter(self.disk, self.path, log_bytes_max=1 << 26)
+        (run,) = copier.append({ledger_id: {e: body(ledger_id, e) for e in ids}})
+        copier.sync()
+        copier.close()
+        assert self.index.relocate([LedgerMove(ledger_id, ids, old, run.locations)]) == [list(ids)]
+        for log_id in {location >> 32 for location in old}:
+            (self.path / f"{log_id:x}.log").unlink()
+
+    def close(self) -> None:
+        self.reader.close()
+        self.writer.close()
+        self.index.close()
+
+
+def body(ledger_id: int, entry_id: int, size: int = 1000) -> bytes:
+    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + random.Random(entry_id).randbytes(
+        size
+    )
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> AsyncIterator[Directory]:
+    opened = Directory(tmp_path)
+    yield opened
+    opened.close()
+
+
+async def test_a_ledger_read_in_order_costs_a_pread_for_many_entries(directory: Directory) -> None:
+    directory.store(1, range(2000))
+    for entry_id in range(2000):
+        assert await directory.reads.read(1, entry_id) == body(1, entry_id)
+    assert len(directory.disk.preads) < 4 + 2000 * 1036 / (256 << 10)
+    assert max(size for _, size in directory.disk.preads) <= 300 << 10
+
+
+async def test_so_does_a_striped_one(directory: Directory) -> None:
+    ids = [entry_id for entry_id in range(3000) if entry_id % 3]
+    directory.store(1, ids)
+    for entry_id in ids:
+        assert await directory.reads.read(1, entry_id) == body(1, entry_id)
+    assert len(directory.disk.preads) < 4 + len(ids) * 1036 / (256 << 10)
+    with pytest.raises(NoEntryError):
+        await directory.reads.read(1, 3)
+
+
+async def test_a_random_read_costs_one_pread_of_its_own_size(directory: Directory) -> None:
+    directory.store(1, range(500), 60_000)
+    for entry_id in (400, 3, 77, 210, 120):
+        assert await directory.reads.read(1, entry_id) == body(1, entry_id, 60_000)
+    assert [size for _, size in directory.disk.preads] == [60_036] * 5
+
+
+async def test_what_was_brought_is_in_memory_for_the_next_who_asks(directory: Directory) -> None:
+    directory.store(1, range(40))
+    record = directory.ledgers[1]
+    assert directory.reads.read_cached(record, 1) is None
+    for entry_id in (0, 1):
+        await directory.reads.read(1, entry_id)
+    assert directory.reads.read_cached(record, 20) == body(1, 20)
+    directory.reads.drop_ledger(1)
+    assert directory.reads.read_cached(record, 20) is None
+
+
+async def test_runs_are_read_at_once_and_small_ones_ahead(directory: Directory) -> None:
+    directory.store(1, range(1000))
+    run = await directory.reads.read_run(1, 0, 100, 1 << 20)
+    assert run == [body(1, e) for e in range(100)]
+    assert len(directory.disk.preads) == 1
+    got: list[bytes] = []
+    while len(got) < 900:
+        got += await directory.reads.read_run(1, 100 + len(got), 10, 1 << 20)
+    assert got == [body(1, e) for e in range(100, 1000)]
+    assert len(directory.disk.preads) < 1 + 900 * 1036 / (150 << 10)
+    assert await directory.reads.read_run(1, 500, 10, 2100) == [body(1, 500), body(1, 501)]
+
+
+async def test_a_re_added_entry_is_served_as_the_index_says_not_as_it_was_kept(directory: Directory) -> None:
+    directory.store(1, range(10))
+    for entry_id in range(3):
+        await directory.reads.read(1, entry_id)
+    directory.store(1, [2], 50)
+    assert await directory.reads.read(1, 2) == body(1, 2, 50)
+    assert await directory.reads.read_run(1, 1, 2, 1 << 20) == [body(1, 1), body(1, 2, 50)]
+
+
+async def test_an_entry_that_compaction_moves_while_it_is_read_is_found(directory: Directory) -> None:
+    directory.store(1, range(10))
+    directory.writer.close()
+    directory.store(2, range(10))
+    moved: list[int] = []
+
+    def move() -> None:
+        if not moved:
+            moved.append(1)
+            directory.move(1, range(10))
+
+    # The file is open and read on: also the deleted log's bytes are right.
+    directory.disk.before_pread = move
+    assert await directory.reads.read(1, 5) == body(1, 5)
+    assert moved
+    # And when it is not open yet, but the index has been asked:
+    directory.store(3, range(10))
+    directory.writer.close()
+    place = directory.index.locate(3, 4)[0]
+    moved.clear()
+    asked = directory.index.locate
+
+    def locate(ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        found = asked(ledger_id, entry_id, count_max)
+        if not moved:
+            moved.append(1)
+            directory.index.locate = asked  # type: ignore[method-assign]
+            directory.move(3, range(10))
+        return found
+
+    directory.index.locate = locate  # type: ignore[method-assign]
+    assert await directory.reads.read(3, 4) == body(3, 4)
+    assert directory.index.locate(3, 4)[0] != place
+    assert await directory.reads.read_run(3, 0, 10, 1 << 20) == [body(3, e) for e in range(10)]
+
+
+async def test_reads_that_race_with_many_moves_never_fail(directory: Directory) -> None:
+    directory.store(1, range(60))
+    directory.writer.close()
+    rng = random.Random(5)
+    is_over = False
+
+    async def read() -> None:
+        while not is_over:
+            entry_id = rng.randrange(60)
+            directory.reads.drop_ledger(1)
+            if rng.random() < 0.5:
+                assert await directory.reads.read(1, entry_id) == body(1, entry_id)
+            else:
+                run = await directory.reads.read_run(1, entry_id, 5, 1 << 20)
+                assert run == [body(1, e) for e in range(entry_id, entry_id + len(run))]
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(read)
+        for _ in range(15):
+            old = directory.index.locate(1, 0)[0] >> 32
+            await trio.to_thread.run_sync(directory.move, 1, range(60))
+            directory.reader.forget(old)
+        is_over = True
+
+
+async def test_an_i_o_error_is_no_missing_entry_and_passes_when_the_disk_is_well(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(100))
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "injected")
+
+    directory.disk.before_pread = fail
+    for entry_id in (0, 1, 2, 50):
+        with pytest.raises(EntryUnreadableError, match="injected"):
+            await directory.reads.read(1, entry_id)
+        with pytest.raises(EntryUnreadableError, match="injected"):
+            await directory.reads.read_run(1, entry_id, 20, 1 << 20)
+    with pytest.raises(NoEntryError):
+        await directory.reads.read(1, 100)
+    directory.disk.before_pread = lambda: None
+    assert await directory.reads.read_run(1, 0, 100, 1 << 20) == [body(1, e) for e in range(100)]
+
+
+@pytest.mark.parametrize("ahead", [0, 256 << 10])
+async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_error(
+    tmp_path: Path, ahead: int
+) -> None:
+    directory = Directory(tmp_path, ReadConfig(cache_bytes_max=1 << 16, ahead_bytes_max=ahead))
+    directory.store(1, range(50), 100)
+    rng = random.Random(11)
+    places = {e: directory.index.locate(1, e)[0] & 0xFFFF_FFFF for e in range(50)}
+    bad: set[int] = set()
+
+    def change(data: bytes, offset: int) -> bytes:
+        changed = bytearray(data)
+        for entry_id in bad:
+            at = places[entry_id] - 4 - offset
+            if 0 <= at and at + 20 <= len(changed):
+                changed[at + flip // 8] ^= 1 << flip % 8
+        return bytes(changed[: rng.randrange(len(changed) + 1)] if rng.random() < 0.2 else changed)
+
+    directory.disk.change = change
+    good, refused = 0, 0
+    for flip in range(160):
+        bad = set(rng.sample(range(50), 2))
+        directory.reads.drop_ledger(1)
+        for first in (*bad, rng.randrange(50)):
+            try:
+                if rng.random() < 0.5:
+                    found = [await directory.reads.read(1, first)]
+                else:
+                    found = await directory.reads.read_run(1, first, 8, 1 << 20)
+            except EntryUnreadableError:
+                refused += 1
+                continue
+            for entry_id, data in enumerate(found, first):
+                # A length that is too small cannot be told from a shorter entry: the digest tells.
+                whole = body(1, entry_id, 100)
+                assert data == whole or (entry_id in bad and data[:16] == whole[:16] and flip < 32)
+                good += data == whole
+    assert good > 300
+    assert refused > 200
+    directory.close()
+
+
+async def test_a_deleted_ledger_is_unknown_and_nothing_of_it_is_kept(directory: Directory) -> None:
+    directory.store(1, range(10))
+    for entry_id in range(3):
+        await directory.reads.read(1, entry_id)
+
+    async def read_late() -> None:
+        with pytest.raises(NoLedgerError):
+            await directory.reads.read(2, 0)
+
+    del directory.ledgers[1]
+    directory.reads.drop_ledger(1)
+    assert directory.reads.kept.size_bytes == 0
+    with pytest.raises(NoLedgerError):
+        await directory.reads.read(1, 0)
+    await read_late()
+
+
+async def test_a_ledger_deleted_while_it_is_read_leaves_nothing_behind(directory: Directory) -> None:
+    directory.store(1, range(10))
+
+    def delete() -> None:
+        directory.ledgers.pop(1, None)
+        directory.reads.drop_ledger(1)
+
+    directory.disk.before_pread = delete
+    assert await directory.reads.read(1, 0) == body(1, 0)
+    assert directory.reads.kept.size_bytes == 0
+
+
+async def test_open_logs_are_bounded_and_a_deleted_log_is_let_go(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    directory.reader = EntryLogReader(directory.disk, tmp_path, open_logs_max=3)
+    places = []
+    for ledger_id in range(6):
+        directory.store(ledger_id, [0])
+        directory.writer.close()
+        places.append(directory.index.locate(ledger_id, 0)[0])
+    for ledger_id in (0, 1, 2, 3, 4, 5, 0):
+        assert await directory.reader.read(ledger_id, 0, places[ledger_id]) == body(ledger_id, 0)
+        assert directory.reader.open_logs_count <= 3
+    directory.reader.forget(0)
+    assert directory.reader.open_logs_count == 2
+    # Deleted while it is being opened: it must not be kept open, and with it its space on the disk.
+    go = trio.Event()
+    opening = directory.disk.run
+
+    async def run(job: Callable[..., object], *args: object) -> object:
+        result = await opening(job, *args)
+        await go.wait()
+        return result
+
+    directory.disk.run = run  # type: ignore[method-assign, assignment]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(directory.reader.read, 1, 0, places[1])
+        await wait_all_tasks_blocked(0.01)
+        directory.reader.forget(1)
+        go.set()
+    assert directory.reader.open_logs_count == 2
+    directory.close()
