@@ -434,13 +434,7 @@ class Storage:
         self._checkpoints = Checkpoints(1, mark)
         index = self._store.index
         self._reads = EntryReads(
-            self._disk,
-            self._ledgers,
-            self._deleting,
-            self._cache,
-            index,
-            self._reader,
-            self._config.reads,
+            self._disk, self._ledgers, self._deleting, self._cache, index, self._reader, self._config.reads
         )
         try:
             for ledger_id, data in index.ledgers():

@@ -261,7 +261,7 @@ async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_erro
         changed = bytearray(data)
         for entry_id in bad:
             at = places[entry_id] - 4 - offset
-            if 0 <= at and at + 20 <= len(changed):
+            if at >= 0 and at + 20 <= len(changed):
                 changed[at + flip // 8] ^= 1 << flip % 8
         return bytes(changed[: rng.randrange(len(changed) + 1)] if rng.random() < 0.2 else changed)
 
