@@ -59,6 +59,8 @@ class LedgerRecord:
     limbo: bool = False  # entries may be missing: only what is here may be told
 
     # The storage's own:
+    directory: int = 0  # which of the ledger directories has it
+    staged: list[bytes] = attrs.field(factory=list)  # where its journal gathers the next run
     active: dict[int, bytes] | None = None  # its entries in the active write cache
     first_epoch: int = 0  # caches sealed before this one hold entries of a deleted ledger of this id
 

@@ -308,6 +308,7 @@ class Session:
                 self._write_lac(incoming, request)
             case ForceLedgerRequest():
                 self._acks.append(self.encode(incoming, ForceLedgerReply(Code.OK, request.ledger_id)))
+                self._storage.await_ledger(request.ledger_id)  # this chunk may go to other journals only
                 self._must_stage(sync=True)
             case ReadLacRequest() | BookieInfoRequest() | ListEntriesRequest():
                 self._start(incoming)
@@ -392,6 +393,7 @@ class Session:
         # Somebody else's fence may be on its way: this run is synced after it. Java answers a failed read
         # without waiting; an old writer's add could then be acknowledged after a power failure.
         self._fenced_reads.append(incoming)
+        self._storage.await_ledger(ledger_id)
         self._must_stage(sync=True)
         return None
 

@@ -13,18 +13,31 @@ from bookie.entry_reads import ReadConfig
 from bookie.journal import JournalConfig
 
 
-def _one(_: object, attribute: attrs.Attribute[tuple[Path, ...]], value: tuple[Path, ...]) -> None:
-    if len(value) != 1:
-        raise ValueError(f"{attribute.name}: exactly one directory is served so far, not {len(value)}")
+def _some(_: object, attribute: attrs.Attribute[tuple[Path, ...]], value: tuple[Path, ...]) -> None:
+    if not value:
+        raise ValueError(f"{attribute.name}: at least one directory is needed")
+    _distinct(_, attribute, value)
+
+
+def _distinct(_: object, attribute: attrs.Attribute[tuple[Path, ...]], value: tuple[Path, ...]) -> None:
+    if len(set(value)) != len(value):
+        raise ValueError(f"{attribute.name}: a directory stands there twice: {', '.join(map(str, value))}")
 
 
 @attrs.frozen(kw_only=True)
 class StorageConfig:
-    """Where a bookie keeps its data and how much memory that may take."""
+    """Where a bookie keeps its data and how much memory that may take.
 
-    journal_directories: tuple[Path, ...] = attrs.field(converter=tuple, validator=_one)
-    ledger_directories: tuple[Path, ...] = attrs.field(converter=tuple, validator=_one)
+    A ledger's journal is the one at ``ledger id % number of journals``, and a new ledger's directory the one
+    at ``ledger id % number of ledger directories``.
+    """
+
+    journal_directories: tuple[Path, ...] = attrs.field(converter=tuple, validator=_some)
+    ledger_directories: tuple[Path, ...] = attrs.field(converter=tuple, validator=_some)
+    # One for each ledger directory, in the same order; none: the index is in the ledger directory.
+    index_directories: tuple[Path, ...] = attrs.field(converter=tuple, default=(), validator=_distinct)
     journal: JournalConfig = attrs.field(factory=JournalConfig)
+    # Of all directories together:
     write_cache_bytes_max: int = attrs.field(default=48 << 20, validator=attrs.validators.ge(1 << 16))
     journal_queue_bytes_max: int = attrs.field(default=16 << 20, validator=attrs.validators.ge(1 << 16))
     entry_log_bytes_max: int = attrs.field(
@@ -35,3 +48,10 @@ class StorageConfig:
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged
     rebuild_index: bool = False  # derive a missing index from the entry logs; fences all ledgers
+
+    def __attrs_post_init__(self) -> None:
+        if self.index_directories and len(self.index_directories) != len(self.ledger_directories):
+            raise ValueError(
+                f"index_directories: {len(self.index_directories)} of them for"
+                f" {len(self.ledger_directories)} ledger directories; there must be one for each, or none"
+            )

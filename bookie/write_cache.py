@@ -1,6 +1,7 @@
 """Entries that are not in the entry logs yet.
 
-Inside: the active cache, the sealed ones, lookups. Not inside: when to seal and flush (``storage``).
+Inside: the active cache, the sealed ones, lookups. Not inside: when to seal and flush, and how much memory
+all caches together may take (``storage``).
 Always: an entry is in here from the moment it is staged until the index that names it is durable; a
 sealed cache never changes; the oldest is flushed first, and one that could not be flushed stays.
 
@@ -16,7 +17,6 @@ from collections.abc import Sequence
 
 import attrs
 
-from bookie.journal_format import JournalMark
 from bookie.ledgers import LedgerData, LedgerRecord
 
 ENTRY_OVERHEAD_BYTES = 128  # of a bytes object, its dictionary slot and its key
@@ -29,8 +29,6 @@ class SealedCache:
     epoch: int
     entries: dict[int, dict[int, bytes]]  # ledger -> entry -> body
     ledgers: Sequence[tuple[int, LedgerData]]  # ledger data changed since the epoch before
-    mark: JournalMark  # everything journaled below it is in this epoch or an earlier one
-    size_bytes: int
 
 
 class WriteCache:
@@ -38,8 +36,6 @@ class WriteCache:
 
     def __init__(self) -> None:
         self.sealed: deque[SealedCache] = deque()  # oldest first
-        self.active_bytes = 0
-        self.sealed_bytes = 0
         self._active: dict[int, dict[int, bytes]] = {}
         self._records: list[LedgerRecord] = []  # those that have entries in the active cache
 
@@ -60,21 +56,19 @@ class WriteCache:
         """The ledgers that have entries in the active cache."""
         return self._records
 
-    def seal(self, epoch: int, ledgers: Sequence[tuple[int, LedgerData]], mark: JournalMark) -> SealedCache:
+    def seal(self, epoch: int, ledgers: Sequence[tuple[int, LedgerData]]) -> SealedCache:
         """Close the active cache and start another."""
         for record in self._records:
             record.active = None
-        sealed = SealedCache(epoch, self._active, ledgers, mark, self.active_bytes)
+        sealed = SealedCache(epoch, self._active, ledgers)
         self.sealed.append(sealed)
-        self.sealed_bytes += self.active_bytes
-        self._active, self._records, self.active_bytes = {}, [], 0
+        self._active, self._records = {}, []
         return sealed
 
     def remove_flushed(self, epoch: int) -> None:
         """The oldest sealed cache is durable in the entry logs and the index."""
         flushed = self.sealed.popleft()
         assert flushed.epoch == epoch
-        self.sealed_bytes -= flushed.size_bytes
 
     def get(self, record: LedgerRecord, entry_id: int) -> bytes | None:
         """The entry's body, the newest if it was added twice."""
@@ -97,11 +91,15 @@ class WriteCache:
                 ids.update(sealed.entries.get(record.ledger_id, ()))
         return ids
 
-    def drop_ledger(self, record: LedgerRecord) -> None:
-        """Forget a deleted ledger's unflushed entries; sealed ones are flushed and deleted after that."""
+    def drop_ledger(self, record: LedgerRecord) -> int:
+        """Forget a deleted ledger's unflushed entries; sealed ones are flushed and deleted after that.
+
+        Returns how much memory that gives back, about.
+        """
+        freed = 0
         if record.active is not None:
             freed = sum(map(len, record.active.values())) + ENTRY_OVERHEAD_BYTES * len(record.active)
-            self.active_bytes = max(0, self.active_bytes - freed)
             del self._active[record.ledger_id]
             self._records.remove(record)
             record.active = None
+        return freed

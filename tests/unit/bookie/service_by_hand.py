@@ -24,6 +24,7 @@ class HandDisk:
         self.ledgers: dict[int, LedgerRecord] = {}
         self.entries: dict[tuple[int, int], bytes] = {}
         self.staged: list[tuple[str, int, int]] = []
+        self.awaited: list[int] = []
         self.runs: list[tuple[list[tuple[str, int, int]], Callable[[BaseException | None], None], bool]] = []
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
@@ -51,6 +52,9 @@ class HandDisk:
         ledger.explicit_lac = body
         ledger.lac = max(ledger.lac, struct.unpack_from(">q", body, 8)[0])
         self.staged.append(("lac", ledger.ledger_id, -1))
+
+    def await_ledger(self, ledger_id: int) -> None:
+        self.awaited.append(ledger_id)
 
     def submit(self, on_durable: Callable[[BaseException | None], None], *, sync: bool = True) -> None:
         self.runs.append((self.staged, on_durable, sync))

@@ -11,37 +11,68 @@ from bookie.journal_format import NO_MARK, JournalMark
 
 def test_the_mark_moves_when_the_epoch_is_durable() -> None:
     checkpoints = Checkpoints(1)
-    epoch = checkpoints.begin(JournalMark(1, 4096))
-    assert checkpoints.mark == NO_MARK
-    assert checkpoints.completed(0, epoch) == JournalMark(1, 4096)
-    assert checkpoints.mark == JournalMark(1, 4096)
+    epoch = checkpoints.begin([JournalMark(1, 4096)])
+    assert checkpoints.marks == (NO_MARK,)
+    assert checkpoints.completed(0, epoch) == (JournalMark(1, 4096),)
+    assert checkpoints.marks == (JournalMark(1, 4096),)
 
 
 def test_the_mark_waits_for_the_slowest_directory() -> None:
+    """apache/bookkeeper#3329: the flush of one directory moved the mark past another one's cache."""
     checkpoints = Checkpoints(2)
-    first = checkpoints.begin(JournalMark(1, 4096))
-    second = checkpoints.begin(JournalMark(1, 8192))
+    first = checkpoints.begin([JournalMark(1, 4096)])
+    second = checkpoints.begin([JournalMark(1, 8192)])
     assert checkpoints.completed(0, second) is None
-    assert checkpoints.completed(1, first) == JournalMark(1, 4096)
-    assert checkpoints.completed(1, second) == JournalMark(1, 8192)
+    assert checkpoints.flushed == 0
+    assert checkpoints.completed(1, first) == (JournalMark(1, 4096),)
+    assert checkpoints.completed(1, second) == (JournalMark(1, 8192),)
+    assert checkpoints.flushed == 2
 
 
 def test_a_mark_never_decreases() -> None:
-    checkpoints = Checkpoints(1, JournalMark(7, 4096))
-    assert checkpoints.completed(0, checkpoints.begin(JournalMark(3, 9999))) is None
-    assert checkpoints.mark == JournalMark(7, 4096)
+    checkpoints = Checkpoints(1, [JournalMark(7, 4096)])
+    assert checkpoints.completed(0, checkpoints.begin([JournalMark(3, 9999)])) is None
+    assert checkpoints.marks == (JournalMark(7, 4096),)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=60))
-def test_the_mark_is_the_one_of_the_slowest_directorys_epoch(steps: list[tuple[int, bool]]) -> None:
-    checkpoints = Checkpoints(3)
-    marks = {0: NO_MARK}
+def test_marks_of_several_journals_are_compared_one_by_one() -> None:
+    """apache/bookkeeper#4844: compared as a list, a first journal that had moved hid the second."""
+    checkpoints = Checkpoints(1, [JournalMark(5, 8192), JournalMark(5, 4096)])
+    epoch = checkpoints.begin([JournalMark(5, 4096), JournalMark(9, 512)])
+    assert checkpoints.completed(0, epoch) == (JournalMark(5, 8192), JournalMark(9, 512))
+
+
+@given(
+    st.integers(1, 3),
+    st.lists(
+        st.tuples(st.integers(0, 2), st.booleans(), st.lists(st.integers(0, 2), min_size=3, max_size=3)),
+        max_size=60,
+    ),
+)
+def test_each_mark_is_the_greatest_of_the_epochs_that_every_directory_has_flushed(
+    journal_count: int, steps: list[tuple[int, bool, list[int]]]
+) -> None:
+    """The dumb twin keeps every epoch for ever and looks through all of them each time."""
+    checkpoints = Checkpoints(3, [NO_MARK] * journal_count)
+    begun: list[tuple[JournalMark, ...]] = [(NO_MARK,) * journal_count]
     done = [0, 0, 0]
-    for directory, begins in steps:
+    for directory, begins, growth in steps:
+        before = checkpoints.marks
         if begins or done[directory] == checkpoints.epoch:
-            mark = JournalMark(1, 4096 * len(marks))
-            marks[checkpoints.begin(mark)] = mark
+            # A journal may stand still, go on in its file, or in the next.
+            marks = tuple(
+                JournalMark(mark.journal_id + (grown == 2), mark.offset + 512 * grown)
+                for mark, grown in zip(begun[-1], growth, strict=False)
+            )
+            begun.append(marks)
+            assert checkpoints.begin(marks) == len(begun) - 1
+            assert checkpoints.marks == before
         else:
             done[directory] += 1
-            checkpoints.completed(directory, done[directory])
-        assert checkpoints.mark == marks[min(done)]
+            told = checkpoints.completed(directory, done[directory])
+            assert told == (checkpoints.marks if checkpoints.marks != before else None)
+        for journal in range(journal_count):
+            assert checkpoints.marks[journal] == max(
+                marks[journal] for epoch, marks in enumerate(begun) if epoch <= min(done)
+            )
+        assert checkpoints.flushed == min(done)

@@ -335,6 +335,9 @@ class StubStorage:
     def stage_entry(self, *_: object) -> None:
         raise AssertionError("nothing is added here")
 
+    def await_ledger(self, ledger_id: int) -> None:
+        pass
+
     def submit(self, on_durable: Callable[[BaseException | None], None], *, sync: bool = True) -> None:
         self.runs.append(on_durable)
 

@@ -151,8 +151,18 @@ def test_force_waits_for_a_sync_of_all_before_it_even_without_a_ledger(peer: Pee
     assert peer.answers() == []
     assert disk.runs[0][0] == []
     assert disk.runs[0][2]
+    assert disk.awaited == [77], "its adds may be in another journal than the rest of the chunk"
     disk.sync()
     assert peer.replies() == [ForceLedgerReply(Code.OK, 77)]
+
+
+def test_a_fencing_read_behind_somebody_elses_fence_waits_for_the_ledgers_journal(
+    peer: Peer, disk: HandDisk
+) -> None:
+    peer.ask(fence(1))
+    peer.ask(fence(1, 5))
+    assert disk.runs[1][0] == [], "the fence is on its way already"
+    assert disk.awaited == [1, 1]
 
 
 def test_force_syncs_even_where_adds_are_not(disk: HandDisk) -> None:

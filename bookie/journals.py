@@ -1,0 +1,175 @@
+"""The journals of a bookie as one: which ledger goes to which, and runs that touch several.
+
+Inside: the staged runs, submitting them, the marks. Not inside: one journal's files and thread
+(``journal``), what records mean (``storage``).
+Always: all records of a ledger go to one journal, in order; a run is answered once, when every part of it
+is durable; after the first failure of any journal no run is answered as durable any more.
+
+With one journal a run is its one part, and nothing is added to its way.
+
+Runs that touch different journals are answered in no particular order: each answer says only what it
+covers. Whoever promises something about a ledger beyond the staged records (all its adds so far are
+synced) says so with ``await_ledger``, and the ledger's journal takes part in the run.
+
+Source: BookieImpl.java (getJournal, MathUtils.signSafeMod); reference on bookie storage 2.4, 2.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import trio
+
+from bookie.checkpoint import Marks
+from bookie.disk import Disk
+from bookie.errors import StorageFailedError
+from bookie.group_commit import OnDurable
+from bookie.journal import Journal, JournalConfig, JournalFiles
+from bookie.journal_format import Predecessor
+
+_LENGTH_BYTES = 4  # before each record
+
+
+class Journals:
+    """On the loop, but for what ``files`` and the journals do in their threads."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Sequence[Path],
+        config: JournalConfig,
+        *,
+        on_answered: Callable[[StorageFailedError | None], None],
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._on_answered = on_answered
+        self.files = [JournalFiles(disk, directory, config) for directory in directories]
+        self._staged: list[list[bytes]] = [[] for _ in directories]  # of each, what is not submitted
+        self._awaited: set[int] = set()  # journals without staged records that the next run waits for
+        self._journals: list[Journal] = []
+        self._error: StorageFailedError | None = None
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    async def start(self, next_ids: Sequence[int], previous: Sequence[Predecessor]) -> None:
+        """Make the first file of each. ``OSError`` if that fails."""
+        for files, next_id, before in zip(self.files, next_ids, previous, strict=True):
+            journal = Journal(
+                self._disk,
+                files,
+                self._config,
+                next_id=next_id,
+                previous=before,
+                on_answered=self._answered,
+            )
+            self._journals.append(journal)
+            await journal.start()
+
+    @property
+    def is_started(self) -> bool:
+        return len(self._journals) == len(self.files)
+
+    @property
+    def marks(self) -> Marks:
+        """Of each journal, up to where it is synced."""
+        return tuple([journal.mark for journal in self._journals])
+
+    @property
+    def queued_bytes(self) -> int:
+        """Submitted and not answered."""
+        return sum([journal.queued_bytes for journal in self._journals])
+
+    @property
+    def has_unsynced(self) -> bool:
+        return any(journal.has_unsynced for journal in self._journals)
+
+    def staged_for(self, ledger_id: int) -> list[bytes]:
+        """Where the ledger's records are gathered until the next submission: always the same list."""
+        return self._staged[ledger_id % len(self._staged)]
+
+    def await_ledger(self, ledger_id: int) -> None:
+        """Let the next run be answered only when all that was submitted for this ledger is durable too."""
+        self._awaited.add(ledger_id % len(self._staged))
+
+    def drop_staged(self) -> None:
+        """Forget what is staged."""
+        for staged in self._staged:
+            staged.clear()
+        self._awaited.clear()
+
+    def submit(self, on_durable: OnDurable, *, sync: bool) -> tuple[int, int]:
+        """Hand over what is staged; how many records that is, and how many bytes."""
+        if len(self._staged) == 1:
+            staged = self._staged[0]
+            self._awaited.clear()
+            records = staged.copy()
+            staged.clear()
+            count = len(records)
+            size_bytes = sum(map(len, records))
+            self._journals[0].submit(records, size_bytes + _LENGTH_BYTES * count, on_durable, sync=sync)
+            return count, size_bytes
+        touched = [number for number, staged in enumerate(self._staged) if staged or number in self._awaited]
+        return self._submit(touched or range(len(self._staged)), on_durable, sync=sync)
+
+    def _submit(self, touched: Sequence[int], on_durable: OnDurable, *, sync: bool) -> tuple[int, int]:
+        self._awaited.clear()
+        parts = _Parts(len(touched), on_durable, self)
+        total_count = total_bytes = 0
+        for number in touched:
+            staged = self._staged[number]
+            records = staged.copy()
+            staged.clear()
+            count = len(records)
+            size_bytes = sum(map(len, records))
+            total_count += count
+            total_bytes += size_bytes
+            self._journals[number].submit(
+                records, size_bytes + _LENGTH_BYTES * count, parts.part_answered, sync=sync
+            )
+        return total_count, total_bytes
+
+    async def sync(self) -> None:
+        """Return when everything submitted so far is synced, or can never be."""
+        answered = trio.Event()
+        parts = _Parts(len(self._journals), lambda _: answered.set(), self)
+        for journal in self._journals:
+            journal.submit([], 0, parts.part_answered, sync=True)
+        await answered.wait()
+
+    async def aclose(self) -> None:
+        """Answer what is queued, sync, close the files, end the threads."""
+        for journal in self._journals:
+            await journal.aclose()
+
+    @property
+    def error(self) -> StorageFailedError | None:
+        """The first failure of any journal."""
+        return self._error
+
+    def _answered(self, error: StorageFailedError | None) -> None:
+        if error is not None and self._error is None:
+            self._error = error
+        self._on_answered(error)
+
+
+class _Parts:
+    """One run over several journals: answered when its last part is."""
+
+    __slots__ = ("_error", "_journals", "_left", "_on_durable")
+
+    def __init__(self, count: int, on_durable: OnDurable, journals: Journals) -> None:
+        self._left = count
+        self._on_durable = on_durable
+        self._journals = journals
+        self._error: BaseException | None = None
+
+    def part_answered(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._error = self._error or error
+        self._left -= 1
+        if not self._left:
+            # A journal that goes on while another has failed acknowledges nothing either.
+            self._on_durable(self._error or self._journals.error)

@@ -1,0 +1,215 @@
+"""Several journals as one: which ledger goes where, and when a run over several of them is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from bookie.disk import DiskThread, RealDisk
+from bookie.errors import StorageFailedError
+from bookie.journal import JournalConfig, JournalFiles
+from bookie.journal_format import NO_MARK, Predecessor, fence_record
+from bookie.journals import Journals
+from bookie.replay import read_journal
+
+SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10)
+
+
+class HeldThread(DiskThread):
+    """A thread whose jobs wait until the test lets them run."""
+
+    def __init__(self, inner: DiskThread) -> None:
+        self._inner = inner
+        self.held: (
+            list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None]] | None
+        ) = None
+
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None] | None
+    ) -> None:
+        if self.held is None:
+            self._inner.submit(job, done)
+        else:
+            self.held.append((job, done))
+
+    def release(self) -> None:
+        held, self.held = self.held or [], None
+        for job, done in held:
+            self._inner.submit(job, done)
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        self._inner.post(callback, *args)
+
+    async def aclose(self) -> None:
+        self.release()
+        await self._inner.aclose()
+
+
+class HeldDisk(RealDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[HeldThread] = []
+
+    def start_thread(self, name: str) -> DiskThread:
+        thread = HeldThread(super().start_thread(name))
+        self.threads.append(thread)
+        return thread
+
+
+class Answers:
+    """What was answered, in order; waits for a number of them."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, BaseException | None]] = []
+        self._changed = trio.Event()
+
+    def taker(self, name: str) -> Callable[[BaseException | None], None]:
+        def take(error: BaseException | None) -> None:
+            self.told.append((name, error))
+            self._changed.set()
+            self._changed = trio.Event()
+
+        return take
+
+    async def count(self, number: int) -> list[str]:
+        with trio.fail_after(10):
+            while len(self.told) < number:
+                await self._changed.wait()
+        return [name for name, _ in self.told]
+
+
+async def started(
+    disk: RealDisk,
+    directory: Path,
+    count: int,
+    on_answered: Callable[[StorageFailedError | None], None] = lambda error: None,
+) -> Journals:
+    directories = [directory / f"j{number}" for number in range(count)]
+    for path in directories:
+        path.mkdir(exist_ok=True)
+    journals = Journals(disk, directories, SMALL, on_answered=on_answered)
+    await journals.start([1] * count, [Predecessor(0, 0)] * count)
+    return journals
+
+
+async def records_in(directory: Path) -> list[bytes]:
+    found: list[bytes] = []
+
+    async def apply(records: Sequence[bytes]) -> None:
+        found.extend(records)
+
+    ids = JournalFiles(RealDisk(), directory, SMALL).scan()
+    await read_journal(RealDisk(), directory, ids, NO_MARK, apply)
+    return found
+
+
+async def test_a_ledgers_records_go_to_the_journal_at_its_id_modulo_their_number(tmp_path: Path) -> None:
+    journals = await started(RealDisk(), tmp_path, 3)
+    answers = Answers()
+    for ledger_id in range(7):
+        journals.staged_for(ledger_id).append(fence_record(ledger_id))
+    assert journals.submit(answers.taker("run"), sync=True) == (7, 7 * 16)
+    assert await answers.count(1) == ["run"]
+    await journals.aclose()
+    for number in range(3):
+        wanted = [fence_record(ledger_id) for ledger_id in range(7) if ledger_id % 3 == number]
+        assert await records_in(tmp_path / f"j{number}") == wanted
+
+
+async def test_a_run_is_answered_when_its_last_part_is_durable(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    journals = await started(disk, tmp_path, 2)
+    answers = Answers()
+    disk.threads[1].held = []
+    for ledger_id in (0, 1):
+        journals.staged_for(ledger_id).append(fence_record(ledger_id))
+    journals.submit(answers.taker("both"), sync=True)
+    journals.staged_for(2).append(fence_record(2))
+    journals.submit(answers.taker("first alone"), sync=True)
+    assert await answers.count(1) == ["first alone"]
+    assert journals.queued_bytes == 20
+    disk.threads[1].release()
+    assert await answers.count(2) == ["first alone", "both"]
+    assert journals.queued_bytes == 0
+    assert all(error is None for _, error in answers.told)
+    await journals.aclose()
+
+
+async def test_a_run_that_awaits_a_ledger_waits_for_that_ledgers_journal(tmp_path: Path) -> None:
+    """A force, or a read behind somebody else's fence, in a chunk that adds to other ledgers only."""
+    disk = HeldDisk()
+    journals = await started(disk, tmp_path, 2)
+    answers = Answers()
+    disk.threads[1].held = []
+    journals.staged_for(1).append(fence_record(1))
+    journals.submit(answers.taker("deferred"), sync=False)
+    journals.staged_for(0).append(fence_record(0))
+    journals.await_ledger(1)
+    journals.submit(answers.taker("force"), sync=True)
+    journals.staged_for(0).append(fence_record(0))
+    journals.submit(answers.taker("other"), sync=True)
+    assert await answers.count(1) == ["other"]
+    disk.threads[1].release()
+    assert await answers.count(3) == ["other", "deferred", "force"]
+    assert not journals.has_unsynced
+    await journals.aclose()
+
+
+async def test_an_empty_run_waits_for_all_journals(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    journals = await started(disk, tmp_path, 2)
+    answers = Answers()
+    disk.threads[1].held = []
+    assert journals.submit(answers.taker("all"), sync=True) == (0, 0)
+    journals.staged_for(0).append(fence_record(0))
+    journals.submit(answers.taker("first alone"), sync=True)
+    assert await answers.count(1) == ["first alone"]
+    disk.threads[1].release()
+    await answers.count(2)
+    await journals.aclose()
+
+
+async def test_once_a_journal_has_failed_the_others_acknowledge_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = HeldDisk()
+    failed = trio.Event()
+    journals = await started(disk, tmp_path, 2, lambda error: failed.set() if error else None)
+    answers = Answers()
+    journals._journals[1]._file.close()  # type: ignore[union-attr]
+    journals._journals[1]._file.write_durably = _fail  # type: ignore[union-attr, method-assign]
+    disk.threads[0].held = []
+    journals.staged_for(0).append(fence_record(0))
+    journals.submit(answers.taker("sound journal"), sync=True)
+    journals.staged_for(0).append(fence_record(2))
+    journals.staged_for(1).append(fence_record(1))
+    journals.submit(answers.taker("both"), sync=True)
+    await failed.wait()
+    disk.threads[0].release()
+    assert await answers.count(2) == ["sound journal", "both"]
+    assert all(isinstance(error, StorageFailedError) for _, error in answers.told)
+    assert "No space left" in caplog.text
+    journals._journals[1]._file = None
+    await journals.aclose()
+
+
+def _fail(data: object, offset: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+async def test_the_list_of_staged_records_stays_the_same_over_submissions(tmp_path: Path) -> None:
+    journals = await started(RealDisk(), tmp_path, 1)
+    answers = Answers()
+    staged = journals.staged_for(5)
+    for number in range(3):
+        staged.append(fence_record(number))
+        journals.submit(answers.taker(str(number)), sync=True)
+        assert staged == []
+        assert journals.staged_for(number) is staged
+    assert await answers.count(3) == ["0", "1", "2"]
+    await journals.aclose()
+    assert await records_in(tmp_path / "j0") == [fence_record(number) for number in range(3)]
