@@ -255,21 +255,22 @@ async def _serve(
 
         await serving.start(accept)
         try:
-            await registration.announce(read_only=not bookie.service.rights.writable)
-            port: int = sockets[0].getsockname()[1]
-            log.info(
-                "bookie %s is ready, %s, at %s port %d",
-                identity.bookie_id,
-                "writable" if bookie.service.rights.writable else "read-only",
-                identity.listen_host or "all addresses",
-                port,
-            )
-            task_status.started(port)
-            async with trio.open_nursery() as watching:
-                watching.start_soon(registration.keep, open_store)
-                watching.start_soon(watch.run)
-                await stop.wait()
-                watching.cancel_scope.cancel()
+            # False: asked to stop while it waited for the end of a former life's session.
+            if await _announce(registration, stop, read_only=not bookie.service.rights.writable):
+                port: int = sockets[0].getsockname()[1]
+                log.info(
+                    "bookie %s is ready, %s, at %s port %d",
+                    identity.bookie_id,
+                    "writable" if bookie.service.rights.writable else "read-only",
+                    identity.listen_host or "all addresses",
+                    port,
+                )
+                task_status.started(port)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(registration.keep, open_store)
+                    watching.start_soon(watch.run)
+                    await stop.wait()
+                    watching.cancel_scope.cancel()
         finally:
             # Nobody new chooses this bookie, then nobody new gets in, then those inside are answered.
             with trio.move_on_after(WITHDRAW_S, shield=True):
@@ -279,6 +280,22 @@ async def _serve(
                 listener.socket.close()
         await bookie.drain()
         serving.cancel_scope.cancel()
+
+
+async def _announce(registration: Registration, stop: trio.Event, *, read_only: bool) -> bool:
+    """False if ``stop`` was set first."""
+    is_announced = False
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        await registration.announce(read_only=read_only)
+        is_announced = True
+        nursery.cancel_scope.cancel()
+    return is_announced
 
 
 def _service_info(identity: Identity, port: int, location: str | None, *, has_tls: bool) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -34,6 +35,7 @@ from ledger.wire.codes import Code
 from ledger.wire.messages import AddReply, AddRequest
 from namespace.errors import StoreUnreachableError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.store import Stat
 
 NAME_OF = "127.0.0.1:{}".format
 ENTRY = EntryCodec(DigestType.CRC32C, b"").pack(1, 0, -1, 2, b"hi")
@@ -161,6 +163,38 @@ async def test_it_starts_again_over_what_it_left(tmp_path: Path, tree: MemoryTre
         assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
     async with running(config_for(tmp_path, "bookieId=mine\n"), tree) as bookie:
         assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+
+
+async def test_a_bookie_that_waits_for_its_predecessors_session_stops_at_once(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    node = "/ledgers/available/b1"
+    await store.create(node, b"", ephemeral=True, parents=True)  # a former life's, and it does not end
+    stop, waits = trio.Event(), trio.Event()
+
+    class Watching(MemoryStore):
+        async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+            if path == node and watch is not None:
+                waits.set()
+            return await super().exists(path, watch=watch)
+
+    @asynccontextmanager
+    async def open_watching() -> AsyncIterator[MemoryStore]:
+        watching = Watching(tree)
+        yield watching
+        await watching.aclose()
+
+    config = config_for(tmp_path, "bookieId=b1\nzkTimeout=600000\n")
+    with trio.fail_after(30):  # without the rule: ten minutes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(run_bookie, config, open_store=open_watching, stop=stop, machine=MACHINE)
+            )
+            await waits.wait()
+            stop.set()
+    stat = await store.exists(node)
+    assert stat is not None
+    assert stat.ephemeral_owner == store.session_id, "the node is another's"
 
 
 async def test_a_foreign_cookie_stops_the_start(tmp_path: Path, tree: MemoryTree, store: MemoryStore) -> None:
