@@ -47,6 +47,7 @@ from ledger.wire import v2, v3
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest
 from namespace.errors import NamespaceError
+from tests.simulation.clockwork import OWNER
 from tests.simulation.disk import ProcessDisk
 from tests.simulation.history import Accepted, AnsweredRecovery, BookieStarted, Crashed, Denied, Place
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
@@ -289,6 +290,7 @@ class BookieMachine:
 
     async def live(self) -> None:
         """One process after the other, as ``start`` allows."""
+        OWNER.set(self.name)
         while True:
             await self._wanted.wait()
             self._stop = trio.Event()

@@ -31,6 +31,7 @@ from ledger.write_handle import WriteHandle
 from namespace.errors import BadVersionError, ConnectionLostError, NamespaceError
 from namespace.store import SessionState
 from tests.simulation.bookies import ROOT, _only_cause, _told
+from tests.simulation.clockwork import OWNER
 from tests.simulation.history import Crashed, Ended, EndSeen, EntryRead
 from tests.simulation.metadata import SimStore
 
@@ -97,6 +98,7 @@ class ClientProcess:
 
     async def live(self) -> None:
         """One process after the other until the world ends."""
+        OWNER.set(self.name)
         world = self.world
         while not world.is_ending:
             self._is_dead = False

@@ -184,7 +184,7 @@ class SimFile(File):
             raise
         inode.write(content, offset)
         platter = self._disk.platter
-        platter.trace.mark("disk", offset, zlib.crc32(content))
+        platter.trace.mark(b"disk", offset, zlib.crc32(content))
         if durably:
             self._disk.step("sync", self._path, sync=True, grows=False)
             inode.pending.pop()

@@ -100,6 +100,7 @@ class Fault:
     target: str  # a node's name, or empty
     seconds: float
     number: int  # decides its details
+    step: int = 0  # of the target, at which it strikes; 0: drawn from the number
 
     def __str__(self) -> str:
         return f"{self.at_s:7.3f} s  {self.kind} {self.target} for {self.seconds:.2f} s (#{self.number})"

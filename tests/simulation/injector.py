@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from ledger.paths import cookie_path
 from tests.simulation.bookies import JOURNAL, LEDGERS, ROOT, BookieMachine
 from tests.simulation.clients import ClientProcess
-from tests.simulation.clockwork import StepCounter
 from tests.simulation.faults import DATA_LOSING, Fault, Promise
 from tests.simulation.metadata import STORE
 
@@ -119,10 +118,10 @@ class Injector:
                 self._swizzle(rng, fault.seconds)
             case "crash at any await":
                 assert machine is not None
-                self._at_some_step(rng, lambda: self._kill(machine, fault.seconds))
+                self._at_some_step(fault, rng, lambda: self._kill(machine, fault.seconds))
             case "client crash at any await":
                 assert client is not None
-                self._at_some_step(rng, client.kill)
+                self._at_some_step(fault, rng, client.kill)
             case "orderly restart":
                 assert machine is not None
                 machine.stop()
@@ -134,7 +133,7 @@ class Injector:
                 machine.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
             case "cancellation":
                 assert client is not None
-                self._at_some_step(rng, lambda: self._cancel(client))
+                self._at_some_step(fault, rng, lambda: self._cancel(client))
             case "power cut":
                 assert machine is not None
                 self._kill(machine, fault.seconds, power=True)
@@ -142,7 +141,7 @@ class Injector:
                 assert machine is not None
                 power = fault.kind.startswith("power")
                 troubles = machine.platter.troubles
-                troubles.cut_at_step = rng.randint(1, DISK_STEPS_MAX)
+                troubles.cut_at_step = fault.step or rng.randint(1, DISK_STEPS_MAX)
                 troubles.on_cut = lambda: self._kill(machine, fault.seconds, power=power)
             case "power cut everywhere":
                 for each in world.bookies.values():
@@ -206,12 +205,14 @@ class Injector:
 
             world.timeline.after(begin_s, clog)
 
-    def _at_some_step(self, rng: random.Random, act: Callable[[], None]) -> None:
+    def _at_some_step(self, fault: Fault, rng: random.Random, act: Callable[[], None]) -> None:
+        # Steps of its own tasks: so it strikes where it is at work, at any await of it.
         def unless_over() -> None:
             if not self.is_over:
                 act()
 
-        StepCounter(rng.randint(1, STEPS_MAX), unless_over).arm()
+        steps = fault.step or rng.randint(1, STEPS_MAX)
+        self._world.timeline.before_step(steps, fault.target, unless_over)
 
     def _kill(self, machine: BookieMachine, seconds: float, *, power: bool = False) -> None:
         machine.kill(power=power)

@@ -28,6 +28,7 @@ SLOW_CHANCE = 0.03  # of a message that is late by much, while delays are on
 SPLIT_CHANCE = 0.04
 STORM_CHANCE = 0.04  # of a message that breaks its connection, in a storm
 JITTER_CHANCE = 0.4
+YIELD_CHANCE = 0.2  # of a send, to let others run first
 
 Accept = Callable[[trio.abc.Stream], None]
 _EPSILON_S = 1e-9
@@ -112,7 +113,11 @@ class SimStream(trio.abc.Stream):
         return self._in.source.name
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await trio.lowlevel.checkpoint()
+        # Some sends let others run first, some are done at once, as with a socket that has room.
+        if self._network.yields():
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         while True:
             if self._is_closed:
                 raise trio.ClosedResourceError("this end is closed")
@@ -299,6 +304,10 @@ class Network:
         """Those that at least one end takes for alive, oldest first."""
         return [connection for connection in self.connections.values() if not connection.is_over]
 
+    def yields(self) -> bool:
+        """Whether this send lets other tasks run before it."""
+        return self._rng.random() < YIELD_CHANCE
+
     def post(self, direction: Direction, data: bytes) -> None:
         """Called by a stream: send this, or the end if it is empty."""
         if not direction.source.is_up or direction.is_cut:
@@ -363,7 +372,7 @@ class Network:
                 self._counts["reorder"] += 1
             else:
                 delivered[link] = place
-            self._trace.mark("net", direction.number, zlib.crc32(data))
+            self._trace.mark(b"net", direction.number, zlib.crc32(data))
             if data:
                 direction.inbox.append(data)
             else:

@@ -26,6 +26,7 @@ from tests.simulation.clockwork import Timeline
 from tests.simulation.trace import Trace
 
 SECTOR_BYTES = 512
+NEAR_BYTES = 8192
 
 
 class Inode:
@@ -154,22 +155,40 @@ class Platter:
         self.durable_names: dict[Path, Inode] = {}
         self.name_changes: list[dict[Path, Inode]] = []  # the names after each change since the last sync
         self.maps: dict[Path, MapState] = {}
-        self._found_in = Path()  # where an entry was found last: the next one is likely there
+        # Where what was asked for was found, and the last of it: it is there still, and the next is near.
+        self._found: dict[bytes, tuple[Path, Inode, int]] = {}
+        self._last_path, self._last_at = Path(), 0
 
     def holds_durably(self, token: bytes) -> bool:
         """Whether these bytes would survive a power cut now, in whatever file."""
-        recent = self.names.get(self._found_in)
-        if (
-            recent is not None
-            and self.durable_names.get(self._found_in) is recent
-            and token in recent.durable
-        ):
-            return True
+        found = self._found.get(token)
+        if found is not None:
+            path, inode, at = found
+            if self._is_sure(path, inode) and inode.durable.startswith(token, at):
+                return True
+        recent = self.durable_names.get(self._last_path)
+        if recent is not None and self._is_sure(self._last_path, recent):
+            near = max(0, self._last_at - NEAR_BYTES)
+            at = recent.durable.find(token, near, near + 2 * NEAR_BYTES)
+            if at >= 0:
+                self._found_token(token, self._last_path, recent, at)
+                return True
         for path, inode in reversed(self.durable_names.items()):
-            if token in inode.durable:
-                self._found_in = path
+            at = inode.durable.find(token)
+            if at >= 0 and self._is_sure(path, inode):
+                self._found_token(token, path, inode, at)
                 return True
         return False
+
+    def _found_token(self, token: bytes, path: Path, inode: Inode, at: int) -> None:
+        self._found[token] = path, inode, at
+        self._last_path, self._last_at = path, at
+
+    def _is_sure(self, path: Path, inode: Inode) -> bool:
+        # Also under a new name, but not deleted: whether a change of names is durable is open until a sync.
+        if self.names.get(path) is not inode and all(other is not inode for other in self.names.values()):
+            return False
+        return self.durable_names.get(path) is inode
 
     def cut_power(self) -> None:
         """Everything not synced is at the mercy of chance."""

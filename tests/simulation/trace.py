@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from struct import Struct
 
 LINES_MAX = 200_000
+_MARK = Struct("<4sdQI")
 
 
 class Trace:
@@ -30,9 +32,9 @@ class Trace:
         if self.keep and len(self.lines) < LINES_MAX:
             self.lines.append(line)
 
-    def mark(self, kind: str, number: int, checksum: int) -> None:
+    def mark(self, kind: bytes, number: int, checksum: int) -> None:
         """One of very many things: only for the hash."""
-        self._hash.update(b"%s %.5f %d %d;" % (kind.encode(), self._now(), number, checksum))
+        self._hash.update(_MARK.pack(kind, self._now(), number, checksum))
 
     def detail(self, who: str, what: Callable[[], str]) -> None:
         """A line that is made only for a reader; it is no part of the hash."""
