@@ -54,12 +54,14 @@ from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
 from tests.simulation.platter import Platter
 
 if TYPE_CHECKING:
+    from tests.simulation.shape import Shape
     from tests.simulation.world import World
 
 ROOT = "/ledgers"
 RESTART_S = 1.0  # a supervisor starts a bookie again that has ended by itself
 FULLNESS = FullnessConfig(check_interval_s=1.5, high_priority_bytes_min=1 << 34)
-JOURNAL, LEDGERS = Path("/journal"), Path("/ledgers")
+JOURNALS = (Path("/journal0"), Path("/journal1"))
+LEDGERS = (Path("/ledgers0"), Path("/ledgers1"))
 _ADD = Struct(">20sqqq")
 _READ = Struct(">qq")
 _ADD_OPCODE, _READ_OPCODE, _BATCH_READ_OPCODE = 1, 2, 7
@@ -67,19 +69,22 @@ _WATCHED_OPCODES = (_ADD_OPCODE, _READ_OPCODE, _BATCH_READ_OPCODE)
 _REPLY = Struct(">IIIqq")
 
 
-def storage_config(flush_interval_s: float) -> StorageConfig:
+def storage_config(shape: Shape) -> StorageConfig:
     """Small files and caches: what takes days elsewhere happens in seconds here."""
-    journals: Any = (JOURNAL,)  # mypy takes the converter's type variable literally
-    ledgers: Any = (LEDGERS,)
+    journals: Any = JOURNALS[: shape.journals]  # mypy takes the converter's type variable literally
+    ledgers: Any = LEDGERS[: shape.ledger_directories]
     return StorageConfig(
         journal_directories=journals,
         ledger_directories=ledgers,
         journal=JournalConfig(
-            file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10, spare_files_max=1
+            file_bytes_max=shape.journal_bytes,
+            preallocate_bytes=16 << 10,
+            group_bytes_max=8 << 10,
+            spare_files_max=1,
         ),
         write_cache_bytes_max=64 << 10,
-        entry_log_bytes_max=24 << 10,
-        flush_interval_s=flush_interval_s,
+        entry_log_bytes_max=shape.entry_log_bytes,
+        flush_interval_s=shape.flush_interval_s,
     )
 
 
@@ -212,7 +217,7 @@ class WatchedService(BookieService):
 class BookieMachine:
     """A machine with a disk and a name, and the bookie process on it, if one runs."""
 
-    def __init__(self, world: World, name: str, platter: Platter, *, flush_interval_s: float) -> None:
+    def __init__(self, world: World, name: str, platter: Platter) -> None:
         self.world, self.name, self.platter = world, name, platter
         self.promises = Promises()
         self.wall_offset_ms = 0
@@ -223,7 +228,7 @@ class BookieMachine:
         self._has_room = True
         self.store: SimStore | None = None
         self.storage: Storage | None = None
-        self._config = storage_config(flush_interval_s)
+        self._config = storage_config(world.shape)
         self._disk: ProcessDisk | None = None
         self._scope: trio.CancelScope | None = None
         self._service: WatchedService | None = None
@@ -349,7 +354,9 @@ class BookieMachine:
         self.store = store = world.new_session(node)
         world.trace.note(self.name, f"starts, life {self.lives}")
         layout = await prepare_cluster_root(store, ROOT, Layout.HIERARCHICAL)
-        cookie = Cookie(self.name, (str(JOURNAL),), (str(LEDGERS),))
+        config = self._config
+        journals, ledgers = map(str, config.journal_directories), map(str, config.ledger_directories)
+        cookie = Cookie(self.name, tuple(journals), tuple(ledgers))
         if not self.ignores_cookies:
             await check_cookies(store, ROOT, disk, cookie, possible_ids=())
         async with open_storage(disk, self._config, wall_ms=self.wall_ms) as storage:
@@ -421,9 +428,11 @@ class BookieMachine:
         writable = self._has_room = True
         while True:
             await trio.sleep(FULLNESS.check_interval_s)
-            usage = await disk.run(disk.usage, LEDGERS)
+            usages = [await disk.run(disk.usage, path) for path in self._config.ledger_directories]
             judged = judge(
-                [(usage.total_bytes, usage.free_bytes)], was_writable=self._has_room, config=FULLNESS
+                [(usage.total_bytes, usage.free_bytes) for usage in usages],
+                was_writable=self._has_room,
+                config=FULLNESS,
             )
             self._has_room = judged.writable
             now_writable = self._has_room and not self._is_forced_read_only

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ledger.paths import cookie_path
-from tests.simulation.bookies import JOURNAL, LEDGERS, ROOT, BookieMachine
+from tests.simulation.bookies import JOURNALS, LEDGERS, ROOT, BookieMachine
 from tests.simulation.clients import ClientProcess
 from tests.simulation.faults import DATA_LOSING, Fault, Promise
 from tests.simulation.metadata import STORE
@@ -296,7 +296,11 @@ class Injector:
         world = self._world
         machine.kill()
         world.damage(machine)
-        part = None if fault.kind == "replaced bookie" else rng.choice([None, None, None, JOURNAL, LEDGERS])
+        part = (
+            None
+            if fault.kind == "replaced bookie"
+            else rng.choice([None, None, None, JOURNALS[0], LEDGERS[0]])
+        )
         if part is None:
             machine.platter.wipe()
         else:

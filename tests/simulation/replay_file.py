@@ -15,7 +15,7 @@ from ledger.digest import DigestType
 from tests.simulation.faults import KINDS, Fault
 from tests.simulation.shape import Shape
 
-FORMAT = 1
+FORMAT = 2
 
 
 class ReplayFileError(ValueError):

@@ -37,6 +37,10 @@ class Shape:
     password: bytes
     flush_interval_s: float
     gc_interval_s: float
+    journals: int
+    ledger_directories: int
+    entry_log_bytes: int
+    journal_bytes: int
     has_delays: bool
     storm: str  # "takeover": logs go from hand to hand; "ensemble": bookies refuse now and then; or none
 
@@ -70,7 +74,11 @@ class Shape:
             digest_type=rng.choice([DigestType.CRC32C] * 3 + [DigestType.CRC32, DigestType.MAC]),
             password=rng.choice([b"", b"secret"]),
             flush_interval_s=rng.choice([0.7, 2.0, 7.0]),
-            gc_interval_s=rng.choice([6.0, 20.0, 60.0]),
+            gc_interval_s=rng.choice([3.0, 6.0, 20.0, 60.0]),
+            journals=rng.choice([1, 1, 2]),
+            ledger_directories=rng.choice([1, 1, 2]),
+            entry_log_bytes=rng.choice([6 << 10, 24 << 10, 24 << 10]),
+            journal_bytes=rng.choice([64 << 10, 128 << 10]),
             has_delays="delay" in kinds and (bool(storm) or rng.random() < 0.6),
             storm=storm,
         )

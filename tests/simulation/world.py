@@ -144,7 +144,7 @@ class World:
         platter = Platter(
             name, self.timeline, random.Random(f"{name} {self.shape.seed}"), self.trace, self.counts
         )
-        machine = BookieMachine(self, name, platter, flush_interval_s=self.shape.flush_interval_s)
+        machine = BookieMachine(self, name, platter)
         self.bookies[name] = machine
         self.network.join(name)
         return machine
