@@ -20,6 +20,8 @@ import attrs
 
 from bookie.address import AddressConfig
 from bookie.config_keys import ACTING, NOT_OFFERED, PREFIXES_OF_OTHERS, WITHOUT_EFFECT, nearest_key
+from bookie.entry_log_reader import RUN_BYTES_MAX
+from bookie.entry_reads import ReadConfig
 from bookie.errors import ConfigError
 from bookie.fullness import FullnessConfig
 from bookie.properties import PropertiesError, parse_properties
@@ -70,6 +72,7 @@ class BookieConfig:
     tls: TlsConfig | None = None
     fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
     read_only: bool = False
+    persist_status: bool = False  # remember over restarts whether it was read-only
     sync_adds: bool = True
     network_location: str | None = None  # announced to clients that place by racks; no key of Apache's
     gc_interval_s: float = 600
@@ -129,6 +132,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         tls=_tls(settings),
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
+        persist_status=settings.boolean("persistBookieStatusEnabled", False),
         sync_adds=settings.boolean("journalSyncData", True),
         network_location=_network_location(settings),
         gc_interval_s=settings.integer("gcWaitTime", 600_000, least=1, unit="milliseconds") / 1000,
@@ -234,6 +238,7 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         ledger_directories=_paths(directories.ledger),
         entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
+        reads=_reads(settings, directories),
         skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
     )
     journal = config.journal
@@ -254,6 +259,23 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         ),
         write_cache_bytes_max=cache_bytes,
         journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
+    )
+
+
+def _reads(settings: Settings, directories: DirectoryConfig) -> ReadConfig:
+    default = ReadConfig()
+    most = 2**31 - 1
+    cache_mib = settings.integer("dbStorage_readAheadCacheMaxSizeMb", -1, least=-1, most=most, unit="MiB")
+    entries = settings.integer("dbStorage_readAheadCacheBatchSize", -1, least=-1, most=most)
+    ahead = settings.integer("dbStorage_readAheadCacheBatchBytesSize", -1, least=-1, most=most, unit="bytes")
+    return ReadConfig(
+        # Apache's default is a share of the JVM's direct memory, over all directories.
+        cache_bytes_max=default.cache_bytes_max
+        if cache_mib < 0
+        else cache_mib * _MIB // len(directories.ledger),
+        # Apache's is 100, since it reads one entry at a time; here bytes are what counts.
+        ahead_entries_max=default.ahead_entries_max if entries < 0 else entries,
+        ahead_bytes_max=default.ahead_bytes_max if ahead < 0 else min(ahead, RUN_BYTES_MAX),
     )
 
 
@@ -306,6 +328,7 @@ def _fullness(settings: Settings) -> FullnessConfig:
         low=low,
         any_disk=settings.boolean("readOnlyModeOnAnyDiskFullEnabled", True),
         high_priority_bytes_min=settings.integer("minUsableSizeForHighPriorityWrites", room, unit="bytes"),
+        index_file_bytes_min=settings.integer("minUsableSizeForIndexFileCreation", 100 * _MIB, unit="bytes"),
         check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
         may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
     )

@@ -30,6 +30,8 @@ ACTING = _names(
     flushInterval logSizeLimit skipListSizeLimit gcWaitTime minUsableSizeForEntryLogCreation
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
+    minUsableSizeForIndexFileCreation persistBookieStatusEnabled
+    dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols
@@ -61,9 +63,8 @@ WITHOUT_EFFECT = _names(
     journalMaxBackups journalAlignmentSize journalQueueSize
     ledgerStorageClass sortedLedgerStorageEnabled openFileLimit pageSize pageLimit
     fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity fileInfoMaxIdleTime skipListArenaChunkSize
-    skipListArenaMaxAllocSize minUsableSizeForIndexFileCreation
-    dbStorage_writeCacheMaxSizeMb dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize
-    dbStorage_readAheadCacheBatchBytesSize dbStorage_rocksDB_blockCacheSize
+    skipListArenaMaxAllocSize
+    dbStorage_writeCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize
     dbStorage_rocksDB_writeBufferSizeMB dbStorage_rocksDB_sstSizeInMB dbStorage_rocksDB_blockSize
     dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_numLevels dbStorage_rocksDB_numFilesInLevel0
     dbStorage_rocksDB_maxSizeInLevel1MB dbStorage_rocksDB_format_version dbStorage_rocksDB_checksum_type
@@ -114,7 +115,7 @@ WITHOUT_EFFECT = _names(
 # Known, and of use, but this bookie has no such part: asking for it is worth a warning.
 NOT_OFFERED = _names(
     """
-    zkEnableSecurity persistBookieStatusEnabled localScrubInterval localScrubRateLimit
+    zkEnableSecurity localScrubInterval localScrubRateLimit
     localConsistencyCheckOnStartup dataIntegrityStampMissingCookies authorizedRoles
     tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
     gcOverreplicatedLedgerMaxConcurrentRequests

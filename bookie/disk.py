@@ -162,6 +162,10 @@ class Disk(abc.ABC):
     @abc.abstractmethod
     def usage(self, path: Path) -> DiskUsage: ...
 
+    def check_directory(self, path: Path) -> None:
+        """``OSError`` if the directory is not there, or can no longer be read or written."""
+        self.list_directory(path)
+
     @abc.abstractmethod
     def open_key_values(self, path: Path) -> KeyValues: ...
 
@@ -384,6 +388,13 @@ class RealDisk(Disk):
     def usage(self, path: Path) -> DiskUsage:
         figures = os.statvfs(path)
         return DiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
+
+    def check_directory(self, path: Path) -> None:
+        super().check_directory(path)
+        if os.statvfs(path).f_flag & os.ST_RDONLY:  # what Linux does to a file system with errors
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     def open_key_values(self, path: Path) -> KeyValues:
         return RocksKeyValues(path)

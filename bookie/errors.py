@@ -85,6 +85,10 @@ class DirectoryError(BookieServerError):
     """A directory cannot be made, written or locked, or holds what it should not."""
 
 
+class StateError(BookieServerError):
+    """The bookie may not be made what was asked for; the message names the configuration that forbids it."""
+
+
 class DirectoryInUseError(DirectoryError):
     """Another process has this directory open. Nothing was touched."""
 

@@ -1,7 +1,8 @@
 """One bookie put together and run: storage, service, server; cookies, registration, disk watch.
 
 Inside: ``open_bookie``, a bookie without a cluster (for programs that carry their own), and ``run_bookie``,
-one that belongs to a cluster. Not inside: processes, signals, the choice of a metadata store (``__main__``).
+one that belongs to a cluster. Not inside: the disks' state (``disk_watch``), processes, signals, the choice
+of a metadata store (``__main__``).
 Always: nothing of a bookie is visible before it can serve; its node goes before its port, and its port before
 its storage; it serves nothing more once its storage has failed.
 
@@ -14,10 +15,10 @@ import errno
 import logging
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import attrs
 import trio
@@ -28,8 +29,8 @@ from bookie.config import BookieConfig
 from bookie.cookie import Cookie
 from bookie.cookie_check import check_cookies, read_instance_id
 from bookie.disk import Disk, RealDisk
-from bookie.errors import DirectoryError, ListenError, StorageFailedError
-from bookie.fullness import Fullness, FullnessConfig, judge
+from bookie.disk_watch import DiskWatch
+from bookie.errors import ListenError, StorageFailedError
 from bookie.gc import collect_garbage_regularly
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import OpenStore, Registration
@@ -48,7 +49,6 @@ from ledger.service_info import (
     ServiceInfo,
     encode_service_info,
 )
-from namespace.errors import NamespaceError
 
 DRAIN_S = 3.0  # for answers still to be sent when a bookie is stopped
 WITHDRAW_S = 2.0
@@ -56,6 +56,10 @@ SWITCH_INTERVAL_S = 0.0002  # a journal thread wants the interpreter back within
 _BACKLOG = 1024
 
 log = logging.getLogger(__name__)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Bookie:
@@ -239,7 +243,18 @@ async def _serve(
     disk: Disk,
     task_status: trio.TaskStatus[int],
 ) -> None:
-    watch = _DiskWatch(bookie.service, registration, disk, config)
+    watch = DiskWatch(
+        bookie.service.rights,
+        registration,
+        disk,
+        config.fullness,
+        ledger_directories=config.storage.ledger_directories,
+        journal_directories=config.storage.journal_directories,
+        is_forced=config.read_only,
+        persists=config.persist_status,
+        wall_ms=_wall_ms,
+    )
+    await watch.load()
     await watch.look()
     for bound in sockets:
         _listen(bound)
@@ -303,72 +318,6 @@ def _service_info(identity: Identity, port: int, location: str | None, *, has_tl
     endpoint = Endpoint(RPC_ID, port, identity.advertised_host, RPC_PROTOCOL, (), extensions)
     properties = {} if location is None else {LOCATION_PROPERTY: location}
     return encode_service_info(ServiceInfo((endpoint,), properties))
-
-
-class _DiskWatch:
-    """Makes the bookie read-only when its disks are full, and writable again when they are not."""
-
-    def __init__(
-        self, service: BookieService, registration: Registration, disk: Disk, config: BookieConfig
-    ) -> None:
-        self._service = service
-        self._registration = registration
-        self._disk = disk
-        self._config: FullnessConfig = config.fullness
-        self._forced = config.read_only
-        self._directories = [Path(name) for name in config.directories.ledger]
-        self._has_room = True
-        self._has_warned = False
-
-    async def look(self) -> None:
-        """Measure, and set the rights accordingly.
-
-        Raises:
-            DirectoryError: A disk cannot be measured, or is full and the bookie may not become read-only.
-        """
-        judged = await self._measure()
-        self._has_room = judged.writable
-        if not judged.writable and not self._config.may_be_read_only:
-            raise DirectoryError(
-                f"{', '.join(map(str, self._directories))}: the disk is full (diskUsageThreshold"
-                f" {self._config.full}), and readOnlyModeEnabled=false. Free some space"
-            )
-        if judged.is_near and not self._has_warned:
-            log.warning("%s: the disk is filling up", ", ".join(map(str, self._directories)))
-        self._has_warned = judged.is_near
-        rights = self._service.rights
-        rights.writable = judged.writable and not self._forced
-        rights.high_priority_writable = judged.high_priority_writable
-
-    async def run(self) -> None:
-        """Look again and again; what cannot be announced now is announced at the next look."""
-        announced = self._service.rights.writable
-        while True:
-            await trio.sleep(self._config.check_interval_s)
-            await self.look()
-            writable = self._service.rights.writable
-            if writable == announced:
-                continue
-            try:
-                if writable:
-                    await self._registration.become_writable()
-                else:
-                    await self._registration.become_read_only()
-            except NamespaceError as exc:
-                log.warning("the change to %s waits: %s", "writable" if writable else "read-only", exc)
-            else:
-                announced = writable
-
-    async def _measure(self) -> Fullness:
-        try:
-            usages = [await self._disk.run(self._disk.usage, path) for path in self._directories]
-        except OSError as exc:
-            raise DirectoryError(f"the disk of {self._directories[0]} cannot be measured: {exc}") from exc
-        return judge(
-            [(usage.total_bytes, usage.free_bytes) for usage in usages],
-            was_writable=self._has_room,
-            config=self._config,
-        )
 
 
 async def _bind(host: str | None, port: int) -> list[trio.socket.SocketType]:

@@ -62,6 +62,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/cookie_check.py",
     "bookie/directory_store.py",
     "bookie/disk.py",
+    "bookie/disk_watch.py",
     "bookie/entry_log.py",
     "bookie/entry_log_ids.py",
     "bookie/entry_log_reader.py",

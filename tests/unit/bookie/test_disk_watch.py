@@ -1,0 +1,283 @@
+"""The disks' state: what they make of the bookie, what an operator does, what outlives a restart."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bookie.disk import DiskUsage, RealDisk
+from bookie.disk_watch import DiskWatch
+from bookie.errors import DirectoryError, StateError
+from bookie.fullness import FullnessConfig, judge
+from bookie.service import Rights
+from namespace.errors import StoreUnreachableError
+
+T = TypeVar("T")
+CONFIG = FullnessConfig(full=0.9, warn=0.8, low=0.7, high_priority_bytes_min=8, index_file_bytes_min=0)
+
+
+class Announced:
+    """A registration that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.is_down = False
+
+    def _tell(self, what: str) -> None:
+        if self.is_down:
+            raise StoreUnreachableError("nobody there")
+        self.told.append(what)
+
+    async def become_read_only(self) -> None:
+        self._tell("read-only")
+
+    async def become_writable(self) -> None:
+        self._tell("writable")
+
+
+class FillingDisk(RealDisk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = {"one": 50, "two": 50}
+        self.bad: str | None = None
+        self.is_full = False
+
+    def usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(100, self.free[path.name])
+
+    def check_directory(self, path: Path) -> None:
+        if self.bad == path.parent.name:
+            raise OSError(errno.EROFS, "read-only file system", str(path))
+        super().check_directory(path)
+
+    def replace_file(self, path: Path, data: bytes) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        super().replace_file(path, data)
+
+    async def run(self, job: Callable[..., T], *args: Any) -> T:
+        await trio.lowlevel.checkpoint()  # no thread: the clock is a mock
+        return job(*args)
+
+
+class Watched:
+    def __init__(self, path: Path, disk: FillingDisk | None = None, **more: Any) -> None:
+        self.rights = Rights()
+        self.announced = Announced()
+        self.disk = disk or FillingDisk()
+        self.now_ms = 1000
+        self.paths = [path / "one", path / "two"]
+        for directory in self.paths:
+            (directory / "current").mkdir(parents=True, exist_ok=True)
+        self.watch = DiskWatch(
+            self.rights,
+            self.announced,  # type: ignore[arg-type]
+            self.disk,
+            more.pop("config", CONFIG),
+            ledger_directories=self.paths,
+            wall_ms=lambda: self.now_ms,
+            **more,
+        )
+
+    async def start(self) -> None:
+        await self.watch.load()
+        await self.watch.look()
+
+    def stored(self) -> set[bytes]:
+        files = [directory / "current/BOOKIE_STATUS" for directory in self.paths]
+        return {file.read_bytes() for file in files if file.exists()}
+
+
+async def looks(count: int = 1) -> None:
+    await trio.sleep(10 * count + 1)
+    await wait_all_tasks_blocked()
+
+
+async def test_one_full_disk_of_two_makes_it_read_only_until_it_is_below_the_low_mark(
+    tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.start()
+    nursery.start_soon(watched.watch.run)
+    assert watched.rights.writable
+    watched.disk.free["two"] = 9
+    await looks()
+    assert not watched.rights.writable
+    assert watched.rights.high_priority_writable
+    assert "two 91.0% used: the disk is full (diskUsageThreshold 0.9)" in caplog.text
+    watched.disk.free["two"] = 20
+    await looks()
+    assert not watched.rights.writable, "below the mark that made it full, above the low one"
+    watched.disk.free["two"] = 31
+    await looks()
+    assert watched.rights.writable
+    assert watched.announced.told == ["read-only", "writable"]
+    assert watched.stored() == set(), "not to be remembered"
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_could_not_be_announced_is_announced_later(
+    tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.start()
+    nursery.start_soon(watched.watch.run)
+    watched.announced.is_down = True
+    watched.disk.free["one"] = 1
+    await looks(2)
+    assert not watched.rights.writable, "clients are refused at once"
+    assert not watched.rights.high_priority_writable or watched.disk.free["two"] >= 8
+    watched.announced.is_down = False
+    await looks()
+    assert watched.announced.told == ["read-only"]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_disk_that_fills_up_is_warned_of_once(
+    tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.start()
+    nursery.start_soon(watched.watch.run)
+    watched.disk.free["one"] = 15
+    await looks(3)
+    assert [record.message for record in caplog.records if "filling up" in record.message] == [
+        f"{tmp_path}/one 85.0% used, {tmp_path}/two 50.0% used: the disk is filling up"
+    ]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_bad_directory_ends_it_with_the_evidence_and_the_remedy(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    watched = Watched(tmp_path)
+    await watched.start()
+    watched.disk.bad = "two"
+    with pytest.raises(
+        DirectoryError, match=r"two/current is bad: .*read-only file system.*replace the disk"
+    ):
+        await watched.watch.run()
+    journal = Watched(tmp_path, journal_directories=[tmp_path / "journal"])
+    with pytest.raises(DirectoryError, match="journal/current is bad"):
+        await journal.start()
+
+
+async def test_a_real_directory_that_vanishes_or_is_a_file_is_bad(tmp_path: Path) -> None:
+    RealDisk().check_directory(tmp_path)
+    (tmp_path / "file").touch()
+    for name in ("gone", "file"):
+        with pytest.raises(OSError):
+            RealDisk().check_directory(tmp_path / name)
+
+
+async def test_what_an_operator_demands_only_an_operator_undoes_also_after_a_restart(
+    tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    watched = Watched(tmp_path, persists=True)
+    await watched.start()
+    nursery.start_soon(watched.watch.run)
+    await looks()
+    assert watched.stored() == set(), "a mere start writes nothing"
+    watched.watch.set_read_only(True)
+    assert not watched.rights.writable
+    await wait_all_tasks_blocked()
+    assert watched.announced.told == ["read-only"], "at once, not at the next look"
+    assert watched.stored() == {b"1,READ_ONLY,1000,true\n"}
+    await looks(3)
+    assert not watched.rights.writable, "an empty disk is no reason"
+    nursery.cancel_scope.cancel()
+    again = Watched(tmp_path, persists=True)
+    await again.start()
+    assert not again.rights.writable
+    assert again.watch.is_by_hand
+    assert "by hand" in repr(again.watch)
+    forgetful = Watched(tmp_path)
+    await forgetful.start()
+    assert forgetful.rights.writable
+    again.now_ms = 2000
+    again.watch.set_read_only(False)
+    with trio.move_on_after(0):
+        await again.watch.run()
+    with trio.move_on_after(11):
+        await again.watch.run()
+    assert again.stored() == {b"1,READ_WRITE,2000,false\n"}
+    assert again.rights.writable
+
+
+async def test_a_bookie_that_was_full_needs_the_low_mark_after_a_restart_too(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    watched = Watched(tmp_path, persists=True)
+    await watched.start()
+    watched.disk.free["one"] = 5
+    with trio.move_on_after(11):
+        await watched.watch.run()
+    assert watched.stored() == {b"1,READ_ONLY,1000,false\n"}
+    watched.disk.free["one"] = 20
+    again = Watched(tmp_path, watched.disk, persists=True)
+    await again.start()
+    assert not again.rights.writable
+    watched.disk.free["one"] = 40
+    with trio.move_on_after(11):
+        await again.watch.run()
+    assert again.rights.writable
+
+
+async def test_a_status_that_cannot_be_read_or_written_is_told_and_passed_over(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path, persists=True)
+    (tmp_path / "one/current/BOOKIE_STATUS").write_bytes(b"\xff garbage")
+    (tmp_path / "two/current/BOOKIE_STATUS").write_bytes(b"1,READ_ONLY,1,true\n")
+    await watched.start()
+    assert not watched.rights.writable, "the other directory's counts"
+    assert "is passed over" in caplog.text
+    watched.disk.is_full = True
+    watched.watch.set_read_only(False)
+    with trio.move_on_after(11):
+        await watched.watch.run()
+    assert watched.rights.writable
+    assert "cannot be written" in caplog.text
+    watched.disk.is_full = False
+    with trio.move_on_after(11):
+        await watched.watch.run()
+    assert watched.stored() == {b"1,READ_WRITE,1000,false\n"}
+
+
+async def test_an_operator_is_told_what_the_configuration_forbids(tmp_path: Path) -> None:
+    forbidden = Watched(tmp_path, config=attrs.evolve(CONFIG, may_be_read_only=False))
+    await forbidden.start()
+    with pytest.raises(StateError, match="readOnlyModeEnabled=false"):
+        forbidden.watch.set_read_only(True)
+    assert forbidden.rights.writable
+    forced = Watched(tmp_path, is_forced=True)
+    await forced.start()
+    assert not forced.rights.writable
+    with pytest.raises(StateError, match="forceReadOnlyBookie"):
+        forced.watch.set_read_only(False)
+
+
+async def test_by_hand_writable_does_not_pass_over_a_full_disk(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.disk.free["one"] = 5
+    await watched.start()
+    watched.watch.set_read_only(True)
+    watched.watch.set_read_only(False)
+    assert not watched.rights.writable
+    assert "full" in repr(watched.watch)
+
+
+def test_with_leave_to_fill_a_disk_there_must_be_room_for_what_was_accepted() -> None:
+    config = FullnessConfig(any_disk=False, full=0.9, low=0.9, flush_bytes_min=4)
+    assert judge([(100, 5), (100, 90)], was_writable=True, config=config).writable
+    assert not judge([(100, 3), (100, 90)], was_writable=True, config=config).writable
+    assert not judge([(100, 5), (100, 9)], was_writable=True, config=config).writable
+    demanding = FullnessConfig(high_priority_bytes_min=1, index_file_bytes_min=10)
+    assert not judge([(100, 4)], was_writable=True, config=demanding).high_priority_writable
