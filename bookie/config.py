@@ -221,12 +221,23 @@ def _directories(settings: Settings) -> DirectoryConfig:
         if not directories:
             # Apache's default lies in the system's temporary directory, where the next reboot loses it.
             raise settings.error(key, "a directory that survives a reboot")
-        if len(directories) > 1:
-            raise settings.error(key, "exactly one directory: more are not served so far")
+    index = settings.texts("indexDirectories")
+    for key, directories in (
+        ("journalDirectories", journal),
+        ("ledgerDirectories", ledger),
+        ("indexDirectories", index),
+    ):
+        if len(set(map(Path, directories))) != len(directories):
+            raise settings.error(key, "each directory once")
+    if index and len(index) != len(ledger):
+        raise settings.error(
+            "indexDirectories",
+            f"one for each of the {len(ledger)} ledgerDirectories, in their order, or none",
+        )
     return DirectoryConfig(
         journal=journal,
         ledger=ledger,
-        index=settings.texts("indexDirectories"),
+        index=index,
         allow_expansion=settings.boolean("allowStorageExpansion", False),
     )
 
@@ -236,6 +247,7 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
     config = StorageConfig(
         journal_directories=_paths(directories.journal),
         ledger_directories=_paths(directories.ledger),
+        index_directories=_paths(directories.index),
         entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
         reads=_reads(settings, directories),

@@ -5,30 +5,40 @@ Inside: names, reading the greatest, writing all of them. Not inside: which mark
 Always: a mark is replaced whole or not at all; the greatest readable one counts, for each journal by
 itself; a copy that cannot be written does not matter as long as another one could.
 
-With one journal the file is ``lastMark``, with several ``lastMark.<index of the journal>``.
+With one journal the file is ``lastMark``, with several ``lastMark.<index of the journal>``. Journals may be
+added behind those there were: what the old ones hold is still told by their marks. Fewer journals than there
+are marks for would leave out acknowledged entries, and that is refused.
 
 Source: Journal.java (LastLogMark); reference on bookie storage 1.7, 7.4 (4).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from bookie.checkpoint import Marks
 from bookie.disk import Disk
-from bookie.errors import FormatError
+from bookie.errors import FormatError, StartError
 from bookie.journal_format import NO_MARK, JournalMark, decode_mark, encode_mark
 
 log = logging.getLogger(__name__)
 
 _LAST_MARK = "lastMark"
+_NAME = re.compile(r"lastMark(?:\.(\d{1,4}))?")
 
 
 def mark_name(journal: int, journal_count: int) -> str:
     """The file that holds a journal's mark."""
     return _LAST_MARK if journal_count == 1 else f"{_LAST_MARK}.{journal}"
+
+
+def is_mark_name(name: str) -> bool:
+    """Whether a file of that name holds a journal's mark."""
+    return _NAME.fullmatch(name) is not None
 
 
 class LastMarks:
@@ -38,20 +48,48 @@ class LastMarks:
         self._disk = disk
         self._directories = tuple(directories)
         self._names = [mark_name(journal, journal_count) for journal in range(journal_count)]
+        self._outdated: list[Path] = []  # marks of a single journal, where there are several now
         # What each directory is known to hold; None: to be written, whatever it may be.
         self._written: list[list[JournalMark | None]] = [[None] * journal_count for _ in directories]
 
     def read(self) -> list[Marks]:
         """The marks found in each directory; ``NO_MARK`` where a file is missing or damaged.
 
-        ``OSError`` if a mark can be read in no directory for another reason than that it is not there.
+        Raises:
+            StartError: There are marks of journals that are not configured.
+            OSError: A mark can be read in no directory for another reason than that it is not there.
         """
+        self._outdated = []
+        for directory in self._directories:
+            self._check_names(directory, self._disk.list_directory(directory))
         found = [[self._read(directory / name) for name in self._names] for directory in self._directories]
         for of_journal in zip(*found, strict=True):
             failures = [mark for mark in of_journal if isinstance(mark, OSError)]
             if len(failures) == len(of_journal):
                 raise failures[0]
-        return [tuple(NO_MARK if isinstance(mark, OSError) else mark for mark in marks) for marks in found]
+        marks = [[NO_MARK if isinstance(mark, OSError) else mark for mark in of_all] for of_all in found]
+        for path in self._outdated:
+            # There was one journal, which is the first of those there are now.
+            former = self._read(path)
+            if isinstance(former, OSError):
+                raise former
+            in_directory = marks[self._directories.index(path.parent)]
+            in_directory[0] = max(in_directory[0], former)
+        return [tuple(of_all) for of_all in marks]
+
+    def _check_names(self, directory: Path, names: Sequence[str]) -> None:
+        count = len(self._names)
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match is None or name in self._names:
+                continue
+            if match[1] is not None:
+                raise StartError(
+                    f"{directory / name} tells of a journal that is not configured: this bookie was run with"
+                    f" {'several' if count == 1 else f'more than {count}'} journal directories, and entries"
+                    " acknowledged there may be nowhere else. Configure all of them, in their order"
+                )
+            self._outdated.append(directory / name)
 
     def write(self, marks: Marks) -> None:
         """Remember that all below the marks is flushed. ``OSError`` if no directory takes them all."""
@@ -69,8 +107,16 @@ class LastMarks:
                 log.error("%s: lastMark could not be written: %s", directory, exc)
             else:
                 success_count += 1
+                self._remove_outdated(directory)
         if failure is not None and success_count == 0:
             raise failure
+
+    def _remove_outdated(self, directory: Path) -> None:
+        for path in [path for path in self._outdated if path.parent == directory]:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+                self._disk.sync_directory(directory)
+            self._outdated.remove(path)
 
     def _read(self, path: Path) -> JournalMark | OSError:
         try:

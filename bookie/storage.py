@@ -31,6 +31,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from bookie.checkpoint import Marks
+from bookie.directory_set import DirectorySet
 from bookie.directory_store import DirectoryStore
 from bookie.disk import Disk, DiskUsage
 from bookie.epochs import Epochs
@@ -127,6 +128,7 @@ class Storage:
                 zip(directories, index_directories, strict=True)
             )
         ]
+        self._directory_set = DirectorySet(disk, directories)
         self._last_marks = LastMarks(disk, directories, len(self._journals))
         self._epochs = Epochs(
             self._stores,
@@ -415,6 +417,7 @@ class Storage:
                         " directories this bookie was last run with"
                     )
                 self._know(record)
+        await self._stores[0].thread.call(self._directory_set.stamp)
         next_ids, previous = [], []
         for files, ids, mark in zip(self._journals.files, journal_ids, marks, strict=True):
             end = await read_journal(
@@ -444,6 +447,7 @@ class Storage:
         ):
             self._disk.make_directory(path / CURRENT)
             self._unlocks.append(self._disk.lock(path / CURRENT / _LOCK))
+        self._directory_set.check()
         return self._last_marks.read(), [files.scan() for files in self._journals.files]
 
     async def _replay(self, records: Sequence[bytes]) -> None:

@@ -60,6 +60,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/answers.py",
     "bookie/cookie_check.py",
+    "bookie/directory_set.py",
     "bookie/directory_store.py",
     "bookie/disk.py",
     "bookie/disk_watch.py",

@@ -163,11 +163,23 @@ def test_a_bad_value_names_key_value_line_and_expectation(line: str, expectation
 
 
 @pytest.mark.parametrize("key", ["journalDirectories", "ledgerDirectories"])
-def test_directories_have_no_default_and_number_one(key: str) -> None:
+def test_directories_have_no_default_and_each_stands_there_once(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} is missing: expected a directory that survives a reboot"):
         parse(base=LEAST.replace(key, "#"))
-    with pytest.raises(ConfigError, match="exactly one directory"):
-        parse(base=LEAST.replace(f"{key}=", f"{key}=/other,"))
+    with pytest.raises(ConfigError, match="each directory once"):
+        parse(base=LEAST.replace(f"{key}=", f"{key}=/other,/other/,"))
+
+
+def test_several_directories_arrive_in_their_order() -> None:
+    base = LEAST.replace("journalDirectories=", "journalDirectories=/j2,")
+    base = base.replace("ledgerDirectories=", "ledgerDirectories=/l2,/l3,")
+    config = parse("indexDirectories=/i2,/i3,/i1\n", base=base)
+    assert config.storage.journal_directories == (Path("/j2"), Path("/data/journal"))
+    assert config.storage.ledger_directories == (Path("/l2"), Path("/l3"), Path("/data/ledgers"))
+    assert config.storage.index_directories == (Path("/i2"), Path("/i3"), Path("/i1"))
+    assert config.directories.index == ("/i2", "/i3", "/i1")
+    with pytest.raises(ConfigError, match="one for each of the 3 ledgerDirectories"):
+        parse("indexDirectories=/i2,/i3\n", base=base)
 
 
 def test_the_older_spelling_of_the_journal_is_understood_and_yields() -> None:

@@ -6,15 +6,15 @@ import contextlib
 import logging
 import os
 import struct
-from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+from storage_by_hand import KEY, FailingDisk, add, entry, kill, names, submit
 
-from bookie.disk import Buffer, Disk, File, RealDisk, RealFile
+from bookie.disk import Disk, RealDisk
 from bookie.errors import (
     DirectoryInUseError,
     EntryUnreadableError,
@@ -25,10 +25,8 @@ from bookie.errors import (
 )
 from bookie.journal import JournalConfig
 from bookie.journal_format import decode_mark, explicit_lac_record, fence_record, key_record
-from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
+from bookie.ledgers import UNKNOWN_KEY
 from bookie.storage import Storage, StorageConfig, open_storage
-
-KEY = b"k" * 20
 
 
 def config_for(directory: Path) -> StorageConfig:
@@ -43,42 +41,6 @@ def config_for(directory: Path) -> StorageConfig:
 
 def opened(directory: Path, disk: Disk | None = None) -> AbstractAsyncContextManager[Storage]:
     return open_storage(disk or RealDisk(), config_for(directory))
-
-
-def entry(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
-    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + bytes([entry_id % 251]) * size
-
-
-async def submit(storage: Storage, *, sync: bool = True) -> None:
-    answered = trio.Event()
-    errors: list[BaseException | None] = []
-
-    def on_durable(error: BaseException | None) -> None:
-        errors.append(error)
-        answered.set()
-
-    storage.submit(on_durable, sync=sync)
-    await answered.wait()
-    if errors[0] is not None:
-        raise errors[0]
-
-
-async def add(storage: Storage, ledger_id: int, ids: Sequence[int], size: int = 100) -> LedgerRecord:
-    ledger = storage.ledger(ledger_id) or storage.create_ledger(ledger_id, KEY)
-    for entry_id in ids:
-        storage.stage_entry(ledger, entry_id, entry_id - 1, entry(ledger_id, entry_id, size))
-    await submit(storage)
-    await storage.wait_room()
-    return ledger
-
-
-async def kill(storage: Storage) -> None:
-    """Leave the files as SIGKILL would: no flush, no map, only what was written."""
-    storage._fail(StorageFailedError("killed"), "the test")
-
-
-def names(directory: Path, pattern: str = "**/*") -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.glob(pattern))
 
 
 async def test_an_entry_can_be_read_from_cache_from_disk_and_after_a_restart(tmp_path: Path) -> None:
@@ -404,38 +366,6 @@ async def test_a_bookie_whose_entries_are_all_in_the_journal_does_not_start_with
 
 
 # --- failing disks --------------------------------------------------------------------------------
-
-
-class FailingFile(RealFile):
-    when: Callable[[Path, str], bool] = lambda path, what: False
-
-    def pwrite(self, data: Buffer, offset: int) -> None:
-        self._maybe("write")
-        super().pwrite(data, offset)
-
-    def write_durably(self, data: Buffer, offset: int) -> None:
-        self._maybe("write_durably")
-        super().write_durably(data, offset)
-
-    def sync(self) -> None:
-        self._maybe("sync")
-        super().sync()
-
-    def _maybe(self, what: str) -> None:
-        if FailingFile.when(self._path, what):
-            raise OSError(28, f"No space left on device: {what} {self._path.name}")
-
-
-class FailingDisk(RealDisk):
-    def __init__(self, when: Callable[[Path, str], bool]) -> None:
-        super().__init__()
-        self.is_failing = False
-        FailingFile.when = lambda path, what: self.is_failing and when(path, what)
-
-    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
-        file = super().open(path, create=create, write=write, direct=direct)
-        assert isinstance(file, RealFile)
-        return FailingFile(path, file._descriptor, direct=file.direct)
 
 
 @pytest.mark.parametrize(
