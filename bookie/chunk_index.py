@@ -34,7 +34,7 @@ _KEY = Struct(">cqq")
 _LEDGER_KEY = Struct(">cq")
 _DELTA_MAX = 2**32 - 1
 _ENTRY_ID_MAX = 2**63 - 1
-_COMPLETE = b"m"
+COMPLETE = b"m"  # the key that says so
 
 
 class Chunk:
@@ -198,7 +198,7 @@ class ChunkIndex(EntryIndex):
 
     @property
     def is_complete(self) -> bool:
-        return self._map.get(_COMPLETE) is not None
+        return self._map.get(COMPLETE) is not None
 
     # --- writing ---
 
@@ -256,7 +256,7 @@ class ChunkIndex(EntryIndex):
         self.forget_cached()
 
     def mark_complete(self) -> None:
-        self._map.write([(_COMPLETE, b"1")])
+        self._map.write([(COMPLETE, b"1")])
 
     def sync(self) -> None:
         self._map.sync()

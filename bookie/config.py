@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from bookie.entry_log_reader import RUN_BYTES_MAX
 from bookie.entry_reads import ReadConfig
 from bookie.errors import ConfigError
 from bookie.fullness import FullnessConfig
+from bookie.index_kinds import IndexConfig, IndexKind
+from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
 from bookie.server_config import ServerConfig
 from bookie.settings import Settings
@@ -37,6 +40,12 @@ from namespace.store import check_path
 from namespace.uri import ServiceUri, parse_metadata_service_uri
 
 _MIB = 1 << 20
+_INDEX_PAGES_BYTES = 64 * _MIB
+_INDEX_KINDS = {
+    "DbLedgerStorage": IndexKind.CHUNKS,
+    "SortedLedgerStorage": IndexKind.PAGES,
+    "InterleavedLedgerStorage": IndexKind.PAGES,
+}
 _LAYOUTS = {layout.uri_name: layout for layout in Layout if layout.uri_name}
 
 
@@ -252,6 +261,7 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
         reads=_reads(settings, directories),
         skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
+        index=_index(settings, len(directories.ledger)),
     )
     journal = config.journal
     file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
@@ -288,6 +298,34 @@ def _reads(settings: Settings, directories: DirectoryConfig) -> ReadConfig:
         # Apache's is 100, since it reads one entry at a time; here bytes are what counts.
         ahead_entries_max=default.ahead_entries_max if entries < 0 else entries,
         ahead_bytes_max=default.ahead_bytes_max if ahead < 0 else min(ahead, RUN_BYTES_MAX),
+    )
+
+
+def _index(settings: Settings, directory_count: int) -> IndexConfig:
+    name = settings.text("ledgerStorageClass")
+    kind = _INDEX_KINDS.get((name or "DbLedgerStorage").rpartition(".")[2])
+    if kind is None:
+        raise settings.error(
+            "ledgerStorageClass", f"one of {', '.join(_INDEX_KINDS)}, with or without package"
+        )
+    defaults = PageIndexConfig()
+    page_bytes = settings.integer("pageSize", defaults.page_bytes, least=512, most=1 << 20, unit="bytes")
+    if page_bytes % 512:
+        raise settings.error("pageSize", "a multiple of 512 bytes")
+    # Apache's -1 means a third of the JVM's direct memory, which nobody has set here.
+    pages = settings.integer("pageLimit", -1, least=-1)
+    if pages <= 0:
+        pages = max(4, _INDEX_PAGES_BYTES // page_bytes)
+    files = settings.integer("openFileLimit", 20_000, least=1)
+    # Connections, journals and entry logs need descriptors, too.
+    files = min(files, max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    return IndexConfig(
+        kind=kind,
+        pages=PageIndexConfig(
+            page_bytes=page_bytes,
+            pages_max=max(4, pages // directory_count),
+            open_files_max=max(1, files // directory_count),
+        ),
     )
 
 

@@ -27,6 +27,7 @@ ACTING = _names(
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
+    ledgerStorageClass pageSize pageLimit openFileLimit
     flushInterval logSizeLimit skipListSizeLimit gcWaitTime minUsableSizeForEntryLogCreation
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
@@ -61,9 +62,8 @@ WITHOUT_EFFECT = _names(
     journalBufferedEntriesThreshold journalFlushWhenQueueEmpty journalPageCacheFlushIntervalMSec
     journalRemoveFromPageCache journalReuseFiles journalChannelProvider numJournalCallbackThreads
     journalMaxBackups journalAlignmentSize journalQueueSize
-    ledgerStorageClass sortedLedgerStorageEnabled openFileLimit pageSize pageLimit
-    fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity fileInfoMaxIdleTime skipListArenaChunkSize
-    skipListArenaMaxAllocSize
+    sortedLedgerStorageEnabled fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity
+    fileInfoMaxIdleTime skipListArenaChunkSize skipListArenaMaxAllocSize
     dbStorage_writeCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize
     dbStorage_rocksDB_writeBufferSizeMB dbStorage_rocksDB_sstSizeInMB dbStorage_rocksDB_blockSize
     dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_numLevels dbStorage_rocksDB_numFilesInLevel0

@@ -77,6 +77,10 @@ class IndexMissingError(StartError):
     """Entry logs exist, but the index that tells where each entry lies does not."""
 
 
+class IndexKindError(StartError):
+    """The index was made by the other implementation; it holds nothing for this one."""
+
+
 class ConfigError(BookieServerError):
     """The configuration file cannot be obeyed; the message names key, value, line and expectation."""
 

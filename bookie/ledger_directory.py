@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from bookie.chunk_index import ChunkIndex
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogWriter
 from bookie.errors import StorageFailedError
 from bookie.index import EntryIndex
+from bookie.index_kinds import open_index
 from bookie.journal_format import JournalMark
 from bookie.mentions import greatest_log_id
 from bookie.rebuild import check_index
 from bookie.storage_config import StorageConfig
 from bookie.write_cache import SealedCache
-
-_INDEX = "index"
 
 
 class LedgerDirectory:
@@ -36,6 +34,7 @@ class LedgerDirectory:
         self._disk = disk
         self._directory = directory
         self._index_directory = index_directory
+        self._index_config = config.index
         self._writer = EntryLogWriter(
             disk,
             directory,
@@ -47,7 +46,7 @@ class LedgerDirectory:
 
     def open(self, mark: JournalMark, *, rebuild_index: bool) -> None:
         """Open the index. ``mark``: the greatest one that stands in this directory."""
-        self.index = ChunkIndex(self._disk.open_key_values(self._index_directory / _INDEX))
+        self.index = open_index(self._disk, self._index_directory, self._index_config)
         self._is_open = True
         check_index(self._disk, self._directory, self.index, mark, rebuild=rebuild_index)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 
 from bookie.entry_reads import ReadConfig
+from bookie.index_kinds import IndexConfig
 from bookie.journal import JournalConfig
 
 
@@ -44,6 +45,7 @@ class StorageConfig:
         default=1 << 30,
         validator=attrs.validators.and_(attrs.validators.gt(4096), attrs.validators.le(1 << 30)),
     )
+    index: IndexConfig = attrs.field(factory=IndexConfig)  # of each ledger directory
     reads: ReadConfig = attrs.field(factory=ReadConfig)  # of each ledger directory
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged

@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 
 from bookie.disk import Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.errors import DirectoryInUseError, StorageFailedError
+from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.journal import JournalConfig
 from bookie.key_values import KeyValues, Operation
+from bookie.page_index import PageIndexConfig
 from bookie.storage import Storage, StorageConfig, open_storage
 
 T = TypeVar("T")
@@ -392,8 +394,10 @@ class Writer:
         self.promises.with_lac.add(ledger_id)
 
 
-async def work(world: World, promises: Promises, rng: random.Random, runs: int) -> None:
-    async with open_storage(world, CONFIG, wall_ms=lambda: 1000) as storage:
+async def work(
+    world: World, promises: Promises, rng: random.Random, runs: int, config: StorageConfig = CONFIG
+) -> None:
+    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
         writer = Writer(storage, promises, rng)
         for number in range(runs):
             writer.submit_run()
@@ -405,8 +409,8 @@ async def work(world: World, promises: Promises, rng: random.Random, runs: int) 
             await storage.wait_room()
 
 
-async def check(world: World, promises: Promises) -> None:
-    async with open_storage(world, CONFIG, wall_ms=lambda: 1000) as storage:
+async def check(world: World, promises: Promises, config: StorageConfig = CONFIG) -> None:
+    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
         for (ledger_id, entry_id), body in promises.entries.items():
             stored = await storage.read(ledger_id, entry_id)
             assert stored == body, f"entry {ledger_id}:{entry_id} changed"
@@ -427,21 +431,21 @@ async def check(world: World, promises: Promises) -> None:
             assert record.explicit_lac in promises.lac_packets[ledger_id]
 
 
-async def play(seed: int, cut_at: int | None, *, runs: int = 28) -> int:
+async def play(seed: int, cut_at: int | None, *, runs: int = 28, config: StorageConfig = CONFIG) -> int:
     """Work until the power is cut, look at what is left, cut again while recovering; return the steps."""
     rng = random.Random(seed)
     world, promises = World(), Promises()
     world.cut_at = cut_at
     with contextlib.suppress(PowerCutError, StorageFailedError):
-        await work(world, promises, rng, runs)
+        await work(world, promises, rng, runs, config)
     steps = world.steps
     after = world.after_power_cut(rng)
     after.cut_at = rng.randrange(1, 40)
     with contextlib.suppress(PowerCutError, StorageFailedError):
-        await check(after, promises)
+        await check(after, promises, config)
     after = after.after_power_cut(rng)
-    await check(after, promises)
-    await check(after, promises)  # and once more after a clean stop
+    await check(after, promises, config)
+    await check(after, promises, config)  # and once more after a clean stop
     return steps
 
 
@@ -450,6 +454,14 @@ async def test_nothing_acknowledged_is_lost_wherever_the_power_is_cut() -> None:
     assert steps > 100
     for cut_at in range(1, steps + 1):
         await play(1, cut_at)
+
+
+async def test_nothing_acknowledged_is_lost_with_an_index_of_pages() -> None:
+    pages = PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
+    config = attrs.evolve(CONFIG, index=IndexConfig(kind=IndexKind.PAGES, pages=pages))
+    steps = await play(1, None, config=config)
+    for cut_at in range(1, steps + 1):
+        await play(1, cut_at, config=config)
 
 
 async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was_submitted() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from bookie.config import BookieConfig, load_config, parse_config
 from bookie.config_keys import ACTING, KNOWN, NOT_OFFERED, WITHOUT_EFFECT, nearest_key
 from bookie.errors import ConfigError
+from bookie.index_kinds import IndexKind
+from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
 from bookie.settings import Settings
 from ledger.paths import Layout
@@ -231,6 +233,23 @@ def test_values_arrive_with_their_units() -> None:
     assert config.directories.index == ("/i",)
     assert config.directories.allow_expansion
     assert config.metadata.session_timeout_ms == 4000
+
+
+def test_the_storage_class_chooses_the_index() -> None:
+    for name, kind in (
+        ("DbLedgerStorage", IndexKind.CHUNKS),
+        ("org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage", IndexKind.CHUNKS),
+        ("org.apache.bookkeeper.bookie.SortedLedgerStorage", IndexKind.PAGES),
+        ("InterleavedLedgerStorage", IndexKind.PAGES),
+    ):
+        assert parse(f"ledgerStorageClass={name}").storage.index.kind is kind
+    assert parse().storage.index.kind is IndexKind.CHUNKS
+    pages = parse("pageSize=4096\npageLimit=100\nopenFileLimit=7").storage.index.pages
+    assert pages == PageIndexConfig(page_bytes=4096, pages_max=100, open_files_max=7)
+    assert parse("pageLimit=-1").storage.index.pages.pages_max * 8192 == 64 << 20
+    for wrong in ("ledgerStorageClass=com.example.Mine", "pageSize=1000", "pageSize=0", "openFileLimit=0"):
+        with pytest.raises(ConfigError):
+            parse(wrong)
 
 
 @pytest.mark.parametrize(

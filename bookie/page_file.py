@@ -1,0 +1,96 @@
+"""Index files in BookKeeper's original layout: one for each ledger, a slot for each entry id.
+
+A file is ``<bits 8..15 of the ledger id>/<bits 0..7>/<ledger id>.idx``, all in hex without padding. All
+integers are big-endian and signed.
+
+offset   size  field
+     0      4  BKLE
+     4      4  version                 0, or 1: the explicit LAC may follow
+     8      4  master key length k
+    12      k  master key
+  12+k      4  state bits              0x1: fenced
+  16+k      4  explicit LAC length n   version 1 only; 0: none, otherwise at least 16
+  20+k      n  explicit LAC packet
+   ...         zero up to 1024
+1024+8e     8  location of entry e     0: no such entry
+
+Pages of usually 8 KiB, 1024 locations, are only a unit of writing: the file is the same for any size.
+There is no checksum in it.
+
+Source: FileInfo.java, IndexPersistenceMgr.java, LedgerEntryPage.java.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from struct import Struct
+
+import attrs
+
+from bookie.errors import FormatError
+
+PAGE_FILE_HEADER_BYTES = 1024
+LOCATION_BYTES = 8
+
+_PREFIX = Struct(">4sii")  # magic, version, length of the key
+_NUMBER = Struct(">i")
+_MAGIC = b"BKLE"
+_FENCED = 1
+_LAC_BYTES_MIN = 16
+_NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
+
+
+@attrs.frozen
+class PageFileHeader:
+    """What the header says of a ledger."""
+
+    master_key: bytes
+    fenced: bool
+    explicit_lac: bytes | None
+
+
+def page_file_path(directory: Path, ledger_id: int) -> Path:
+    """The ledger's file below an index directory."""
+    return directory / f"{ledger_id >> 8 & 0xFF:x}" / f"{ledger_id & 0xFF:x}" / f"{ledger_id:x}.idx"
+
+
+def page_file_ledger_id(name: str) -> int | None:
+    """The ledger id in a file's name; None if it is no index file."""
+    match = _NAME.fullmatch(name)
+    return int(match[1], 16) if match else None
+
+
+def encode_page_file_header(header: PageFileHeader) -> bytes:
+    """All 1024 bytes. An explicit LAC that does not fit is left out; for a key that does not, all is zero."""
+    key = header.master_key
+    data = _PREFIX.pack(_MAGIC, 1, len(key)) + key + _NUMBER.pack(_FENCED if header.fenced else 0)
+    lac = header.explicit_lac or b""
+    if len(data) + _NUMBER.size + len(lac) > PAGE_FILE_HEADER_BYTES:
+        lac = b""
+    data += _NUMBER.pack(len(lac)) + lac
+    return (data if len(data) <= PAGE_FILE_HEADER_BYTES else b"").ljust(PAGE_FILE_HEADER_BYTES, b"\0")
+
+
+def decode_page_file_header(data: bytes) -> PageFileHeader:
+    """The header of a file, from its first 1024 bytes. ``FormatError`` for anything else."""
+    if len(data) < _PREFIX.size:
+        raise FormatError(f"an index file of {len(data)} bytes has no header")
+    magic, version, key_bytes = _PREFIX.unpack_from(data)
+    if magic != _MAGIC:
+        raise FormatError(f"the file begins with {magic!r}, not {_MAGIC!r}")
+    if version not in (0, 1):
+        raise FormatError(f"index file header of version {version}")
+    end = _PREFIX.size + key_bytes
+    room = min(len(data), PAGE_FILE_HEADER_BYTES)
+    if key_bytes < 0 or end + _NUMBER.size > room:
+        raise FormatError(f"index file header: master key of {key_bytes} bytes")
+    key = data[_PREFIX.size : end]
+    fenced = bool(_NUMBER.unpack_from(data, end)[0] & _FENCED)
+    if version == 0:
+        return PageFileHeader(key, fenced, None)
+    start = end + 2 * _NUMBER.size
+    lac_bytes = _NUMBER.unpack_from(data, start - _NUMBER.size)[0] if start <= room else -1
+    if (lac_bytes and lac_bytes < _LAC_BYTES_MIN) or start + lac_bytes > room:
+        raise FormatError(f"index file header: explicit LAC of {lac_bytes} bytes")
+    return PageFileHeader(key, fenced, data[start : start + lac_bytes] if lac_bytes else None)
