@@ -89,7 +89,7 @@ class DirectoryStore:
                 record = LedgerRecord(ledger_id, **attrs.asdict(data))
                 record.directory = self.number
                 self.ledgers[ledger_id] = record
-        except FormatError as exc:
+        except (FormatError, OSError) as exc:
             raise StartError(
                 f"{self.directory}: {exc}. The index is damaged: move the directory 'index' away and start"
                 " once with rebuild_index, which fences every ledger found"

@@ -397,7 +397,7 @@ class RealDisk(Disk):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     def open_key_values(self, path: Path) -> KeyValues:
-        return RocksKeyValues(path)
+        return RocksKeyValues(path, self)
 
     def aligned_buffer(self, size_bytes: int) -> mmap.mmap | bytearray:
         return mmap.mmap(-1, math.ceil(size_bytes / BLOCK_BYTES) * BLOCK_BYTES)

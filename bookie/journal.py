@@ -8,7 +8,7 @@ Always:
 - write and sync happen in one thread, on one file; the file is synced before the next one is made;
 - after the first error nothing is written and nothing is acknowledged any more: a kernel that failed
   to sync may have dropped the dirty pages, so trying again could "succeed" without the data;
-- ``mark`` never decreases and is published after the sync, before the answers.
+- ``mark`` never decreases and is published after the sync, before the answers; ``lastSynced`` with it.
 
 Files are recycled: overwriting blocks that were written before, with O_DIRECT, needs no change of file
 metadata and is 2 to 4 times as fast as growing a file. What a recycled file still holds is told apart
@@ -48,6 +48,7 @@ from bookie.journal_format import (
     journal_id_of,
     journal_name,
 )
+from bookie.last_synced import LastSynced
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class JournalFiles:
         self._disk = disk
         self._config = config
         self._spares: deque[Path] = deque()  # filled by the storage thread, emptied by the journal's
+        self.last_synced = LastSynced(disk, directory)
 
     def scan(self) -> list[int]:
         """Ids of the journal files, ascending. Notes the spare ones; removes half-made ones."""
@@ -333,7 +335,9 @@ class Journal:
         self._synced_below = self._position
         self.has_unsynced = False
         self.sync_count += 1
-        self.mark = JournalMark(self._journal_id, self._position)
+        mark = JournalMark(self._journal_id, self._position)
+        self._files.last_synced.note(mark)
+        self.mark = mark
 
     def _open_next(self) -> None:
         # Everything in the old file is durable before the new one exists: its end is noted there, and no
@@ -358,6 +362,7 @@ class Journal:
             finally:
                 self._file.close()
                 self._file = None
+                self._files.last_synced.close()
                 self._error = self._error or StorageFailedError("the journal is closed")
 
     # --- on the loop ---

@@ -53,6 +53,8 @@ block of zeros, so that a reader without trailers stops there as well.
     16     4  DLJM              ours from here on; Apache's reader takes the first 16 bytes
     20     4  CRC32C            of bytes 0 to 19
 
+``lastSynced`` (see the module of that name) is the same with DLJS.
+
 Source: Journal.java, JournalChannel.java, LogMark.java; trailers and checksums are ours.
 """
 
@@ -100,6 +102,7 @@ _FORMAT_VERSION = 1
 _NAME = re.compile(r"([0-9a-f]{1,16})\.txn")
 _MARK = Struct(">qq")
 _MARK_MAGIC = b"DLJM"
+_SYNCED_MAGIC = b"DLJS"
 _MARK_BYTES = _MARK.size + len(_MARK_MAGIC) + 4
 
 
@@ -133,8 +136,7 @@ NO_MARK = JournalMark(0, 0)  # replay every file present
 
 def encode_mark(mark: JournalMark) -> bytes:
     """The content of ``lastMark``."""
-    data = _MARK.pack(mark.journal_id, mark.offset) + _MARK_MAGIC
-    return data + _CRC.pack(crc32c(data))
+    return _encode_position(mark, _MARK_MAGIC)
 
 
 def decode_mark(data: bytes) -> JournalMark:
@@ -142,12 +144,37 @@ def decode_mark(data: bytes) -> JournalMark:
     if len(data) not in (_MARK.size, _MARK_BYTES):
         raise FormatError(f"lastMark has {len(data)} bytes, not {_MARK.size} or {_MARK_BYTES}")
     if len(data) == _MARK_BYTES:
-        (crc,) = _CRC.unpack_from(data, _MARK_BYTES - _CRC.size)
-        if data[_MARK.size : _MARK_BYTES - _CRC.size] != _MARK_MAGIC or crc != crc32c(data[: -_CRC.size]):
-            raise FormatError("lastMark is damaged: its checksum does not hold")
+        return _decode_position(data, _MARK_MAGIC)
+    return _position(data)
+
+
+def encode_synced(position: JournalMark) -> bytes:
+    """The content of ``lastSynced``."""
+    return _encode_position(position, _SYNCED_MAGIC)
+
+
+def decode_synced(data: bytes) -> JournalMark:
+    """The position. ``FormatError`` unless the CRC fits."""
+    return _decode_position(data, _SYNCED_MAGIC)
+
+
+def _encode_position(position: JournalMark, magic: bytes) -> bytes:
+    data = _MARK.pack(position.journal_id, position.offset) + magic
+    return data + _CRC.pack(crc32c(data))
+
+
+def _decode_position(data: bytes, magic: bytes) -> JournalMark:
+    if len(data) != _MARK_BYTES or data[_MARK.size : -_CRC.size] != magic:
+        raise FormatError(f"{len(data)} bytes that are not a position marked {magic!r}")
+    if _CRC.unpack(data[-_CRC.size :])[0] != crc32c(data[: -_CRC.size]):
+        raise FormatError("damaged: the checksum does not hold")
+    return _position(data)
+
+
+def _position(data: bytes) -> JournalMark:
     journal_id, offset = _MARK.unpack_from(data)
     if journal_id < 0 or offset < 0:
-        raise FormatError(f"lastMark names file {journal_id}, offset {offset}")
+        raise FormatError(f"file {journal_id}, offset {offset}")
     return JournalMark(journal_id, offset)
 
 

@@ -5,6 +5,10 @@ Not inside: what the keys mean (``index``, ``ledgers``).
 Always: one ``write`` is atomic and ordered after earlier ones; what was written before a ``sync`` that
 returned survives a power cut; without a sync a crash leaves a prefix of the writes.
 
+RocksDB takes a damaged write-ahead log for one that was torn, and opens with what comes before the damage.
+Hence each sync is counted in the database, and then in a small file beside it: a database that knows of
+fewer syncs than the file has lost what was synced, and is refused.
+
 RocksDB, not LMDB or SQLite: deletes of a whole ledger cost one range tombstone, unsynced writes are
 safe in any order of crash, blocks carry checksums. Its ``write`` holds the interpreter lock, so that
 batches stay below ``BATCH_OPERATIONS_MAX`` and syncing is always a separate ``flush_wal``, which does
@@ -17,9 +21,13 @@ from __future__ import annotations
 
 import abc
 import errno
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING
 
+from crc32c import crc32c
 from rocksdict import (
     AccessType,
     BlockBasedOptions,
@@ -34,10 +42,19 @@ from rocksdict import (
 
 from bookie.errors import StartError
 
+if TYPE_CHECKING:
+    from bookie.disk import Disk, File
+
 BATCH_OPERATIONS_MAX = 2000  # about 0.3 ms of the interpreter lock
 _BLOCK_CACHE_BYTES = 8 << 20
 _MEMTABLE_BYTES = 4 << 20
 _WAL_BYTES_MAX = 16 << 20
+_SYNC_COUNT_KEY = b"\xffsynced"  # behind every key of the index
+_SYNC_COUNT_FILE = "synced"  # inside the database's directory, so that it goes where that goes
+_COUNT = Struct(">q")
+_CRC = Struct(">I")
+
+log = logging.getLogger(__name__)
 
 Operation = tuple[bytes, bytes | None]  # key and value; None deletes the key
 
@@ -79,8 +96,12 @@ class KeyValues(abc.ABC):
 class RocksKeyValues(KeyValues):
     """A RocksDB database whose caches are small and bounded: the operating system caches as well."""
 
-    def __init__(self, path: Path) -> None:
-        """Open or create it. ``StartError`` when RocksDB refuses, with its reason."""
+    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+        """Open or create it. ``StartError`` when RocksDB refuses, or has lost what was synced.
+
+        Args:
+            disk: Where syncs are counted; None counts none.
+        """
         self._path = path
         try:
             self._db = Rdict(str(path), _options(), access_type=AccessType.read_write())
@@ -89,6 +110,35 @@ class RocksKeyValues(KeyValues):
                 f"the index {path} cannot be opened: {exc}. It can be derived from the entry logs: move"
                 " the directory away and start once with rebuild_index"
             ) from exc
+        self._syncs = 0
+        self._counter: File | None = None
+        if disk is not None:
+            try:
+                self._open_counter(disk)
+            except BaseException:
+                self.close()
+                raise
+
+    def _open_counter(self, disk: Disk) -> None:
+        path = self._path / _SYNC_COUNT_FILE
+        try:
+            counted = _decode_count(disk.read_file(path))
+        except FileNotFoundError:
+            counted = 0
+            self._counter = disk.open(path, create=True, write=True)
+        else:
+            self._counter = disk.open(path, write=True)
+            if counted is None:
+                log.warning("%s is damaged; whether the index has lost anything cannot be told", path)
+        stored = self.get(_SYNC_COUNT_KEY)
+        self._syncs = 0 if stored is None else _COUNT.unpack(stored)[0]
+        # An empty database was just made; whether it may be empty is for its owner to say.
+        if counted is not None and self._syncs < counted and self.floor(b"\xff" * 16) is not None:
+            raise StartError(
+                f"the index {self._path} was synced {counted} times and knows of {self._syncs}: its last"
+                " changes are lost, its write-ahead log is damaged. It can be derived from the entry logs:"
+                " move the directory away and start once with rebuild_index"
+            )
 
     def write(self, operations: Sequence[Operation]) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -140,6 +190,15 @@ class RocksKeyValues(KeyValues):
             raise self._broken(exc) from exc
 
     def sync(self) -> None:
+        if self._counter is None:
+            self._flush_wal()
+            return
+        self._syncs += 1
+        self.write([(_SYNC_COUNT_KEY, _COUNT.pack(self._syncs))])
+        self._flush_wal()
+        self._counter.write_durably(_encode_count(self._syncs), 0)
+
+    def _flush_wal(self) -> None:
         try:
             self._db.flush_wal(True)
         except Exception as exc:
@@ -147,10 +206,27 @@ class RocksKeyValues(KeyValues):
 
     def close(self) -> None:
         self._db.close()
+        if self._counter is not None:
+            self._counter.close()
 
     def _broken(self, reason: Exception) -> OSError:
         # rocksdict raises bare Exception whatever happened; to us all of it is a disk that fails.
         return OSError(errno.EIO, f"index: {reason}", str(self._path))
+
+
+def _encode_count(count: int) -> bytes:
+    data = _COUNT.pack(count)
+    return data + _CRC.pack(crc32c(data))
+
+
+def _decode_count(data: bytes) -> int | None:
+    """None if it is damaged. An empty file was just made."""
+    if not data:
+        return 0
+    if len(data) != _COUNT.size + _CRC.size or _CRC.unpack_from(data, _COUNT.size)[0] != crc32c(data[:8]):
+        return None
+    count: int = _COUNT.unpack_from(data)[0]
+    return count
 
 
 def _options() -> Options:

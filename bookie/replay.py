@@ -9,7 +9,7 @@ How a bad batch at offset P is judged, in a file with trailers:
 
 - a later batch of the same journal id holds, and says that all below it was durable: P was
   acknowledged, so this is damage;
-- the next file says that this one had been synced further than P: damage;
+- the next file, or the note ``lastSynced``, says that this one had been synced further than P: damage;
 - otherwise a power cut tore the last group, which nobody was told of: the journal ends at P.
 
 Files of Apache bookies have no trailers: there a length of zero or a record cut short ends the file,
@@ -50,6 +50,7 @@ from bookie.journal_format import (
     trailer_holds,
     trailer_mark,
 )
+from bookie.last_synced import LAST_SYNCED, read_last_synced
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 
 log = logging.getLogger(__name__)
@@ -324,12 +325,39 @@ async def read_journal(
                 batches = scan.batches(mark.offset if journal_id == mark.journal_id else 0)
                 while (records := await disk.run(_some_batches, batches)) is not None:
                     await apply(records)
+                end = JournalMark(journal_id, scan.end)
             except FormatError as exc:
-                raise JournalCorruptError(f"{path}: {exc}") from exc
-            end = JournalMark(journal_id, scan.end)
+                if not skip_damaged:
+                    raise JournalCorruptError(
+                        f"{path}: {exc}. If it cannot be restored, let other replicas recover this bookie's"
+                        " entries, then start once with skipReplayJournalInvalidRecord=true, which abandons"
+                        " this file"
+                    ) from exc
+                log.error("%s: %s; the file is abandoned as configured", path, exc)
+                end = JournalMark(journal_id, 0)
         finally:
             file.close()
+    synced = await disk.run(read_last_synced, disk, directory)
+    _check_last_synced(directory, synced, end, skip_damaged=skip_damaged)
     return JournalEnd(end, last_id)
+
+
+def _check_last_synced(directory: Path, synced: JournalMark, end: JournalMark, *, skip_damaged: bool) -> None:
+    """The files must reach as far as was noted. A file that holds no batch yet may be lost unnoticed."""
+    if synced <= end or synced.offset <= FIRST_BATCH_OFFSET:
+        return
+    path = directory / journal_name(synced.journal_id)
+    if synced.journal_id != end.journal_id:
+        found = f"but {path.name} is not there"
+    else:
+        found = f"but {path.name} can be read up to offset {end.offset} only"
+    message = f"{directory}: the journal was durable up to {synced} according to {LAST_SYNCED}, {found}"
+    if not skip_damaged:
+        raise JournalCorruptError(
+            f"{message}. Acknowledged entries are lost here: bring the file back, or let other replicas"
+            " recover them, then start once with skipReplayJournalInvalidRecord=true"
+        )
+    log.error("%s; what is missing is abandoned as configured", message)
 
 
 def _open_scan(read: Read, size_bytes: int, journal_id: int, skip_damaged: bool) -> JournalScan:

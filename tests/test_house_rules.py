@@ -74,6 +74,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/journal.py",
     "bookie/journals.py",
     "bookie/last_mark.py",
+    "bookie/last_synced.py",
     "bookie/ledger_directory.py",
     "bookie/live_ledgers.py",
     "bookie/log_summary.py",

@@ -15,6 +15,7 @@ from bookie.disk import Buffer, Disk, File, RealDisk, RealFile
 from bookie.errors import StorageFailedError
 from bookie.journal import Journal, JournalConfig, JournalFiles
 from bookie.journal_format import FIRST_BATCH_OFFSET, NO_MARK, JournalMark, Predecessor
+from bookie.last_synced import read_last_synced
 from bookie.replay import read_journal
 
 SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10)
@@ -156,9 +157,19 @@ async def test_files_below_the_mark_are_recycled_and_no_more_are_kept_than_asked
         last = journal.mark.journal_id
         journal._files.retire_below(last)
         assert names(tmp_path, "*.txn") == [f"{last:x}.txn"]
-        assert len(names(tmp_path)) == 1 + SMALL.spare_files_max
+        assert len(names(tmp_path, "spare-*")) == SMALL.spare_files_max
     async with opened(tmp_path, next_id=last + 1):
         assert len(names(tmp_path, "spare-*")) == SMALL.spare_files_max - 1
+
+
+async def test_the_note_beside_the_files_never_says_more_than_was_synced_nor_less_than_was_answered(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as journal:
+        for number in range(40):
+            await add(journal, [entry(number, 3000)], sync=number % 3 > 0)
+            assert read_last_synced(RealDisk(), tmp_path) == journal.mark
+    assert journal.mark.journal_id > 1
 
 
 async def test_deferred_runs_are_answered_unsynced_and_the_next_sync_covers_them(tmp_path: Path) -> None:
