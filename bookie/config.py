@@ -20,12 +20,14 @@ from typing import Any
 import attrs
 
 from bookie.address import AddressConfig
+from bookie.admission import AdmissionConfig
 from bookie.config_keys import ACTING, NOT_OFFERED, PREFIXES_OF_OTHERS, WITHOUT_EFFECT, nearest_key
 from bookie.entry_log_reader import RUN_BYTES_MAX
 from bookie.entry_reads import ReadConfig
 from bookie.errors import ConfigError
 from bookie.fullness import FullnessConfig
 from bookie.index_kinds import IndexConfig, IndexKind
+from bookie.integrity import IntegrityConfig
 from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
 from bookie.server_config import ServerConfig
@@ -66,7 +68,6 @@ class DirectoryConfig:
     journal: tuple[str, ...]
     ledger: tuple[str, ...]
     index: tuple[str, ...] = ()
-    allow_expansion: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +77,8 @@ class BookieConfig:
     metadata: MetadataConfig
     directories: DirectoryConfig
     storage: StorageConfig
+    admission: AdmissionConfig = attrs.field(factory=AdmissionConfig)
+    integrity: IntegrityConfig = attrs.field(factory=IntegrityConfig)
     address: AddressConfig = attrs.field(factory=AddressConfig)
     server: ServerConfig = attrs.field(factory=ServerConfig)
     tls: TlsConfig | None = None
@@ -136,6 +139,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         metadata=_metadata(settings),
         directories=directories,
         storage=_storage(settings, directories),
+        admission=_admission(settings),
         address=_address(settings),
         server=_server(settings),
         tls=_tls(settings),
@@ -156,10 +160,10 @@ def _refuse_what_would_be_unsafe(settings: Settings, remarks: list[str]) -> None
             "nothing: authentication by plug-in is not offered, and a bookie that ignored the key would serve"
             " everybody. Remove it to allow that, or demand client certificates by TLS",
         )
-    if settings.boolean("dataIntegrityChecking", False):
-        raise settings.error(
-            "dataIntegrityChecking",
-            "false: a lost disk is not repaired here; the bookie refuses to start on it",
+    if not settings.boolean("dataIntegrityChecking", True):
+        remarks.append(
+            "dataIntegrityChecking=false: on disks that lack what was acknowledged this bookie denies it, and"
+            " recoveries will cut it off"
         )
     if not settings.boolean("journalWriteData", True):
         remarks.append("journalWriteData=false: the journal is written all the same; nothing is lost by that")
@@ -247,7 +251,16 @@ def _directories(settings: Settings) -> DirectoryConfig:
         journal=journal,
         ledger=ledger,
         index=index,
+    )
+
+
+def _admission(settings: Settings) -> AdmissionConfig:
+    return AdmissionConfig(
         allow_expansion=settings.boolean("allowStorageExpansion", False),
+        replace_lost_directories=settings.boolean("dataIntegrityStampMissingCookies", False),
+        # Apache's default is false, and then a bookie that lost its disk makes recoveries cut ledgers off.
+        limbo=settings.boolean("dataIntegrityChecking", True),
+        sync_adds=settings.boolean("journalSyncData", True),
     )
 
 

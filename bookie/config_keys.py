@@ -36,7 +36,8 @@ ACTING = _names(
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols
-    bookieAuthProviderFactoryClass dataIntegrityChecking journalWriteData
+    bookieAuthProviderFactoryClass dataIntegrityChecking dataIntegrityStampMissingCookies
+    journalWriteData
     """
 )
 
@@ -116,7 +117,7 @@ WITHOUT_EFFECT = _names(
 NOT_OFFERED = _names(
     """
     zkEnableSecurity localScrubInterval localScrubRateLimit
-    localConsistencyCheckOnStartup dataIntegrityStampMissingCookies authorizedRoles
+    localConsistencyCheckOnStartup authorizedRoles
     tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
     gcOverreplicatedLedgerMaxConcurrentRequests
     minorCompactionThreshold minorCompactionInterval majorCompactionThreshold

@@ -81,6 +81,10 @@ class IndexKindError(StartError):
     """The index was made by the other implementation; it holds nothing for this one."""
 
 
+class LedgerListingError(BookieServerError):
+    """Which ledgers name this bookie could not be found out; it must not serve without. Try again."""
+
+
 class ConfigError(BookieServerError):
     """The configuration file cannot be obeyed; the message names key, value, line and expectation."""
 

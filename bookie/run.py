@@ -24,14 +24,16 @@ import attrs
 import trio
 
 from bookie.address import Identity, Machine, resolve_identity
+from bookie.admission import begin_admission
 from bookie.cluster_root import prepare_cluster_root
 from bookie.config import BookieConfig
 from bookie.cookie import Cookie
-from bookie.cookie_check import check_cookies, read_instance_id
+from bookie.cookie_check import read_instance_id
 from bookie.disk import Disk, RealDisk
 from bookie.disk_watch import DiskWatch
 from bookie.errors import ListenError, StorageFailedError
 from bookie.gc import collect_garbage_regularly
+from bookie.integrity import IntegrityRepair
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import OpenStore, Registration
 from bookie.server import Server
@@ -39,7 +41,11 @@ from bookie.server_config import ServerConfig
 from bookie.service import BookieService
 from bookie.storage import Storage, open_storage
 from bookie.storage_config import StorageConfig
-from bookie.tls import server_context
+from bookie.tls import peer_context, server_context
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.dial import dial_tcp
+from ledger.paths import Layout
 from ledger.service_info import (
     LOCATION_PROPERTY,
     RPC_ID,
@@ -49,6 +55,7 @@ from ledger.service_info import (
     ServiceInfo,
     encode_service_info,
 )
+from ledger.transport_config import TransportConfig
 
 DRAIN_S = 3.0  # for answers still to be sent when a bookie is stopped
 WITHDRAW_S = 2.0
@@ -153,6 +160,7 @@ async def run_bookie(
 
     Raises:
         ConfigError, ListenError, CookieError, DirectoryError, StartError: It did not start.
+        LedgerListingError: It may have lost entries, and of which ledgers could not be found out.
         RegistrationError: It could not be announced, or not any more.
         StorageFailedError: Its disk failed.
         StoreUnreachableError: Nobody answers at the metadata store.
@@ -179,13 +187,15 @@ async def run_bookie(
                 directories.index,
                 await read_instance_id(store, root),
             )
-            await check_cookies(
+            admission = await begin_admission(
                 store,
                 root,
+                layout,
                 disk,
                 cookie,
+                config.storage,
                 possible_ids=identity.possible_ids,
-                allow_expansion=directories.allow_expansion,
+                config=config.admission,
             )
             registration = Registration(
                 store,
@@ -200,6 +210,7 @@ async def run_bookie(
                 sync_adds=config.sync_adds,
                 disk=disk,
             ) as bookie:
+                await admission.complete(bookie.storage)
                 live_ledgers = LiveLedgers(
                     lambda: registration.store, root, layout, identity.bookie_id, cookie.instance_id
                 )
@@ -212,16 +223,46 @@ async def run_bookie(
                             interval_s=config.gc_interval_s,
                         )
                     )
+                    background.start_soon(
+                        admission.keep, lambda: registration.store, lambda: bookie.storage.progress
+                    )
+                    repair = IntegrityRepair(
+                        bookie.storage,
+                        identity.bookie_id,
+                        partial(_open_client, open_store, config, layout),
+                        config.integrity,
+                    )
+                    background.start_soon(repair.run)
                     await _serve(
                         bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
                     )
                     background.cancel_scope.cancel()
+            await admission.stopped()
     except BaseExceptionGroup as group:
         raise _only_cause(group) from group
     finally:
         for bound in sockets:
             bound.close()
     log.info("bookie %s has stopped", identity.bookie_id)
+
+
+@asynccontextmanager
+async def _open_client(
+    open_store: OpenStore, config: BookieConfig, layout: Layout
+) -> AsyncIterator[LedgerClient]:
+    """This bookie as a client of the others, in a session of its own."""
+    transport = TransportConfig(tls=None if config.tls is None else peer_context(config.tls))
+    async with (
+        open_store() as store,
+        open_ledger_client(
+            store,
+            dial_tcp,
+            ClientConfig(transport=transport),
+            root=config.metadata.ledgers_root,
+            layout=layout,
+        ) as client,
+    ):
+        yield client
 
 
 def _only_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

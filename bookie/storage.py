@@ -60,13 +60,9 @@ _LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @asynccontextmanager
 async def open_storage(
-    disk: Disk, config: StorageConfig, *, wall_ms: Callable[[], int] = _wall_ms
+    disk: Disk, config: StorageConfig, *, wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 ) -> AsyncIterator[Storage]:
     """Lock the directories, replay the journal, serve; on leaving, flush and give the locks back.
 
@@ -160,6 +156,11 @@ class Storage:
     def ledger_ids(self) -> list[int]:
         """All ledgers known here, ascending."""
         return sorted(self._ledgers)
+
+    @property
+    def progress(self) -> object:
+        """Differs from what it was if anything was written since."""
+        return self._journals.marks
 
     def create_ledger(self, ledger_id: int, master_key: bytes) -> LedgerRecord:
         """Make a ledger known and stage its key record.

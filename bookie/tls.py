@@ -16,6 +16,7 @@ from pathlib import Path
 import attrs
 
 from bookie.errors import ConfigError
+from ledger.tls import client_context
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
@@ -93,6 +94,29 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
                 f"tlsEnabledCipherSuites: OpenSSL knows none of {', '.join(config.ciphers)}"
             ) from exc
     return context
+
+
+def peer_context(config: TlsConfig) -> ssl.SSLContext:
+    """The context of a bookie that asks other bookies, with its own certificate.
+
+    Host names are not checked, as in Apache's clients by default; whom the authorities vouch for is believed.
+
+    Raises:
+        ConfigError: A file cannot be read or is not what it should be.
+    """
+    try:
+        password = None if config.key_password is None else config.key_password.read_text().strip()
+        return client_context(
+            authorities=config.authorities,
+            certificate=config.certificate,
+            key=config.key,
+            key_password=password,
+            check_host_name=False,
+        )
+    except (OSError, ssl.SSLError) as exc:
+        raise ConfigError(
+            f"tlsKeyStore, tlsCertificatePath or tlsTrustStore cannot be used: {exc.strerror or exc}"
+        ) from exc
 
 
 def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:

@@ -30,6 +30,7 @@ from ledger.paths import Layout
 from ledger.placer import Placer
 from ledger.quorum import check_quorums
 from ledger.read_handle import ReadHandle
+from ledger.replica_copy import ReplicaCopy
 from ledger.transport import Dial, open_transport
 from ledger.wire.codes import Code
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
@@ -181,6 +182,34 @@ class LedgerClient:
         handle = ReadHandle(current, codec, cluster, self._nursery, lac=lac)
         handle.start()
         return handle
+
+    async def recover(self, ledger_id: int) -> None:
+        """Fence a ledger, find its end and close it, unless it is closed; as its administrator, without being
+        told its password. If cancelled, the writer may be fenced already; do it again.
+
+        Raises:
+            NoSuchLedgerError: There is no such ledger.
+            WrongPasswordError: The metadata do not hold the password under which bookies have it.
+            LedgerRecoveryError: Its end cannot be decided now: too few of its bookies answer.
+            namespace.errors.NamespaceError: The metadata store failed.
+        """
+        current = await self._cluster.catalog.get_newest(ledger_id)
+        metadata = current.metadata
+        if not metadata.is_closed:
+            codec = EntryCodec(metadata.digest_type, metadata.password or b"")
+            await recover_ledger(self._cluster, current, codec)
+
+    async def replica_copy(self, ledger_id: int, own: str) -> ReplicaCopy:
+        """Access to the stored bytes of a ledger on all bookies but one, with its newest metadata.
+
+        Args:
+            own: The bookie that lacks them.
+
+        Raises:
+            NoSuchLedgerError, MetadataFormatError
+            namespace.errors.NamespaceError: The metadata store failed.
+        """
+        return ReplicaCopy(await self._cluster.catalog.get_newest(ledger_id), self._cluster, own)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, whatever its state; bookies free its space later.

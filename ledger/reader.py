@@ -57,7 +57,7 @@ def reading_order(
         writable: None if it is not known who is registered.
     """
     circle = list(bookies)
-    start %= len(circle)
+    start %= len(circle) or 1
     circle = circle[start:] + circle[:start]
 
     def rank(bookie: str) -> tuple[bool, bool, bool, int]:

@@ -1,6 +1,5 @@
 """Reading entries of one ledger from whichever replica gives good ones first.
 
-Inside: which replica is asked, when another one is asked too, what is remembered of them, reporting damage.
 Inside: which replica is asked, when another one is asked too, what is remembered of them, telling of damage.
 Always: what is returned was verified by ``unpack``; a replica whose bytes fail is told of in the log and
 counted, and another one is asked.
@@ -44,13 +43,23 @@ Unpack = Callable[[Sequence[bytes], int], list[T]]
 class ReplicaReads:
     """The replicas of one ledger, as one reader sees them."""
 
-    def __init__(self, ledger_id: int, codec: EntryCodec, cluster: Cluster, ensemble_size: int) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        codec: EntryCodec,
+        cluster: Cluster,
+        ensemble_size: int,
+        *,
+        avoid: str | None = None,
+    ) -> None:
+        """``avoid``: a bookie that is not asked."""
         self.entry_bytes = 1024  # of the last entry read alone
         self.digest_mismatches = 0  # answers whose bytes were not the entry's
         self._ledger_id, self._codec, self._cluster = ledger_id, codec, cluster
         self._transport, self._config = cluster.transport, cluster.config
         self._start = cluster.rng.randrange(ensemble_size)  # spreads readers over replicas
         self._reported: set[str] = set()
+        self._avoid = avoid
 
     async def read_single(self, metadata: LedgerMetadata, entry_id: int, unpack: Unpack[T]) -> list[T]:
         """One entry.
@@ -155,7 +164,7 @@ class ReplicaReads:
             # The write set begins at entry modulo size. Sticky: with the same replica for all entries.
             start = self._start - entry_id if self._config.sticky_reads else 0
         return reading_order(
-            replicas(metadata, entry_id),
+            [bookie for bookie in replicas(metadata, entry_id) if bookie != self._avoid],
             start=start,
             suspects=membership.suspects,
             readonly=membership.readonly,

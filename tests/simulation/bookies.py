@@ -10,8 +10,10 @@ Left out of ``bookie.run``: sockets, the configuration file.
 
 from __future__ import annotations
 
+import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Any
@@ -19,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from bookie.admission import AdmissionConfig, begin_admission
 from bookie.cluster_root import prepare_cluster_root
 from bookie.cookie import Cookie
-from bookie.cookie_check import check_cookies
 from bookie.errors import (
     BookieServerError,
     CookieError,
@@ -34,6 +36,7 @@ from bookie.errors import (
 )
 from bookie.fullness import FullnessConfig, judge
 from bookie.gc import collect_garbage_regularly
+from bookie.integrity import IntegrityConfig, IntegrityRepair
 from bookie.journal import JournalConfig
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import Registration
@@ -42,6 +45,7 @@ from bookie.server_config import ServerConfig
 from bookie.service import BookieService, Session, Slow
 from bookie.storage import Storage, open_storage
 from bookie.storage_config import StorageConfig
+from ledger.client import LedgerClient, open_ledger_client
 from ledger.paths import Layout
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code
@@ -51,6 +55,7 @@ from tests.simulation.clockwork import OWNER
 from tests.simulation.disk import ProcessDisk
 from tests.simulation.history import Accepted, AnsweredRecovery, BookieStarted, Crashed, Denied, Place
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
+from tests.simulation.network import Node
 from tests.simulation.platter import Platter
 
 if TYPE_CHECKING:
@@ -62,6 +67,8 @@ RESTART_S = 1.0  # a supervisor starts a bookie again that has ended by itself
 FULLNESS = FullnessConfig(check_interval_s=1.5, high_priority_bytes_min=1 << 34)
 JOURNALS = (Path("/journal0"), Path("/journal1"))
 LEDGERS = (Path("/ledgers0"), Path("/ledgers1"))
+ADMISSION = AdmissionConfig(raise_interval_s=1.0)
+INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, run_bytes_max=4096)
 _ADD = Struct(">20sqqq")
 _READ = Struct(">qq")
 _ADD_OPCODE, _READ_OPCODE, _BATCH_READ_OPCODE = 1, 2, 7
@@ -200,8 +207,18 @@ class WatchedSession(Session):
                 if code and place[1] >= 0:
                     machine.promises.denials.add(place)
         if not is_add and code in (1, 2) and place[1] >= 0 and place[0] not in world.deleted:
-            had = place in machine.promises.acknowledged
+            had = place in machine.promises.acknowledged and not self._is_behind_the_end(place)
             world.observe(Denied(world.now(), machine.name, place, had))
+
+    def _is_behind_the_end(self, place: Place) -> bool:
+        """A bookie that lost what it had gets back what belongs to a closed ledger, and no more."""
+        metadata = self._world.metadata_of(place[0])
+        return (
+            self._machine.is_damaged
+            and metadata is not None
+            and metadata.is_closed
+            and place[1] > metadata.last_entry_id
+        )
 
 
 @attrs.define(eq=False)
@@ -225,6 +242,7 @@ class BookieMachine:
         self.is_given_up = False  # it does not start any more, and need not
         self.ignores_cookies = False  # a known bug
         self._is_forced_read_only = False
+        self._has_lost_memory = False
         self._has_room = True
         self.store: SimStore | None = None
         self.storage: Storage | None = None
@@ -252,11 +270,19 @@ class BookieMachine:
         """The machine's own idea of the date."""
         return self.world.wall_ms() + self.wall_offset_ms
 
-    def forget_promises(self) -> None:
+    def lose_memory(self) -> None:
         """Another machine takes this one's name, or its disk was put back."""
-        self.promises.fences.clear()
-        self.promises.denials.clear()
-        self.promises.acknowledged.clear()
+        self._has_lost_memory = True
+
+    def _forget_promises(self, storage: Storage) -> None:
+        """Promises stand, but of ledgers whose metadata do not name this bookie any more: who would know?"""
+        if self._has_lost_memory:
+            self._has_lost_memory = False
+            kept = {i for i in storage.ledger_ids() if storage.ledger(i).limbo}  # type: ignore[union-attr]
+            promises = self.promises
+            promises.fences &= kept
+            promises.denials = {place for place in promises.denials if place[0] in kept}
+            promises.acknowledged = {place for place in promises.acknowledged if place[0] in kept}
 
     def read_only(self, forced: bool) -> None:
         """An operator makes the bookie read-only, or lets it take writes again."""
@@ -357,11 +383,20 @@ class BookieMachine:
         config = self._config
         journals, ledgers = map(str, config.journal_directories), map(str, config.ledger_directories)
         cookie = Cookie(self.name, tuple(journals), tuple(ledgers))
+        admission = None
         if not self.ignores_cookies:
-            await check_cookies(store, ROOT, disk, cookie, possible_ids=())
+            admission = await begin_admission(
+                store, ROOT, layout, disk, cookie, self._config, config=ADMISSION
+            )
         async with open_storage(disk, self._config, wall_ms=self.wall_ms) as storage:
+            if admission is not None:
+                count = await admission.complete(storage)
+                if count:
+                    world.trace.note(self.name, f"has {count} ledgers in limbo: {admission.doubt}")
+                    world.counts["start with ledgers in limbo"] += 1
             self._service = service = WatchedService(storage, machine=self)
             server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
+            self._forget_promises(storage)
             await self._tell_start(storage)
             registration = Registration(store, ROOT, self.name, b"", wait_s=SESSION_TIMEOUT_S, reopen_s=20.0)
             failure: BaseException | None = None
@@ -384,6 +419,9 @@ class BookieMachine:
                 nursery.start_soon(self._watch_disk, disk, service, registration)
                 live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
                 nursery.start_soon(self._collect, service, live)
+                if admission is not None:
+                    nursery.start_soon(admission.keep, lambda: registration.store, lambda: storage.progress)
+                nursery.start_soon(self._repair, storage, node)
                 await self._stop.wait()
                 with trio.move_on_after(2):
                     await registration.withdraw()
@@ -393,7 +431,36 @@ class BookieMachine:
                 nursery.cancel_scope.cancel()
             if failure is not None:
                 raise StorageFailedError(f"the storage failed: {failure}") from failure
+        if admission is not None:
+            await admission.stopped()
         world.trace.note(self.name, "has stopped")
+
+    async def _repair(self, storage: Storage, node: Node) -> None:
+        rng = random.Random(f"repair {self.name} {self.lives} {self.world.shape.seed}")
+        repair = IntegrityRepair(storage, self.name, lambda: self._open_client(node, rng), INTEGRITY)
+        await repair.run()
+        if repair.figures.ledgers_repaired:
+            self.world.trace.note(self.name, f"has nothing in limbo any more: {repair.figures}")
+            self.world.counts["limbo that ended"] += 1
+
+    @asynccontextmanager
+    async def _open_client(self, node: Node, rng: random.Random) -> AsyncIterator[LedgerClient]:
+        from tests.simulation.clients import client_config
+
+        world = self.world
+        store = world.new_session(node)
+        try:
+            async with open_ledger_client(
+                store,
+                lambda address: world.network.dial(node, address),
+                client_config(2),
+                root=ROOT,
+                rng=rng,
+                wall_ms=self.wall_ms,
+            ) as client:
+                yield client
+        finally:
+            store.abandon()
 
     async def _tell_start(self, storage: Storage) -> None:
         fenced = frozenset(i for i in storage.ledger_ids() if storage.ledger(i).fenced)  # type: ignore[union-attr]

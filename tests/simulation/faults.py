@@ -7,18 +7,17 @@ Always: a plan is a list of values: it can be printed, written to a file, and ma
 **The promise.** Entries are durable on an ack quorum (Qa of Qw bookies). Crashes, power cuts, partitions,
 pauses, full disks, I/O errors, lost sessions may hit anybody, at any time, all at once: the system may stand
 still, and nothing acknowledged is lost. *Losing data that was synced* is different. At most Qa - 1 machines
-of a world may lose data, and of a machine that lost some it must be visible to itself: its cookie is gone,
-its journal breaks off before its end, an entry's digest does not hold. Then it does not start, or answers
-"cannot read", and Qa - 1 silent bookies keep nobody from deciding.
+of a world may lose data, and it must be visible to the machine that lost some: its cookie is gone, its
+journal breaks off before its end, an entry's digest does not hold, its number in the metadata store is ahead
+of that on its disk. Then it does not start, or answers "cannot read", or has the ledgers concerned in limbo
+until it has copied what it lacks; and Qa - 1 bookies without an answer keep nobody from deciding.
 
-Beyond the promise, and therefore switched off:
+Beyond the promise, and therefore left out:
 
-- ``old copy``: a disk put back to an earlier state, cookie included. No bookie can tell by itself. It denies
-  entries it acknowledged, and a recovery believes it (apache/bookkeeper#2612).
+- an old copy of a disk that is younger than the last raise of its number (``bookie.incarnation``): nobody can
+  tell. It denies entries it acknowledged, and a recovery believes it (apache/bookkeeper#2612).
 - bit flips in the last group of the journal, in ``lastMark`` (Apache's format, without a checksum) or in the
   index: they look like a torn tail, or like another position.
-- a bookie replaced by an empty one at its address is survived only if the new one knows what it may miss: see
-  ``replaced bookie``.
 
 Source: lessons 2.4; Jepsen's mixes, redrawn every few seconds, none of them for a quarter of the time.
 """
@@ -74,8 +73,8 @@ KINDS: Mapping[str, Kind] = {
     "slow disk": Kind("disk", 1, (1, 5), "bookie"),
     "bit flip": Kind("disk", 1.5, (0, 0), "bookie"),
     "wiped disk": Kind("disk", 1.5, (0.1, 3), "bookie"),
-    "old copy": Kind("disk", 0.4, (0.5, 5), "bookie", on=False),
-    "replaced bookie": Kind("membership", 0.6, (0.1, 3), "bookie", on=False),
+    "old copy": Kind("disk", 2, (0.5, 5), "bookie"),
+    "replaced bookie": Kind("membership", 2, (0.1, 3), "bookie"),
     # the metadata store
     "session expiry": Kind("metadata", 1, (0, 0), "any"),
     "store request lost": Kind("metadata", 1, (0.5, 3), "none"),

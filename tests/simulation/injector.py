@@ -311,19 +311,29 @@ class Injector:
             platter.maps = {path: state for path, state in platter.maps.items() if part not in path.parents}
         if fault.kind == "replaced bookie":
             world.remove_node(cookie_path(ROOT, machine.name))  # what an operator does before such a start
-            machine.forget_promises()
+            machine.lose_memory()
         world.timeline.after(fault.seconds, machine.start)
 
     def _restore_later(self, machine: BookieMachine, fault: Fault) -> None:
         copy = machine.platter.snapshot()
+        path = cookie_path(ROOT, machine.name)
+        before = self._world.tree.value_now(path)
 
         def restore() -> None:
-            if not self.is_over:
-                machine.kill()
-                self._world.damage(machine)
-                machine.platter.restore(copy)
-                machine.forget_promises()
-                machine.start()
+            now = self._world.tree.value_now(path)
+            if self.is_over or before is None or now is None:
+                return
+            if not self._promise.allows(self._world.damaged, machine.name):
+                return  # others have lost something meanwhile
+            if now.stat.version < before.stat.version + 2:
+                # Younger than the last raise of its number: nobody can tell, and nobody promises to.
+                self._world.timeline.after(0.5, restore)
+                return
+            machine.kill()
+            self._world.damage(machine)
+            machine.platter.restore(copy)
+            machine.lose_memory()
+            machine.start()
 
         self._world.timeline.after(fault.seconds, restore)
 

@@ -152,7 +152,7 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
         ("diskUsageLwmThreshold=0.99", r"at most diskUsageThreshold, 0\.95"),
         ("tlsProviderFactoryClass=com.example.Mine", "org.apache.bookkeeper.tls.TLSContextFactory"),
         ("bookieAuthProviderFactoryClass=com.example.Auth", "authentication by plug-in is not offered"),
-        ("dataIntegrityChecking=true", "false"),
+        ("dataIntegrityChecking=perhaps", "true or false"),
         ("permittedStartupUsers=nobody-else", "the user who starts it"),
     ],
 )
@@ -231,7 +231,7 @@ def test_values_arrive_with_their_units() -> None:
     assert config.fullness.high_priority_bytes_min == 5
     assert config.server.batch_bytes_max == config.server.frame_bytes_max
     assert config.directories.index == ("/i",)
-    assert config.directories.allow_expansion
+    assert config.admission.allow_expansion
     assert config.metadata.session_timeout_ms == 4000
 
 

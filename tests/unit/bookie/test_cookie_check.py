@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from bookie.cookie import Cookie, decode_cookie, encode_cookie
-from bookie.cookie_check import Verdict, check_cookies, read_instance_id
+from bookie.cookie_check import Verdict, examine, read_instance_id, register, stamp
 from bookie.disk import RealDisk
 from bookie.errors import CookieError, DirectoryError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
@@ -37,7 +37,14 @@ def version_file(directory: str) -> Path:
 async def check(
     store: MemoryStore, cookie: Cookie, *, expand: bool = False, ids: tuple[str, ...] = ()
 ) -> Verdict:
-    return await check_cookies(store, ROOT, RealDisk(), cookie, possible_ids=ids, allow_expansion=expand)
+    disk = RealDisk()
+    examined = await examine(store, ROOT, disk, cookie, possible_ids=ids, allow_expansion=expand)
+    await stamp(disk, examined)
+    if examined.verdict is Verdict.NEW:
+        await register(store, ROOT, examined)
+    elif examined.verdict is Verdict.EXPAND:
+        await store.put(examined.node_path, encode_cookie(cookie))
+    return examined.verdict
 
 
 async def test_a_new_bookie_stamps_every_directory_then_the_store(store: MemoryStore, cookie: Cookie) -> None:
