@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from struct import Struct
+from typing import Protocol, TypeVar
 
 import attrs
 import trio
@@ -41,12 +42,14 @@ from ledger.wire.messages import (
     Reply,
 )
 
+T = TypeVar("T")
 READ_RUN_BYTES_MAX = 1_048_576  # read ahead of what the peer has taken
 LONG_POLL_MS_MAX = 3_600_000
 
 _BATCH_REPLY_BYTES = 36  # header, request id and prefix: where a batch read begins to count
 _BATCH_ENTRY_BYTES = 4  # the length in front of each entry
 _ENTRY_BYTES_MIN = 32
+_GUESS_BYTES = 65_536  # of an answer whose size nobody knows yet
 _LAC_AT = 16
 _LAC = Struct(">q")
 _IDS = Struct(">qq")
@@ -62,22 +65,32 @@ def is_long_poll(work: Slow) -> bool:
     )
 
 
+class Room(Protocol):
+    """What an answer needs before it is made; ``outbox.Outbox`` is one."""
+
+    @property
+    def room_bytes(self) -> int: ...
+    async def wait_room(self) -> None: ...
+    def reserve(self, size_bytes: int) -> None: ...
+    def release(self, size_bytes: int) -> None: ...
+
+
 @attrs.frozen
 class SlowAnswers:
     """Does the slow work of one connection."""
 
     service: BookieService
     session: Session
-    wait_room: Callable[[], Awaitable[None]]  # until the peer has taken enough of what it was sent
+    room: Room  # for answers that the peer has not taken yet
     wall_ms: Callable[[], int]
     batch_bytes_max: int  # of one batch read's reply
 
     async def answer(self, work: Slow) -> None:
         """Do it and send its answer. If cancelled, nothing is sent and nothing was changed."""
-        await self.wait_room()
         if isinstance(work, PlainReads):
             await self._plain_reads(work)
             return
+        await self.room.wait_room()
         missing = self._code_of_missing(getattr(work.request, "ledger_id", -1))
         try:
             reply = await self._reply(work)
@@ -115,21 +128,23 @@ class SlowAnswers:
     # Reads
 
     async def _plain_reads(self, reads: PlainReads) -> None:
-        entries = reads.entries
         storage = self.service.storage
         at = 0
-        while at < len(entries):
-            ledger_id, first = entries[at]
+        while at < len(reads):
+            ledger_id, first = reads[at]
             count = 1
             # A reader asks for entries in order: one look into the index and one pread serve many.
-            while at + count < len(entries) and entries[at + count] == (ledger_id, first + count):
+            while at + count < len(reads) and reads[at + count] == (ledger_id, first + count):
                 count += 1
             missing = self._code_of_missing(ledger_id)
+            await self.room.wait_room()
+            budget = max(1, min(READ_RUN_BYTES_MAX, self.room.room_bytes))
             try:
                 if count == 1:
-                    bodies = [await storage.read(ledger_id, first)]
+                    bodies = [await self._reserving(_GUESS_BYTES, storage.read(ledger_id, first))]
                 else:
-                    bodies = await storage.read_run(ledger_id, first, count, READ_RUN_BYTES_MAX)
+                    run = storage.read_run(ledger_id, first, count, budget)
+                    bodies = await self._reserving(min(budget, count * _GUESS_BYTES), run)
             except NoEntryError:
                 self.session.send_plain(ledger_id, first, missing)
                 at += 1
@@ -144,28 +159,40 @@ class SlowAnswers:
                 for entry_id, body in enumerate(bodies, first):
                     self.session.send_plain(ledger_id, entry_id, Code.OK, body)
                 at += len(bodies)
-                await self.wait_room()
+
+    async def _reserving(self, size_bytes: int, read: Awaitable[T]) -> T:
+        """Do the read with room reserved for what it brings, so that other answers do not count on it."""
+        room = self.room
+        size_bytes = min(size_bytes, room.room_bytes)
+        room.reserve(size_bytes)
+        try:
+            return await read
+        finally:
+            room.release(size_bytes)
 
     async def _read(self, request: ReadRequest) -> ReadReply:
         ledger = self._ledger(request.ledger_id)
         entry_id = self._resolve(ledger, request.entry_id)
-        body = await self.service.storage.read(request.ledger_id, entry_id)
+        read = self.service.storage.read(request.ledger_id, entry_id)
+        body = await self._reserving(_GUESS_BYTES, read)
         max_lac = None if request.fence else ledger.lac
         return ReadReply(Code.OK, request.ledger_id, request.entry_id, body, max_lac=max_lac)
 
     async def _batch_read(self, request: BatchReadRequest) -> BatchReadReply:
         ledger = self._ledger(request.ledger_id)
         first = self._resolve(ledger, request.entry_id)
-        budget = min(request.size_bytes_max, self.batch_bytes_max)
+        # A peer that does not take what it was sent gets shorter batches, down to one entry.
+        budget = min(request.size_bytes_max, self.batch_bytes_max, max(self.room.room_bytes, _GUESS_BYTES))
         count_max = max(1, budget // (_ENTRY_BYTES_MIN + _BATCH_ENTRY_BYTES))
         if request.entry_id == LAST_ENTRY:
             count_max = 1
         elif request.count_max > 0:
             count_max = min(count_max, request.count_max)
         if count_max == 1:
-            found = [await self.service.storage.read(request.ledger_id, first)]
+            found = [await self._reserving(_GUESS_BYTES, self.service.storage.read(request.ledger_id, first))]
         else:
-            found = await self.service.storage.read_run(request.ledger_id, first, count_max, max(budget, 1))
+            run = self.service.storage.read_run(request.ledger_id, first, count_max, max(budget, 1))
+            found = await self._reserving(budget, run)
         bodies = found[:1]
         size = _BATCH_REPLY_BYTES + len(found[0]) + _BATCH_ENTRY_BYTES
         for body in found[1:count_max]:

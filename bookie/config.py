@@ -369,8 +369,19 @@ def _server(settings: Settings) -> ServerConfig:
     )
     batch_bytes = settings.integer("maxBatchReadSize", 5_242_880, least=1, unit="bytes")
     outbox = settings.integer("serverWriteBufferHighWaterMark", 0, least=0, unit="bytes")
+    total_mib = settings.integer("serverMaxMemorySizeMb", 0, least=1, most=1 << 20, unit="MiB")
+    wait_ms = settings.integer(
+        "waitTimeoutOnResponseBackpressureMs", -1, least=-1, most=2**31 - 1, unit="milliseconds"
+    )
+    closes = settings.boolean("closeChannelOnResponseTimeout", False)
     defaults = ServerConfig()
     return ServerConfig(
+        total_bytes_max=total_mib * _MIB or defaults.total_bytes_max,
+        # Without leave to close, Apache drops the answers. Here an answer comes or its connection ends: what
+        # is not read waits, and the peer is not read from meanwhile.
+        response_timeout_s=max(wait_ms, 1) / 1000 if closes and wait_ms >= 0 else None,
+        adds_in_progress_max=settings.integer("maxAddsInProgressLimit", 0),
+        reads_in_progress_max=settings.integer("maxReadsInProgressLimit", 0),
         frame_bytes_max=frame_bytes,
         # Netty's mark is a hint that more may pass; here it is the limit, so a smaller one only slows down.
         outbox_bytes_max=max(outbox, defaults.outbox_bytes_max),

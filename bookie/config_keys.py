@@ -24,6 +24,8 @@ ACTING = _names(
     bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
     useHostNameAsBookieID useShortHostName permittedStartupUsers networkLocation
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
+    maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
+    waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
@@ -51,8 +53,7 @@ WITHOUT_EFFECT = _names(
     enableLocalTransport disableServerSocketBind bookieDeathWatchInterval extraServerComponents
     ignoreExtraServerComponentsStartupFailures numAddWorkerThreads numReadWorkerThreads
     numLongPollWorkerThreads numHighPriorityWorkerThreads maxPendingReadRequestsPerThread
-    maxPendingAddRequestsPerThread readWorkerThreadsThrottlingEnabled maxAddsInProgressLimit
-    maxReadsInProgressLimit closeChannelOnResponseTimeout waitTimeoutOnResponseBackpressureMs
+    maxPendingAddRequestsPerThread readWorkerThreadsThrottlingEnabled
     requestTimerTickDurationMs requestTimerNumTicks enableBusyWait preserveMdcForTaskExecution
     serverNumIOThreads serverNumAcceptorThreads serverTcpNoDelay serverTcpLinger serverTcpKeepIdle
     serverTcpKeepIntvl serverTcpKeepCnt byteBufAllocatorSizeInitial byteBufAllocatorSizeMin

@@ -2,9 +2,11 @@
 
 Inside: accepting, receiving whole frames, one sender for each connection, slow work with few hands, TLS
 that begins in the middle, back-pressure in both directions, an orderly end.
-Not inside: what a request means (``service``, ``answers``).
+Not inside: what a request means (``service``, ``answers``), who may hold how much (``outbox``,
+``shared_memory``).
 Always: after a frame that is no message the connection is closed, and no other; while a peer does not read
-its answers, or storage has no room, nothing more is read from it; a reply is whole or its connection ends.
+its answers, or storage has no room for its entries, nothing more is taken from it; all connections together
+hold bounded bytes; a reply is whole or its connection ends.
 
 Source: BookKeeper, BookieNettyServer.java; reference sections 1 and 9.10.
 """
@@ -20,9 +22,12 @@ import trio
 
 from bookie.answers import SlowAnswers, is_long_poll
 from bookie.errors import StorageFailedError
+from bookie.in_progress import InProgress
+from bookie.outbox import Outbox
 from bookie.replies import refusal
 from bookie.server_config import ServerConfig
-from bookie.service import BookieService, Slow
+from bookie.service import BookieService, PlainReads, Slow
+from bookie.shared_memory import SharedMemory
 from ledger.errors import WireError
 from ledger.wire import v3
 from ledger.wire.codes import Code, Operation
@@ -30,6 +35,9 @@ from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
+
+_SEND_BYTES_MAX = 256 << 10
+_RECEIVE_BYTES_MIN = 8192  # also when memory is short
 
 
 def _wall_ms() -> int:
@@ -50,6 +58,12 @@ class Server:
         self._config = config or ServerConfig()
         self._wall_ms = wall_ms  # the date that answers to long polls carry
         self._connections: set[_Connection] = set()
+        config = self._config
+        self._bell = _Bell()
+        self.memory = SharedMemory(config.total_bytes_max, config.share_bytes_min, on_room=self._bell.ring)
+        service.in_progress = InProgress(
+            config.adds_in_progress_max, config.reads_in_progress_max, on_less=self._bell.ring
+        )
         service.has_tls = self._config.tls is not None
 
     def __repr__(self) -> str:
@@ -70,7 +84,7 @@ class Server:
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one peer until it goes, or breaks the protocol; never raises for what the peer did."""
-        connection = _Connection(self._service, self._config, stream, self._wall_ms)
+        connection = _Connection(self._service, self._config, stream, self._wall_ms, self.memory, self._bell)
         self._connections.add(connection)
         try:
             await connection.run()
@@ -94,63 +108,22 @@ class Server:
         return not scope.cancelled_caught
 
 
-class _Outbox:
-    """Frames on their way to one peer. ``put`` never waits; what may be queued is bounded by its callers."""
+class _Bell:
+    """Wakes all who wait; they look for themselves whether it was for them."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._frames: list[bytes] = []
-        self._size_bytes = 0  # queued, and in the send under way
-        self._wanted = trio.Event()  # set: there is something to send
-        self._idle = trio.Event()  # set: room again, or all sent
-        self._is_held = False
+    def __init__(self) -> None:
+        self._event = trio.Event()
 
-    def put(self, frames: bytes) -> None:
-        self._frames.append(frames)
-        self._size_bytes += len(frames)
-        if not self._is_held:
-            self._wanted.set()
+    def ring(self) -> None:
+        self._event.set()
+        self._event = trio.Event()
 
-    @property
-    def is_full(self) -> bool:
-        return self._size_bytes > self._bytes_max
+    async def wait(self) -> None:
+        await self._event.wait()
 
-    async def wait_room(self) -> None:
-        while self.is_full:
-            self._idle = trio.Event()
-            await self._idle.wait()
 
-    async def wait_sent(self) -> None:
-        while self._size_bytes:
-            if self._idle.is_set():
-                self._idle = trio.Event()
-            await self._idle.wait()
-
-    def hold(self, last: bytes) -> bytes:
-        """Send nothing more of what comes; give back what was queued, with ``last`` behind it."""
-        self._is_held = True
-        frames = b"".join((*self._frames, last))
-        self._frames.clear()
-        self._size_bytes -= len(frames) - len(last)
-        return frames
-
-    def release(self) -> None:
-        self._is_held = False
-        if self._frames:
-            self._wanted.set()
-
-    async def take(self) -> bytes:
-        """Everything that is queued, as soon as there is anything; say ``sent`` when it is."""
-        await self._wanted.wait()
-        self._wanted = trio.Event()
-        frames = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
-        self._frames.clear()
-        return frames
-
-    def sent(self, size_bytes: int) -> None:
-        self._size_bytes -= size_bytes
-        if not self.is_full:
-            self._idle.set()
+class _PeerStalledError(Exception):
+    """A peer holds memory that others need, and does nothing about it."""
 
 
 class _Connection:
@@ -162,16 +135,20 @@ class _Connection:
         config: ServerConfig,
         stream: trio.abc.Stream,
         wall_ms: Callable[[], int],
+        memory: SharedMemory,
+        bell: _Bell,
     ) -> None:
         self._service = service
         self._config = config
         self._stream = stream
-        self._outbox = _Outbox(config.outbox_bytes_max)
+        self._memory = memory
+        self._bell = bell  # rung when there may be room for whoever waits
+        self._outbox = Outbox(config.outbox_bytes_max, memory)
         self._session = service.open_session(self._outbox.put, self._start)
-        self._answers = SlowAnswers(
-            service, self._session, self._outbox.wait_room, wall_ms, config.batch_bytes_max
-        )
+        self._answers = SlowAnswers(service, self._session, self._outbox, wall_ms, config.batch_bytes_max)
         self._slow: deque[Slow] = deque()
+        self._slow_count = 0  # requests in it
+        self._has_read = False  # this peer asks for what is not in memory
         self._slow_room = trio.Event()
         self._workers_count = 0
         self._long_polls_count = 0
@@ -185,6 +162,7 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._send)
+                nursery.start_soon(self._watch_peer)
                 with self._receiving:
                     await self._receive()
                 if self._receiving.cancelled_caught:
@@ -194,6 +172,8 @@ class _Connection:
             log.debug("connection lost: %s", lost.exceptions[0])
         except* StorageFailedError:
             log.debug("connection closed: the storage has failed")
+        except* _PeerStalledError as stalled:
+            log.warning("connection closed: %s", stalled.exceptions[0])
         except* WireError as bad:
             log.warning("connection closed: %s", bad.exceptions[0])
         except* AssertionError:
@@ -204,6 +184,9 @@ class _Connection:
             log.exception("connection closed by a fault in the bookie; please report it")
         finally:
             self._nursery = None
+            self._outbox.close()
+            self._service.in_progress.count_reads(-self._slow_count)
+            self._slow.clear()
             await trio.aclose_forcefully(self._stream)
 
     def stop_receiving(self) -> None:
@@ -216,11 +199,26 @@ class _Connection:
         frames = FrameBuffer(self._config.frame_bytes_max)
         feed, handle = frames.feed, self._session.handle
         receive_bytes = self._config.receive_bytes
-        wait_storage = self._service.storage.wait_room
+        outbox, session = self._outbox, self._session
+        wait_storage, in_progress = self._service.storage.wait_room, self._service.in_progress
         while True:
-            chunk = await self._stream.receive_some(receive_bytes)
+            if outbox.is_full:
+                await outbox.wait_room()
+            while self._slow_count > self._config.slow_queue_max:
+                self._slow_room = trio.Event()
+                await self._slow_room.wait()
+            room_bytes = outbox.room_bytes
+            chunk = await self._stream.receive_some(min(receive_bytes, max(_RECEIVE_BYTES_MIN, room_bytes)))
             if not chunk:
                 return
+            outbox.received(frames.held_bytes + len(chunk))
+            # Waited for before what came is looked at: once there is room, this step of the loop takes it,
+            # and whoever else waits looks anew.
+            while in_progress.is_full(adds=session.has_written, reads=self._has_read):
+                await self._bell.wait()
+            if session.has_written:
+                await wait_storage()
+            session.inline_bytes_max = outbox.room_bytes  # now: others have taken theirs meanwhile
             data, spans = feed(bytes(chunk))
             if spans:
                 handle(data, spans)
@@ -233,19 +231,44 @@ class _Connection:
                     await self._begin_tls(self._upgrade)
                     frames = FrameBuffer(self._config.frame_bytes_max)
                     feed = frames.feed
-            if self._outbox.is_full:
-                await self._outbox.wait_room()
-            while len(self._slow) > self._config.slow_queue_max:
-                self._slow_room = trio.Event()
-                await self._slow_room.wait()
-            await wait_storage()
+            outbox.received(frames.held_bytes)
+            if self._memory.is_exhausted and frames.held_bytes > self._memory.share_bytes_min:
+                await self._wait_memory(frames.held_bytes)
+
+    async def _wait_memory(self, held_bytes: int) -> None:
+        """Read on when others have given memory back; if none does, this frame is the one too many."""
+        memory = self._memory
+        with trio.move_on_after(self._config.stalled_s):
+            while memory.is_exhausted:
+                await self._bell.wait()
+            return
+        raise _PeerStalledError(
+            f"all connections together hold {memory.used_bytes} bytes, more than {memory.bytes_max}, and this"
+            f" one has sent {held_bytes} bytes of a frame"
+        )
+
+    async def _watch_peer(self) -> None:
+        """End a connection whose peer takes nothing of its answers while others need the memory."""
+        config, outbox = self._config, self._outbox
+        period_s = config.stalled_s if config.response_timeout_s is None else config.response_timeout_s
+        while True:
+            sent_bytes, queued_bytes = outbox.sent_bytes, outbox.queued_bytes
+            await trio.sleep(period_s)
+            is_stalled = queued_bytes > 0 and outbox.sent_bytes == sent_bytes
+            if is_stalled and (config.response_timeout_s is not None or self._memory.is_tight):
+                raise _PeerStalledError(
+                    f"in {period_s:g} s the peer took none of the {outbox.queued_bytes} bytes of its answers"
+                )
 
     async def _send(self) -> None:
         while True:
             frames = await self._outbox.take()
             async with self._sending:
-                await self._stream.send_all(frames)
-            self._outbox.sent(len(frames))
+                # In pieces: what the peer has taken is room for others, and a sign of life.
+                for start in range(0, len(frames), _SEND_BYTES_MAX):
+                    piece = frames[start : start + _SEND_BYTES_MAX]
+                    await self._stream.send_all(piece)
+                    self._outbox.sent(len(piece))
 
     async def _begin_tls(self, incoming: IncomingRequest) -> None:
         """Answer in clear, then speak TLS; answers of earlier requests still to come go through it."""
@@ -263,7 +286,7 @@ class _Connection:
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
         self._stream = encrypted
-        self._outbox.release()
+        self._outbox.unhold()
 
     def _start(self, work: Slow) -> None:
         nursery = self._nursery
@@ -279,7 +302,11 @@ class _Connection:
                 self._long_polls_count += 1
                 nursery.start_soon(self._do_long_poll, work)
         else:
+            count = len(work) if isinstance(work, PlainReads) else 1
             self._slow.append(work)
+            self._slow_count += count
+            self._service.in_progress.count_reads(count)
+            self._has_read = True
             if self._workers_count < self._config.slow_workers_max:
                 self._workers_count += 1
                 nursery.start_soon(self._do_slow_work)
@@ -294,8 +321,11 @@ class _Connection:
         try:
             while self._slow:
                 work = self._slow.popleft()
-                if len(self._slow) <= self._config.slow_queue_max // 2:
-                    self._slow_room.set()
+                count = len(work) if isinstance(work, PlainReads) else 1
                 await self._answers.answer(work)
+                self._slow_count -= count
+                self._service.in_progress.count_reads(-count)
+                if self._slow_count <= self._config.slow_queue_max // 2:
+                    self._slow_room.set()
         finally:
             self._workers_count -= 1

@@ -14,6 +14,7 @@ WriteLacProcessorV3.java, ForceLedgerProcessorV3.java; reference section 9, devi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
+from bookie.in_progress import InProgress
 from bookie.lac_watch import LacWatches
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.replies import READ_HEADER, as_failed, plain_reply, refusal
@@ -74,7 +76,19 @@ class Rights:
 class PlainReads:
     """Version 2 reads, without flags, of entries that are not in memory; in order of arrival."""
 
-    entries: tuple[tuple[int, int], ...]  # ledger id, entry id
+    ids: bytes  # ledger id and entry id of each: many may wait, and take no more memory than they came in
+
+    @classmethod
+    def of(cls, *entries: tuple[int, int]) -> PlainReads:
+        return cls(b"".join(itertools.starmap(_LAC_IDS.pack, entries)))
+
+    def __len__(self) -> int:
+        return len(self.ids) // _LAC_IDS.size
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        """Ledger id, entry id."""
+        ledger_id, entry_id = _LAC_IDS.unpack_from(self.ids, at * _LAC_IDS.size)
+        return ledger_id, entry_id
 
 
 Slow = PlainReads | IncomingRequest
@@ -89,6 +103,7 @@ class BookieService:
     sync_adds: bool = True  # False: acknowledge adds before they are synced (``journalSyncData=false``)
     has_tls: bool = False
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
+    in_progress: InProgress = attrs.field(factory=InProgress, init=False)
     _fences_on_their_way: dict[int, int] = attrs.field(factory=dict, init=False)
     _fenced_and_deleted: dict[int, None] = attrs.field(factory=dict, init=False)
 
@@ -134,10 +149,15 @@ class Session:
         self, service: BookieService, send: Callable[[bytes], None], start: Callable[[Slow], None]
     ) -> None:
         self.may_upgrade = service.has_tls  # the shell clears it once the connection is TLS
+        self.inline_bytes_max = (
+            INLINE_READ_BYTES_MAX  # of one chunk; the shell lowers it when memory is short
+        )
+        self.has_written = False  # this peer adds entries
         self._service = service
         self._storage = service.storage
         self._rights = service.rights
         self._watches = service.watches
+        self._in_progress = service.in_progress
         self._send = send
         self._start = start
         # Of the chunk in work:
@@ -146,9 +166,10 @@ class Session:
         self._fenced_reads: list[IncomingRequest] = []  # they wait for it too
         self._fences: list[int] = []  # ledgers whose fence records are in the staged run
         self._grown: set[int] = set()  # ledgers that got entries or LACs
-        self._misses: list[tuple[int, int]] = []  # plain reads to be done by storage
+        self._misses: list[bytes] = []  # ids of plain reads to be done by storage
         self._is_staged = False  # something is in the run, or somebody waits for all that is before it
         self._needs_sync = False  # somebody in the run was promised a sync
+        self._adds_count = 0
         self._inline_bytes_left = 0
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
@@ -166,7 +187,7 @@ class Session:
         ledger: LedgerRecord | None = None
         current_id = -1
         master_key = b""
-        self._inline_bytes_left = INLINE_READ_BYTES_MAX
+        self._inline_bytes_left = min(self.inline_bytes_max, INLINE_READ_BYTES_MAX)
         try:
             for start, end in spans:
                 size = end - start
@@ -194,6 +215,7 @@ class Session:
             # Also after a bad frame: what was staged belongs to this run and no other.
             if added:
                 self._acks.append(_ADD_OK + _ADD_OK.join(added))
+                self._adds_count += len(added)
                 self._must_stage(sync=self._service.sync_adds)
             self._finish()
 
@@ -227,7 +249,11 @@ class Session:
     def _finish(self) -> None:
         if self._is_staged:
             sync = self._needs_sync
-            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads)
+            self.has_written = True
+            adds_count = self._adds_count
+            self._adds_count = 0
+            self._in_progress.count_adds(adds_count)
+            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, adds_count)
             self._acks, self._fences, self._fenced_reads = [], [], []
             self._is_staged = self._needs_sync = False
             self._storage.submit(settle, sync=sync)
@@ -236,7 +262,7 @@ class Session:
             self._at_once.clear()
             self._send(frames)
         if self._misses:
-            misses = tuple(self._misses)
+            misses = b"".join(self._misses)
             self._misses.clear()
             self._start(PlainReads(misses))
         if self._grown:
@@ -252,9 +278,11 @@ class Session:
         acks: bytes,
         fences: list[int],
         fenced_reads: list[IncomingRequest],
+        adds_count: int,
         error: BaseException | None,
     ) -> None:
         """The run is durable, or never will be."""
+        self._in_progress.count_adds(-adds_count)
         if error is None:
             for ledger_id in fences:
                 self._service.fence_durable(ledger_id)
@@ -358,6 +386,7 @@ class Session:
         self._storage.stage_entry(ledger, entry_id, lac, body)
         self._grown.add(ledger_id)
         self._acks.append(self.encode(incoming, AddReply(Code.OK, ledger_id, entry_id)))
+        self._adds_count += 1
         self._must_stage(sync=self._service.sync_adds and (request.recovery or not request.deferred_sync))
         return None
 
@@ -420,7 +449,7 @@ class Session:
             return
         body = self._read_inline(ledger_id, entry_id)
         if body is None:
-            self._misses.append((ledger_id, entry_id))
+            self._misses.append(ids)
         else:
             self._at_once.append(plain_reply(ids, Code.OK, body))
 

@@ -83,6 +83,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/live_ledgers.py",
     "bookie/log_summary.py",
     "bookie/open_log.py",
+    "bookie/outbox.py",
     "bookie/reader_pool.py",
     "bookie/page_files.py",
     "bookie/page_index.py",

@@ -38,6 +38,11 @@ class FrameBuffer:
     def __repr__(self) -> str:
         return f"<FrameBuffer holding {len(self._tail)} of at least {self._needed} bytes>"
 
+    @property
+    def held_bytes(self) -> int:
+        """Of a frame whose end has not come."""
+        return len(self._tail)
+
     def feed(self, chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """Take what the socket brought; give back the payloads that are whole now.
 

@@ -7,7 +7,9 @@ import pytest
 from bookie.answers import SlowAnswers, is_long_poll
 from bookie.errors import EntryUnreadableError, NoEntryError
 from bookie.ledgers import LedgerRecord
+from bookie.outbox import Outbox
 from bookie.service import BookieService, PlainReads, Slow
+from bookie.shared_memory import SharedMemory
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code, Operation
@@ -53,12 +55,10 @@ class BadDisk:
 async def answers_to(work: Slow) -> list[Reply]:
     frames: list[bytes] = []
 
-    async def wait_room() -> None:
-        pass
-
     service = BookieService(BadDisk())  # type: ignore[arg-type]
     session = service.open_session(frames.append, lambda work: None)
-    await SlowAnswers(service, session, wait_room, lambda: 5, 1 << 20).answer(work)
+    room = Outbox(1 << 20, SharedMemory(1 << 20, 1 << 16))
+    await SlowAnswers(service, session, room, lambda: 5, 1 << 20).answer(work)
     return [(v2 if frame[4] <= 2 else v3).decode_reply(frame, 4, len(frame)).reply for frame in frames]
 
 
@@ -74,7 +74,7 @@ async def test_an_entry_that_cannot_be_read_is_an_io_error_and_not_a_missing_one
 
 
 async def test_bad_news_of_one_entry_leave_the_others_answered() -> None:
-    reads = PlainReads(((1, 0), (1, 1), (1, 3), (2, 3)))
+    reads = PlainReads.of((1, 0), (1, 1), (1, 3), (2, 3))
     assert await answers_to(reads) == [
         ReadReply(Code.NO_ENTRY, 1, 0),
         ReadReply(Code.IO_ERROR, 1, 1),

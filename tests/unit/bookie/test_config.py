@@ -330,3 +330,23 @@ def test_a_bookie_may_say_where_it_stands() -> None:
     assert parse("networkLocation=/eu/r1/\n").network_location == "/eu/r1"
     with pytest.raises(ConfigError, match=r"networkLocation.*such as /rack or /region/rack"):
         parse("networkLocation=r1\n")
+
+
+def test_reads_and_back_pressure_obey_apaches_keys() -> None:
+    default = parse()
+    assert default.server.response_timeout_s is None
+    assert (default.server.adds_in_progress_max, default.server.reads_in_progress_max) == (0, 0)
+    config = parse(
+        "maxAddsInProgressLimit=7\nmaxReadsInProgressLimit=8\nwaitTimeoutOnResponseBackpressureMs=1500\n"
+        "closeChannelOnResponseTimeout=true\nserverMaxMemorySizeMb=9\ndbStorage_readAheadCacheMaxSizeMb=10\n"
+        "dbStorage_readAheadCacheBatchSize=11\ndbStorage_readAheadCacheBatchBytesSize=12\n"
+        "persistBookieStatusEnabled=true\nminUsableSizeForIndexFileCreation=13\n"
+    )
+    server, reads = config.server, config.storage.reads
+    assert (server.adds_in_progress_max, server.reads_in_progress_max) == (7, 8)
+    assert (server.response_timeout_s, server.total_bytes_max) == (1.5, 9 << 20)
+    assert (reads.cache_bytes_max, reads.ahead_entries_max, reads.ahead_bytes_max) == (10 << 20, 11, 12)
+    assert config.persist_status
+    assert config.fullness.index_file_bytes_min == 13
+    waits = parse("waitTimeoutOnResponseBackpressureMs=1500\n")
+    assert waits.server.response_timeout_s is None, "no answer is dropped; the peer is not read from"

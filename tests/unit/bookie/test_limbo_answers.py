@@ -13,7 +13,9 @@ from bookie.answers import SlowAnswers
 from bookie.disk import RealDisk
 from bookie.errors import NoEntryError
 from bookie.ledgers import UNKNOWN_KEY
+from bookie.outbox import Outbox
 from bookie.service import BookieService, PlainReads, Session, Slow
+from bookie.shared_memory import SharedMemory
 from bookie.storage import Storage, open_storage
 from bookie.storage_config import StorageConfig
 from ledger.wire import v2, v3
@@ -61,10 +63,8 @@ class Connection:
         self.storage.submit(lambda _: durable.set())
         await durable.wait()
 
-        async def wait_room() -> None:
-            pass
-
-        answers = SlowAnswers(self.service, self._session, wait_room, lambda: 5, 1 << 20)
+        room = Outbox(1 << 20, SharedMemory(1 << 20, 1 << 16))
+        answers = SlowAnswers(self.service, self._session, room, lambda: 5, 1 << 20)
         while self._slow:
             await answers.answer(self._slow.pop(0))
         data, spans = self._frames.feed(bytes(self._out))
@@ -174,5 +174,5 @@ async def test_plain_reads_look_for_limbo_before_the_entry(
         raise NoEntryError(ledger_id, entry_id)
 
     monkeypatch.setattr(peer.storage, "read", read)
-    peer._slow.append(PlainReads(((1, 1),)))
+    peer._slow.append(PlainReads.of((1, 1)))
     assert await peer.ask(version=2) == [ReadReply(Code.IO_ERROR, 1, 1)]

@@ -286,7 +286,7 @@ def test_unknown_ledgers_and_empty_ones_are_told_apart(peer: Peer, disk: HandDis
 def test_reads_not_in_memory_leave_the_chunk_as_one_piece_of_work(peer: Peer, disk: HandDisk) -> None:
     disk.ledgers[1] = LedgerRecord(1, KEY, last_entry_id=9)
     peer.send_frames(*[v2.encode_request(ReadRequest(1, n)) for n in range(5)])
-    assert peer.slow == [PlainReads(tuple((1, n) for n in range(5)))]
+    assert peer.slow == [PlainReads.of(*((1, n) for n in range(5)))]
 
 
 def test_one_chunk_of_reads_cannot_fill_the_memory(peer: Peer, disk: HandDisk) -> None:
@@ -295,7 +295,7 @@ def test_one_chunk_of_reads_cannot_fill_the_memory(peer: Peer, disk: HandDisk) -
     disk.entries[1, 0] = big
     peer.send_frames(*[v2.encode_request(ReadRequest(1, 0)) for _ in range(1000)])
     assert len(peer.raw()) < 2_000_000
-    assert peer.slow == [PlainReads(((1, 0),) * 998)]
+    assert peer.slow == [PlainReads.of(*[(1, 0)] * 998)]
 
 
 # Envelopes
