@@ -319,7 +319,9 @@ async def _read_registered(store: MetadataStore, path: str) -> Registered | None
     try:
         return Registered(path, decode_cookie(node.value), node.stat.version, node.stat.created_ms)
     except CookieError as exc:
-        raise CookieError(f"node {path}: {exc}") from exc
+        raise CookieError(
+            f"node {path}: {exc}. Restore the node: the VERSION files in the bookie's directories have its text"
+        ) from exc
 
 
 def _inspect(disk: Disk, name: str) -> Found:
@@ -350,7 +352,10 @@ def _inspect(disk: Disk, name: str) -> Found:
     try:
         return Found(decode_cookie(data), not entries, is_in_doubt)
     except CookieError as exc:
-        raise CookieError(f"{current / VERSION_FILE}: {exc}") from exc
+        raise CookieError(
+            f"{current / VERSION_FILE}: {exc}. Restore the file: all directories of a bookie have the same, and"
+            " so has its node in the metadata store"
+        ) from exc
 
 
 def _stamp(disk: Disk, name: str, data: bytes) -> None:

@@ -22,7 +22,7 @@ import trio
 from bookie.disk import Disk, DiskThread
 from bookie.entry_log_reader import EntryLogReader
 from bookie.entry_reads import EntryReads
-from bookie.errors import FormatError, StartError, StorageFailedError
+from bookie.errors import FormatError, IndexFailedError, StartError, StorageFailedError
 from bookie.journal_format import JournalMark
 from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord
@@ -79,17 +79,17 @@ class DirectoryStore:
 
     async def open(self, mark: JournalMark) -> None:
         """Open the index and learn of the ledgers that live here. ``mark``: the one that stands here."""
-        await self.thread.call(partial(self.files.open, mark, rebuild_index=self._config.rebuild_index))
-        index = self.files.index
-        self.reads = EntryReads(
-            self._disk, self.ledgers, self.deleting, self.cache, index, self.reader, self._config.reads
-        )
         try:
+            await self.thread.call(partial(self.files.open, mark, rebuild_index=self._config.rebuild_index))
+            index = self.files.index
+            self.reads = EntryReads(
+                self._disk, self.ledgers, self.deleting, self.cache, index, self.reader, self._config.reads
+            )
             for ledger_id, data in index.ledgers():
                 record = LedgerRecord(ledger_id, **attrs.asdict(data))
                 record.directory = self.number
                 self.ledgers[ledger_id] = record
-        except (FormatError, OSError) as exc:
+        except (FormatError, IndexFailedError) as exc:
             raise StartError(
                 f"{self.directory}: {exc}. The index is damaged: move the directory 'index' away and start"
                 " once with rebuild_index, which fences every ledger found"

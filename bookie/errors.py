@@ -54,6 +54,10 @@ class StorageFailedError(BookieServerError):
     """A write or a sync failed: nothing more may be acknowledged, and the bookie must stop."""
 
 
+class IndexFailedError(BookieServerError, OSError):
+    """The index's database cannot be read or written: its disk fails, or its files are damaged."""
+
+
 class FormatError(BookieServerError):
     """Bytes of a file that are not what the format allows. Whoever reads the file says which and where."""
 

@@ -40,7 +40,7 @@ from rocksdict import (
     WriteBatch,
 )
 
-from bookie.errors import StartError
+from bookie.errors import IndexFailedError, StartError
 
 if TYPE_CHECKING:
     from bookie.disk import Disk, File
@@ -211,7 +211,7 @@ class RocksKeyValues(KeyValues):
 
     def _broken(self, reason: Exception) -> OSError:
         # rocksdict raises bare Exception whatever happened; to us all of it is a disk that fails.
-        return OSError(errno.EIO, f"index: {reason}", str(self._path))
+        return IndexFailedError(errno.EIO, f"index: {reason}", str(self._path))
 
 
 def _encode_count(count: int) -> bytes:

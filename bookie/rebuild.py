@@ -16,7 +16,7 @@ from pathlib import Path
 from bookie.disk import Disk
 from bookie.entry_log import entry_log_ids, scan_log
 from bookie.entry_log_format import HEADER_BYTES, RECORD_PREFIX, entry_log_name, split_location
-from bookie.errors import FormatError, IndexMissingError, StartError
+from bookie.errors import IndexMissingError
 from bookie.index import EntryIndex, LedgerRun
 from bookie.journal_format import NO_MARK, RECORD_HEADER, JournalMark
 from bookie.ledgers import UNKNOWN_KEY, LedgerData
@@ -29,14 +29,8 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
 
     ``IndexMissingError`` for a lost one otherwise.
     """
-    try:
-        if index.is_complete:
-            return
-    except (FormatError, OSError) as exc:
-        raise StartError(
-            f"{directory}: {exc}. The index is damaged: move the directory 'index' away and start once with"
-            " rebuild_index, which fences every ledger found"
-        ) from exc
+    if index.is_complete:
+        return
     log_ids = [log_id for log_id in entry_log_ids(disk, directory) if _has_entries(disk, directory, log_id)]
     if log_ids or mark != NO_MARK:
         if not rebuild:

@@ -273,7 +273,7 @@ async def _judge(
             message = str(exc)
             if damaged.name not in message and f"{damaged.parent.name}" not in message:
                 verdict.wrongs.append(f"the refusal does not name {damaged.name}: {message}")
-            if not any(remedy in message for remedy in REMEDIES):
+            if not any(remedy in message.lower() for remedy in REMEDIES):
                 verdict.wrongs.append(f"the refusal names no remedy: {message}")
             return
         except AssertionError:
