@@ -1,0 +1,356 @@
+"""A disk that forgets what was not synced, one number for each of its steps, threads that run on the loop.
+
+The disk keeps, for each file, sectors that are durable and newer ones that are not; for each directory, names
+that are durable and changes that are not; for the index, a prefix of its batches. A power cut lets any subset
+of the sectors, and any prefix of the rest, survive.
+
+The threads of one bookie take turns as ``haste`` decides, each with its own jobs in order, so that one
+directory may be far behind another. One number reproduces a run.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from bookie.disk import Buffer, Disk, DiskThread, DiskUsage, File
+from bookie.errors import BookieServerError, DirectoryInUseError
+from bookie.key_values import KeyValues, Operation
+
+T = TypeVar("T")
+Done = Callable[[Any, BaseException | None], None]
+SECTOR = 512
+
+
+class PowerCutError(OSError):
+    """Nothing can be done any more."""
+
+
+class Inode:
+    def __init__(self) -> None:
+        self.size = 0
+        self.durable_size = 0
+        self.durable: dict[int, bytes] = {}
+        self.newer: dict[int, list[bytes]] = {}  # versions of a sector that may or may not survive
+
+    def sector(self, index: int) -> bytes:
+        versions = self.newer.get(index)
+        return versions[-1] if versions else self.durable.get(index, bytes(SECTOR))
+
+    def write(self, data: bytes, offset: int) -> None:
+        stop = offset + len(data)
+        for index in range(offset // SECTOR, -(-stop // SECTOR)):
+            start = index * SECTOR
+            old = self.sector(index)
+            low, high = max(offset, start), min(stop, start + SECTOR)
+            new = old[: low - start] + data[low - offset : high - offset] + old[high - start :]
+            self.newer.setdefault(index, []).append(new)
+        self.size = max(self.size, stop)
+
+    def read(self, size: int, offset: int) -> bytes:
+        stop = min(offset + size, self.size)
+        if stop <= offset:
+            return b""
+        first = offset // SECTOR
+        data = b"".join(self.sector(index) for index in range(first, -(-stop // SECTOR)))
+        return data[offset - first * SECTOR : stop - first * SECTOR]
+
+    def settle(self, first: int = 0, stop: int | None = None) -> None:
+        for index in list(self.newer):
+            if index >= first and (stop is None or index < stop):
+                self.durable[index] = self.newer.pop(index)[-1]
+
+    def survivor(self, rng: random.Random, chance: float) -> Inode:
+        after = Inode()
+        after.durable = dict(self.durable)
+        for index, versions in self.newer.items():
+            if rng.random() < chance:
+                after.durable[index] = rng.choice(versions)
+        after.size = after.durable_size = self.size if rng.random() < chance else self.durable_size
+        return after
+
+
+class World(Disk):
+    """The simulated disk: counts steps, and cuts the power at one of them."""
+
+    def __init__(self, haste: random.Random | None = None) -> None:
+        """``haste``: which thread gets its turn; None: all of them, one job each."""
+        self.names: dict[Path, Inode] = {}
+        self.maps: dict[Path, MapState] = {}
+        self.steps = 0
+        self.cut_at: int | None = None
+        self.fail_at: int | None = None  # this step, and no other, ends in an error
+        self.is_off = False
+        self.locked: set[Path] = set()
+        self.durable_writes = 0
+        self.fail_if: Callable[[str], bool] = lambda what: False
+        self.capacity_bytes: int | None = None
+        self.trace: list[str] = []
+        self.haste = haste
+        self._durable: dict[Path, dict[Path, Inode]] = {}  # of each directory
+        self._changes: dict[Path, list[dict[Path, Inode]]] = {}  # its names after each change since its sync
+
+    def step(self, what: str) -> None:
+        """One thing that a power cut may come before."""
+        if self.is_off:
+            raise PowerCutError(f"{what}: the power is off")
+        self.steps += 1
+        if self.steps == self.cut_at:
+            self.is_off = True
+            raise PowerCutError(f"power cut at step {self.steps}: {what}")
+        if self.steps == self.fail_at:
+            raise OSError(errno.EIO, f"injected at step {self.steps}: {what}")
+        if self.fail_if(what):
+            raise OSError(errno.EIO, f"injected: {what}")
+        self.trace.append(what)
+
+    def allocate(self, size_bytes: int, what: str) -> None:
+        """Take space, or have none left."""
+        if self.capacity_bytes is not None and self.used_bytes() + size_bytes > self.capacity_bytes:
+            raise OSError(errno.ENOSPC, f"no space left: {what}")
+
+    def used_bytes(self) -> int:
+        """What files and indexes take, a block for each name."""
+        files = sum(4096 + -(-inode.size // 4096) * 4096 for inode in self.names.values())
+        return files + sum(sum(map(len, state.now.values())) for state in self.maps.values())
+
+    def after_power_cut(self, rng: random.Random) -> World:
+        """Another process on what has survived."""
+        chance = rng.choice([0.0, 0.5, 0.9, 1.0])
+        world = World(None if self.haste is None else random.Random(rng.random()))
+        world.capacity_bytes = self.capacity_bytes
+        inodes: dict[int, Inode] = {}
+        for directory in sorted(self._durable.keys() | self._changes.keys()):
+            names = rng.choice([self._durable.get(directory, {}), *self._changes.get(directory, [])])
+            survivors = {
+                path: inodes.setdefault(id(inode), inode.survivor(rng, chance))
+                for path, inode in names.items()
+            }
+            world.names.update(survivors)
+            world._durable[directory] = survivors
+        for path, state in self.maps.items():
+            world.maps[path] = state.survivor(rng)
+        return world
+
+    @property
+    def durable_names(self) -> dict[Path, Inode]:
+        """The names that will be there whatever happens, and what they name."""
+        return {path: inode for names in self._durable.values() for path, inode in names.items()}
+
+    def _in(self, directory: Path) -> dict[Path, Inode]:
+        return {path: inode for path, inode in self.names.items() if path.parent == directory}
+
+    def _changed(self, path: Path) -> None:
+        self._changes.setdefault(path.parent, []).append(self._in(path.parent))
+
+    # --- Disk ---
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        if create:
+            self.step(f"create {path}")
+            if path in self.names:
+                raise FileExistsError(path)
+            self.allocate(4096, f"create {path}")
+            self.names[path] = Inode()
+            self._changed(path)
+        if path not in self.names:
+            raise FileNotFoundError(path)
+        return SimulatedFile(self, path, self.names[path], direct=direct)
+
+    def rename(self, old: Path, new: Path) -> None:
+        assert old.parent == new.parent
+        self.step(f"rename {old} {new}")
+        self.names[new] = self.names.pop(old)
+        self._changed(new)
+
+    def unlink(self, path: Path) -> None:
+        if path not in self.names:
+            raise FileNotFoundError(path)
+        self.step(f"unlink {path}")
+        del self.names[path]
+        self._changed(path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        return sorted(file.name for file in self.names if file.parent == path)
+
+    def make_directory(self, path: Path) -> None:
+        pass
+
+    def sync_directory(self, path: Path) -> None:
+        self.step(f"sync directory {path}")
+        self._durable[path] = self._in(path)
+        self._changes.pop(path, None)
+
+    def lock(self, path: Path) -> Callable[[], None]:
+        if path in self.locked:
+            raise DirectoryInUseError(f"{path} is locked")
+        self.locked.add(path)
+        return lambda: self.locked.discard(path)
+
+    def usage(self, path: Path) -> DiskUsage:
+        total = 1 << 40 if self.capacity_bytes is None else self.capacity_bytes
+        return DiskUsage(total, total // 2 if self.capacity_bytes is None else total - self.used_bytes())
+
+    def open_key_values(self, path: Path) -> KeyValues:
+        return SimulatedMap(self, path, self.maps.setdefault(path, MapState()))
+
+    def aligned_buffer(self, size_bytes: int) -> bytearray:  # type: ignore[override]
+        return bytearray(-(-size_bytes // 4096) * 4096)
+
+    def start_thread(self, name: str) -> DiskThread:
+        return LoopThread(self)
+
+    async def run(self, job: Callable[..., T], *args: Any) -> T:
+        await trio.lowlevel.checkpoint()
+        return job(*args)
+
+
+class SimulatedFile(File):
+    def __init__(self, world: World, path: Path, inode: Inode, *, direct: bool) -> None:
+        self.world, self.path, self.inode, self.direct = world, path, inode, direct
+
+    def _write(self, data: Buffer, offset: int, what: str) -> None:
+        content = bytes(data)
+        if self.direct:
+            assert offset % 4096 == 0, "a direct write must be aligned"
+            assert len(content) % 4096 == 0, "a direct write must be aligned"
+        try:
+            self.world.step(f"{what} {self.path}")
+        except OSError:
+            self.inode.write(content, offset)  # it had begun: any part of it may have reached the disk
+            raise
+        if offset + len(content) > self.inode.size:
+            self.world.allocate(offset + len(content) - self.inode.size, f"{what} {self.path}")
+        self.inode.write(content, offset)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        self._write(data, offset, "write")
+
+    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
+        self._write(b"".join(map(bytes, buffers)), offset, "gathering write")
+
+    def write_durably(self, data: Buffer, offset: int) -> None:
+        self._write(data, offset, "durable write")
+        self.world.step(f"end of durable write {self.path}")
+        self.inode.settle(offset // SECTOR, -(-(offset + len(data)) // SECTOR))
+        self.inode.durable_size = max(self.inode.durable_size, offset + len(data))
+        self.world.durable_writes += 1
+
+    def pread(self, size_bytes: int, offset: int) -> bytes:
+        return self.inode.read(size_bytes, offset)
+
+    def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
+        return self.inode.read(size_bytes, offset) if offset % 3 else None
+
+    def sync(self) -> None:
+        self.world.step(f"sync {self.path}")
+        self.inode.settle()
+        self.inode.durable_size = self.inode.size
+        self.world.durable_writes += 1
+
+    def size(self) -> int:
+        return self.inode.size
+
+    def truncate(self, size_bytes: int) -> None:
+        raise AssertionError("the engine truncates nothing")
+
+    def close(self) -> None:
+        pass
+
+
+class MapState:
+    def __init__(self) -> None:
+        self.durable: dict[bytes, bytes] = {}
+        self.newer: list[dict[bytes, bytes]] = []  # the whole map after each unsynced batch
+
+    @property
+    def now(self) -> dict[bytes, bytes]:
+        return self.newer[-1] if self.newer else self.durable
+
+    def survivor(self, rng: random.Random) -> MapState:
+        after = MapState()
+        after.durable = dict(rng.choice([self.durable, *self.newer]))
+        return after
+
+
+class SimulatedMap(KeyValues):
+    def __init__(self, world: World, path: Path, state: MapState) -> None:
+        self.world, self.path, self.state = world, path, state
+
+    def write(self, operations: Sequence[Operation]) -> None:
+        self.world.step(f"index write {self.path}")
+        size_bytes = sum(len(key) + len(value) for key, value in operations if value is not None)
+        self.world.allocate(size_bytes, f"index write {self.path}")
+        after = dict(self.state.now)
+        for key, value in operations:
+            if value is None:
+                after.pop(key, None)
+            else:
+                after[key] = value
+        self.state.newer.append(after)
+
+    def delete_range(self, first: bytes, stop: bytes) -> None:
+        self.world.step(f"index delete {self.path}")
+        self.state.newer.append({k: v for k, v in self.state.now.items() if not first <= k < stop})
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.state.now.get(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        below = max((k for k in self.state.now if k <= key), default=None)
+        return None if below is None else (below, self.state.now[below])
+
+    def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.state.now.items() if first <= k < stop))
+
+    def sync(self) -> None:
+        self.world.step(f"index sync {self.path}")
+        self.state.durable = dict(self.state.now)
+        self.state.newer.clear()
+
+    def close(self) -> None:
+        pass
+
+
+class LoopThread(DiskThread):
+    """Its jobs run on the loop, in order, each when it is this thread's turn."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._token = trio.lowlevel.current_trio_token()
+        self._jobs: deque[tuple[Callable[[], Any], Done | None]] = deque()
+
+    def submit(self, job: Callable[[], Any], done: Done | None) -> None:
+        self._jobs.append((job, done))
+        if len(self._jobs) == 1:
+            self._token.run_sync_soon(self._run)
+
+    def _run(self) -> None:
+        if self._world.haste is not None and self._world.haste.random() < 0.7:
+            self._token.run_sync_soon(self._run)  # another one's turn
+            return
+        job, done = self._jobs[0]
+        try:
+            result = job()
+        except (OSError, BookieServerError) as exc:
+            assert done is not None
+            done(None, exc)
+        else:
+            if done is not None:
+                done(result, None)
+        self._jobs.popleft()
+        if self._jobs:
+            self._token.run_sync_soon(self._run)
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        self._token.run_sync_soon(callback, *args)
+
+    async def aclose(self) -> None:
+        while self._jobs:
+            await trio.lowlevel.checkpoint()

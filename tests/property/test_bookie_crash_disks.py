@@ -1,0 +1,169 @@
+"""Power cuts and failing writes of a bookie over several journals and ledger directories.
+
+``DLOG_CRASH_SEEDS`` raises the number of works that are cut at each of their steps; 1 is played by default.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie.errors import StartError
+from bookie.journal_format import NO_MARK, JournalMark, decode_mark, journal_name
+from bookie.storage import open_storage
+from tests.property.bookie_work import KEY, Promises, body_of, check, config_over, play, work
+from tests.property.forgetful_disk import World
+
+SEEDS = range(int(os.environ.get("DLOG_CRASH_SEEDS", "1")))
+TWO_BY_TWO = config_over(2, 2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_with_two_journals_and_directories_nothing_is_lost_wherever_the_power_is_cut(seed: int) -> None:
+    steps = await play(seed, None, runs=14, config=TWO_BY_TWO, uneven=True)
+    assert steps > 200
+    for cut_at in range(1, steps + 1):
+        await play(seed, cut_at, runs=14, config=TWO_BY_TWO, uneven=True)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_an_error_at_any_step_ends_in_a_stop_or_in_nothing_lost(seed: int) -> None:
+    """Reference test 6: errors on every write, sync, rename, unlink, of journal, log, index and mark."""
+    steps = await play(seed, None, runs=10, config=TWO_BY_TWO, uneven=True)
+    for fail_at in range(1, steps + 1):
+        await play(seed, None, runs=10, config=TWO_BY_TWO, uneven=True, fail_at=fail_at)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    cut_at=st.integers(1, 700),
+    journals=st.integers(1, 3),
+    ledgers=st.integers(1, 3),
+    more=st.tuples(st.integers(0, 1), st.integers(0, 2)),
+)
+def test_nothing_acknowledged_is_lost_over_any_directories_and_when_some_are_added(
+    seed: int, cut_at: int, journals: int, ledgers: int, more: tuple[int, int]
+) -> None:
+    async def main() -> None:
+        await play(
+            seed,
+            cut_at,
+            runs=20,
+            config=config_over(journals, ledgers),
+            uneven=True,
+            later_config=config_over(journals + more[0], ledgers + more[1]),
+        )
+
+    trio.run(main)
+
+
+class MarkWatcher(World):
+    """Looks at each mark in the moment it takes its name."""
+
+    def __init__(self, haste: random.Random) -> None:
+        super().__init__(haste)
+        self.seen: dict[Path, JournalMark] = {}
+
+    def rename(self, old: Path, new: Path) -> None:
+        super().rename(old, new)
+        if new.name.startswith("lastMark"):
+            mark = decode_mark(self.names[new].read(100, 0))
+            assert mark > self.seen.get(new, NO_MARK), f"{new} goes back, or says nothing new"
+            self.seen[new] = mark
+            journal = Path(f"/j{new.name.removeprefix('lastMark.')}/current")
+            assert journal / journal_name(mark.journal_id) in self.names, f"{new} names a file that is gone"
+
+
+async def test_no_mark_goes_back_and_each_names_a_file_that_is_there() -> None:
+    """Reference test 4: whatever the threads' turns; apache/bookkeeper#4105, #4740."""
+    for seed in range(12):
+        world = MarkWatcher(random.Random(seed))
+        await work(world, Promises(), random.Random(seed), 20, TWO_BY_TWO)
+        assert len(world.seen) == 4
+
+
+async def test_data_is_synced_before_the_index_that_before_the_marks_and_they_before_journals_go() -> None:
+    """Reference test 14, by a trace of everything that is done to the disk."""
+    world = World()
+    await work(world, Promises(), random.Random(7), 40, TWO_BY_TWO)
+    dirty: set[str] = set()
+    unsynced_marks: set[str] = set()
+    marks = retired = 0
+    for what in world.trace:
+        verb, _, rest = what.partition(" /")
+        path = f"/{rest}".split()[0]
+        directory, _, name = path.rpartition("/")
+        if name.endswith(".log") and verb in ("write", "gathering write"):
+            dirty.add(path)
+        elif name.endswith(".log") and verb == "sync":
+            dirty.discard(path)
+        elif verb == "index write":
+            # What a start writes first says only that the index is complete.
+            assert not any(one.startswith(f"{directory}/") and one.endswith(".log") for one in dirty), what
+            dirty.add(path)
+        elif verb == "index sync":
+            dirty.discard(path)
+        elif verb == "rename" and name.startswith("lastMark"):
+            assert not dirty, what
+            unsynced_marks.add(directory)
+            marks += 1
+        elif verb == "sync directory":
+            unsynced_marks.discard(path)
+        elif name.endswith(".txn") and verb in ("rename", "unlink"):
+            assert not unsynced_marks, what
+            retired += 1
+    assert marks > 20
+    assert retired > 2
+
+
+async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Reference test 13: nothing is rejected, and replaying twice changes nothing."""
+    world = World()
+    config = attrs.evolve(TWO_BY_TWO, write_cache_bytes_max=4 << 20)
+    written = 0
+
+    def on_durable(error: BaseException | None) -> None:
+        nonlocal written
+        assert error is None
+        written += 1
+
+    promises = Promises()
+    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
+        for ledger_id in range(1, 5):
+            ledger = storage.create_ledger(ledger_id, KEY)
+            for entry_id in range(100):
+                body = body_of(ledger_id, entry_id)
+                storage.stage_entry(ledger, entry_id, entry_id - 1, body)
+                promises.entries[ledger_id, entry_id] = body
+            storage.submit(on_durable)
+        while written < 4:
+            await trio.lowlevel.checkpoint()
+        world.is_off = True
+    assert sum(map(len, promises.entries.values())) > 8 * TWO_BY_TWO.write_cache_bytes_max
+    world = world.after_power_cut(random.Random(0))
+    for seed in range(3):
+        await check(world, promises, TWO_BY_TWO)
+        world = world.after_power_cut(random.Random(seed))
+        for path in [path for path in world.names if path.name.startswith("lastMark")]:
+            del world.names[path]  # so that all is replayed again
+            world.sync_directory(path.parent)
+
+
+async def test_a_wiped_ledger_directory_is_noticed_without_a_cookie() -> None:
+    world, promises = World(), Promises()
+    await work(world, promises, random.Random(3), 10, TWO_BY_TWO)
+    for path in [path for path in world.names if path.is_relative_to("/l1")]:
+        del world.names[path]
+    world.maps = {path: state for path, state in world.maps.items() if not path.is_relative_to("/l1")}
+    with pytest.raises(StartError, match="wiped"):
+        await check(world, promises, TWO_BY_TWO)
