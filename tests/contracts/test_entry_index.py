@@ -1,6 +1,6 @@
 """What every index promises, against a dictionary: lookups, moves, deletions, and what a crash leaves.
 
-The crash steps run on the disk of ``test_bookie_crash``, which forgets what was not synced: any sector of a
+The crash steps run on ``forgetful_disk``, which forgets what was not synced: any sector of a
 file, any suffix of the map's batches.
 """
 
@@ -20,7 +20,7 @@ from bookie.disk import Disk, RealDisk
 from bookie.index import EntryIndex, LedgerMove, LedgerRun
 from bookie.ledgers import LedgerData
 from bookie.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
-from tests.property.test_bookie_crash import PowerCutError, World
+from tests.property.forgetful_disk import PowerCutError, World
 
 Place = tuple[int, int]
 SMALL = PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)

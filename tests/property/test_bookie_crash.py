@@ -28,9 +28,9 @@ async def test_nothing_acknowledged_is_lost_wherever_the_power_is_cut() -> None:
 async def test_nothing_acknowledged_is_lost_with_an_index_of_pages() -> None:
     pages = PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
     config = attrs.evolve(CONFIG, index=IndexConfig(kind=IndexKind.PAGES, pages=pages))
-    steps = await play(1, None, config=config)
+    steps = await play(1, None, config=config, runs=16)
     for cut_at in range(1, steps + 1):
-        await play(1, cut_at, config=config)
+        await play(1, cut_at, config=config, runs=16)
 
 
 async def test_every_acknowledgement_is_covered_by_a_sync_made_after_its_run_was_submitted() -> None:
