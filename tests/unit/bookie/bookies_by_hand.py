@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -129,7 +130,7 @@ class Bookies:
     async def open_client(self) -> AsyncIterator[LedgerClient]:
         async with (
             open_memory_store(self._tree) as store,
-            open_ledger_client(store, self.dial, CLIENT, root=ROOT) as client,
+            open_ledger_client(store, self.dial, CLIENT, root=ROOT, rng=random.Random(3)) as client,
         ):
             yield client
 
