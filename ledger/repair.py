@@ -19,16 +19,16 @@ import trio
 from ledger.catalog import Versioned
 from ledger.cluster import Cluster
 from ledger.continuity import Continuity
+from ledger.ensemble_change import EnsembleChange, taken_over
 from ledger.errors import (
     BookieError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
-    NoSuchLedgerError,
     ReadOnlyRefusal,
     TooManyRequestsRefusal,
 )
-from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.metadata import LedgerMetadata
 from ledger.metadata_update import update_metadata
 from ledger.quorum import endangered
 from ledger.wire.messages import BookieInfoRequest
@@ -128,8 +128,8 @@ class EnsembleRepair:
                 try:
                     # An ordinary read may miss a recovery that has long begun.
                     found = await self._catalog.get_newest(self.current.ledger_id)
-                except NoSuchLedgerError as exc:
-                    self._finish_with(exc, "was deleted")
+                except LedgerError as exc:
+                    self._finish_with(exc, f"whether it is still this writer's cannot be told: {exc}")
                     return
                 except NamespaceError as exc:
                     if self._patience_is_over():
@@ -160,8 +160,8 @@ class EnsembleRepair:
             watch = trio.Event()
             try:
                 found = await self._catalog.get(self.current.ledger_id, watch=watch)
-            except NoSuchLedgerError as exc:
-                self._finish_with(exc, "was deleted")
+            except LedgerError as exc:
+                self._finish_with(exc, f"whether it is still this writer's cannot be told: {exc}")
                 return
             except SessionExpiredError:
                 return  # the next change of the metadata will fail, and say so
@@ -201,37 +201,32 @@ class EnsembleRepair:
             return True
         old = writer.ensemble
         connections = self._continuity.snapshot(replacements.values())
-        wanted = {old[index]: bookie for index, bookie in replacements.items()}
-        first_entry_id = writer.lac + 1
-
-        def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
-            if metadata.state is not LedgerState.OPEN:
-                return None
-            ensemble = metadata.last_ensemble.bookies
-            if not any(bookie in wanted for bookie in ensemble):
-                return None  # done already, by an attempt whose answer was lost
-            return metadata.with_ensemble(
-                first_entry_id, tuple(wanted.get(bookie, bookie) for bookie in ensemble)
-            )
-
+        change = EnsembleChange(
+            writer.lac + 1, {old[index]: bookie for index, bookie in replacements.items()}
+        )
         writer.begin_change()
         try:
             updated = await update_metadata(
-                self._catalog, self.current, change, patience_s=self._config.unavailable_patience_s
+                self._catalog, self.current, change.apply, patience_s=self._config.unavailable_patience_s
             )
+            if self._is_over or self._ended_by(updated.metadata):
+                return True
+            change.check_found(updated.metadata)
         except NamespaceError as exc:
             # Whether the store took the change is unknown, so nothing may ever be confirmed again.
-            self._finish_with(exc, "the outcome of an ensemble change is unknown")
+            self._finish_with(exc, f"the outcome of an ensemble change is unknown: {exc}")
             return True
-        except NoSuchLedgerError as exc:
-            self._finish_with(exc, "was deleted")
-            return True
-        if self._is_over or self._ended_by(updated.metadata):
+        except LedgerError as exc:
+            self._finish_with(exc, f"an ensemble change cannot be made: {exc}")
             return True
         self.current = updated
         new = updated.metadata.last_ensemble.bookies
         logger.warning(
-            "ledger %d: from entry %d on %s instead of %s", self.current.ledger_id, first_entry_id, new, old
+            "ledger %d: from entry %d on %s instead of %s",
+            self.current.ledger_id,
+            change.first_entry_id,
+            new,
+            old,
         )
         self._continuity.begin(connections)
         self._send(writer.finish_change(new))
@@ -328,16 +323,10 @@ class EnsembleRepair:
         return now - self._blocked_since >= self._config.unavailable_patience_s
 
     def _ended_by(self, metadata: LedgerMetadata) -> bool:
-        ledger_id = self.current.ledger_id
-        match metadata.state:
-            case LedgerState.OPEN:
-                return False
-            case LedgerState.IN_RECOVERY:
-                self._finish(lambda: LedgerFencedError(ledger_id, "its metadata says that it is in recovery"))
-            case LedgerState.CLOSED:
-                at = metadata.last_entry_id
-                # Not "closed" as by this writer itself: its end may be another one than the LAC here.
-                self._finish(lambda: LedgerFencedError(ledger_id, f"closed by somebody else at entry {at}"))
+        ledger_id, evidence = self.current.ledger_id, taken_over(metadata)
+        if evidence is None:
+            return False
+        self._finish(lambda: LedgerFencedError(ledger_id, evidence))
         return True
 
     def _finish_with(self, cause: Exception, message: str) -> None:

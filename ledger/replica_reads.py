@@ -1,6 +1,7 @@
 """Reading entries of one ledger from whichever replica gives good ones first.
 
 Inside: which replica is asked, when another one is asked too, what is remembered of them, telling of damage.
+Not inside: the order in which replicas are asked (``reader``), what is read next (``read_handle``).
 Always: what is returned was verified by ``unpack``; a replica whose bytes fail is told of in the log and
 counted, and another one is asked.
 
