@@ -78,20 +78,20 @@ def due_level(
     is_minor_forced: bool = False,
     is_major_forced: bool = False,
 ) -> Level | None:
-    """The level to run now, if any: major if it is due or forced and not suspended, else minor likewise.
+    """The level to run now, if any: major if it is forced, or due and not suspended; else minor likewise.
 
-    ``since_*_s``: seconds since the last run of the level. A level that is switched off runs only when
-    forced and ``may_force_disabled``. A major run counts as a minor one, too.
+    ``since_*_s``: seconds since the last run of the level; a major run counts as a minor one, too. A level
+    that is switched off runs only when forced and ``may_force_disabled``, one with a threshold of 0 never.
     """
     for level, since_s, interval_s, is_suspended, is_forced in (
         (Level.MAJOR, since_major_s, config.major_interval_s, is_major_suspended, is_major_forced),
         (Level.MINOR, since_minor_s, config.minor_interval_s, is_minor_suspended, is_minor_forced),
     ):
-        if is_suspended or config.threshold(level) <= 0:
+        if config.threshold(level) <= 0:
             continue
         if is_forced and (config.is_enabled(level) or config.may_force_disabled):
             return level
-        if config.is_enabled(level) and since_s >= interval_s:
+        if config.is_enabled(level) and since_s >= interval_s and not is_suspended:
             return level
     return None
 

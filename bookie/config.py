@@ -26,6 +26,8 @@ from bookie.entry_log_reader import RUN_BYTES_MAX
 from bookie.entry_reads import ReadConfig
 from bookie.errors import ConfigError
 from bookie.fullness import FullnessConfig
+from bookie.gc import GcConfig
+from bookie.gc_settings import read_compaction, read_gc, read_per_ledger_logs
 from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.integrity import IntegrityConfig
 from bookie.page_index import PageIndexConfig
@@ -87,7 +89,7 @@ class BookieConfig:
     persist_status: bool = False  # remember over restarts whether it was read-only
     sync_adds: bool = True
     network_location: str | None = None  # announced to clients that place by racks; no key of Apache's
-    gc_interval_s: float = 600
+    gc: GcConfig = attrs.field(factory=GcConfig)
     remarks: tuple[str, ...] = ()  # to be logged: what in the file does nothing here
 
 
@@ -148,7 +150,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         persist_status=settings.boolean("persistBookieStatusEnabled", False),
         sync_adds=settings.boolean("journalSyncData", True),
         network_location=_network_location(settings),
-        gc_interval_s=settings.integer("gcWaitTime", 600_000, least=1, unit="milliseconds") / 1000,
+        gc=read_gc(settings),
         remarks=tuple(remarks),
     )
 
@@ -167,6 +169,8 @@ def _refuse_what_would_be_unsafe(settings: Settings, remarks: list[str]) -> None
         )
     if not settings.boolean("journalWriteData", True):
         remarks.append("journalWriteData=false: the journal is written all the same; nothing is lost by that")
+    if not settings.boolean("useTransactionalCompaction", True):
+        remarks.append("useTransactionalCompaction=false: compaction is transactional all the same")
     if not settings.boolean("journalSyncData", True):
         remarks.append(
             "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
@@ -275,6 +279,8 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         reads=_reads(settings, directories),
         skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
         index=_index(settings, len(directories.ledger)),
+        compaction=read_compaction(settings),
+        per_ledger_logs=read_per_ledger_logs(settings),
     )
     journal = config.journal
     file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB

@@ -30,7 +30,13 @@ ACTING = _names(
     journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
     ledgerStorageClass pageSize pageLimit openFileLimit
-    flushInterval logSizeLimit skipListSizeLimit gcWaitTime minUsableSizeForEntryLogCreation
+    flushInterval logSizeLimit skipListSizeLimit minUsableSizeForEntryLogCreation
+    entryLogPerLedgerEnabled maximumNumberOfActiveEntryLogs entrylogMapAccessExpiryTimeInSeconds
+    gcWaitTime gcOverreplicatedLedgerWaitTime gcMetadataOpRateLimit isForceGCAllowWhenNoSpace
+    minorCompactionThreshold minorCompactionInterval minorCompactionMaxTimeMillis
+    majorCompactionThreshold majorCompactionInterval majorCompactionMaxTimeMillis
+    useTargetEntryLogSizeForGc useTransactionalCompaction forceAllowCompaction
+    isThrottleByBytes compactionRate compactionRateByEntries compactionRateByBytes compactionReserveBytes
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled
@@ -75,14 +81,9 @@ WITHOUT_EFFECT = _names(
     dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMB
     dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
     entryLogFilePreallocationEnabled flushEntrylogBytes readBufferSizeBytes writeBufferSizeBytes
-    entryLogPerLedgerEnabled numOfMemtableFlushThreads
-    entrylogMapAccessExpiryTimeInSeconds maximumNumberOfActiveEntryLogs
-    entryLogPerLedgerCounterLimitsMultFactor
-    gcMetadataOpRateLimit isForceGCAllowWhenNoSpace gcEntryLogMetadataCacheEnabled
-    gcEntryLogMetadataCachePath useTargetEntryLogSizeForGc minorCompactionMaxTimeMillis
-    majorCompactionMaxTimeMillis compactionRate compactionRateByEntries isThrottleByBytes
-    compactionMaxOutstandingRequests useTransactionalCompaction forceAllowCompaction
-    entryLocationCompactionInterval verifyMetadataOnGC
+    numOfMemtableFlushThreads entryLogPerLedgerCounterLimitsMultFactor
+    gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath gcOverreplicatedLedgerMaxConcurrentRequests
+    compactionMaxOutstandingRequests entryLocationCompactionInterval verifyMetadataOnGC
     enableStatistics statsProviderClass sanityCheckMetricsEnabled enableTaskExecutionStats
     limitStatsLogging prometheusStatsLatencyRolloverSeconds exposeDefaultJVMMetrics httpServerClass
     tlsProvider clientRole digestType passwd
@@ -119,10 +120,7 @@ NOT_OFFERED = _names(
     """
     zkEnableSecurity localScrubInterval localScrubRateLimit
     localConsistencyCheckOnStartup authorizedRoles
-    tlsCertFilesRefreshDurationSeconds gcOverreplicatedLedgerWaitTime
-    gcOverreplicatedLedgerMaxConcurrentRequests
-    minorCompactionThreshold minorCompactionInterval majorCompactionThreshold
-    majorCompactionInterval compactionRateByBytes
+    tlsCertFilesRefreshDurationSeconds
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort

@@ -26,6 +26,7 @@ from bookie.errors import FormatError, IndexFailedError, StartError, StorageFail
 from bookie.journal_format import JournalMark
 from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord
+from bookie.log_collector import LogCollector
 from bookie.storage_config import StorageConfig
 from bookie.write_cache import WriteCache
 
@@ -38,6 +39,7 @@ class DirectoryStore:
 
     thread: DiskThread  # after ``start_thread``: the only one that writes in this directory
     reads: EntryReads  # after ``open``
+    collector: LogCollector  # after ``open``
 
     def __init__(
         self,
@@ -84,6 +86,18 @@ class DirectoryStore:
             index = self.files.index
             self.reads = EntryReads(
                 self._disk, self.ledgers, self.deleting, self.cache, index, self.reader, self._config.reads
+            )
+            self.collector = LogCollector(
+                self._disk,
+                self.directory,
+                index,
+                self.files.writer,
+                # From any thread. A ledger whose index is not deleted yet may be found there after a crash.
+                is_live=lambda ledger_id: ledger_id in self.ledgers or ledger_id in self.deleting,
+                in_thread=self.in_thread,
+                on_deleted=self.reader.forget,
+                log_bytes_max=self._config.entry_log_bytes_max,
+                config=self._config.compaction,
             )
             for ledger_id, data in index.ledgers():
                 record = LedgerRecord(ledger_id, **attrs.asdict(data))
@@ -151,14 +165,6 @@ class DirectoryStore:
         # Behind the flush of every cache sealed so far, so that none of them brings it back.
         self.thread.submit(partial(self.files.delete_ledger, ledger_id), done)
         return freed_bytes, deleted
-
-    async def remove_dead_logs(self) -> list[int]:
-        """Delete complete entry logs in which no ledger that lives here has entries; their ids."""
-        is_live = set(self.ledgers).__contains__
-        removed = await self.in_thread(partial(self.files.remove_dead_logs, is_live))
-        for log_id in removed:
-            self.reader.forget(log_id)
-        return removed
 
     async def in_thread(self, job: Callable[[], T]) -> T:
         """A job that writes, in the storage thread. Its ``OSError`` is the bookie's failure."""

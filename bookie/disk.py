@@ -142,6 +142,10 @@ class Disk(abc.ABC):
         """Atomic, replacing ``new``; durable after ``sync_directory``."""
 
     @abc.abstractmethod
+    def link(self, old: Path, new: Path) -> None:
+        """A second name for a file; ``new`` must not exist. Durable after ``sync_directory``."""
+
+    @abc.abstractmethod
     def unlink(self, path: Path) -> None: ...
 
     @abc.abstractmethod
@@ -345,6 +349,9 @@ class RealDisk(Disk):
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
+
+    def link(self, old: Path, new: Path) -> None:
+        os.link(old, new)
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)

@@ -48,10 +48,12 @@ class DiskWatch:
         is_forced: bool = False,
         persists: bool = False,
         wall_ms: Callable[[], int],
+        on_judged: Callable[[Fullness], None] = lambda judged: None,
     ) -> None:
         """Nothing is looked at yet.
 
         Args:
+            on_judged: Told how full the disks are, at each look.
             is_forced: Read-only until the next start, whatever the disks say.
             persists: Remember the state over restarts (``BOOKIE_STATUS``).
         """
@@ -65,6 +67,7 @@ class DiskWatch:
         self._is_forced = is_forced
         self._persists = persists
         self._wall_ms = wall_ms
+        self._on_judged = on_judged
         self._has_room = True
         self._is_by_hand = False  # an operator made it read-only
         self._stored: tuple[bool, bool] | None = None  # read-only, by hand; as the files have it
@@ -115,6 +118,7 @@ class DiskWatch:
             DirectoryError: A directory is bad, or full and the bookie may not become read-only.
         """
         judged = await self._measure()
+        self._on_judged(judged)
         if not judged.writable and not self._config.may_be_read_only:
             raise DirectoryError(
                 f"{self._figures(judged)}: the disk is full (diskUsageThreshold {self._config.full:g}), and"

@@ -29,13 +29,11 @@ from bookie.entry_log_format import (
     entry_log_name,
 )
 from bookie.entry_log_ids import EntryLogIds, entry_log_ids
-from bookie.errors import FormatError
 from bookie.index import LedgerRun
 from bookie.journal import LengthPrefixes
-from bookie.log_summary import LogSummaries, summarise
 from bookie.open_log import OpenLog
 
-__all__ = ["EntryLogWriter", "PerLedgerConfig", "entry_log_ids", "ledgers_in_log", "scan_log"]
+__all__ = ["EntryLogWriter", "PerLedgerConfig", "entry_log_ids", "scan_log"]
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +76,6 @@ class EntryLogWriter:
         self.ids = EntryLogIds(disk, directory, greatest_indexed)
         self._logs: dict[int, _LedgerLog] = {}  # by ledger or ``_SHARED``; the one written last is last
         self._prefixes = LengthPrefixes()
-        self._summaries = LogSummaries()
-        self._quarantined: set[int] = set()
 
     def open_ids(self) -> set[int]:
         """Ids of the logs that are still written to. Nobody may delete, move or summarise them."""
@@ -150,32 +146,6 @@ class EntryLogWriter:
         while self._logs:
             self._logs.popitem()[1].close()
 
-    def remove_dead(self, is_live: Callable[[int], bool]) -> list[int]:
-        """Delete the complete logs that hold no entry of a live ledger; return their ids.
-
-        A log that cannot be followed to its end stays: it may hold what its reader did not see.
-        """
-        removed = []
-        for log_id in entry_log_ids(self._disk, self._directory):
-            if log_id in self.open_ids() or log_id in self._quarantined:
-                continue
-            summary = self._summaries.get(log_id)
-            if summary is None:
-                try:
-                    summary = summarise(self._disk, self._directory, log_id)
-                except FormatError as exc:
-                    log.warning("an entry log is damaged and is kept: %s", exc)
-                    self._quarantined.add(log_id)
-                    continue
-                self._summaries.keep(summary)
-            if not summary.has_live(is_live):
-                self._disk.unlink(self._directory / entry_log_name(log_id))
-                self._summaries.forget(log_id)
-                removed.append(log_id)
-        if removed:
-            self._disk.sync_directory(self._directory)
-        return removed
-
     def _append(self, ledger_id: int, bodies: Sequence[bytes]) -> list[int]:
         lengths = list(map(len, bodies))
         size_bytes = sum(lengths) + LENGTH_BYTES * len(bodies)
@@ -223,14 +193,6 @@ def _slice_end(bodies: Sequence[bytes], start: int) -> int:
         if size_bytes >= _WRITE_BYTES:
             return at + 1
     return stop
-
-
-def ledgers_in_log(disk: Disk, directory: Path, log_id: int) -> set[int]:
-    """Which ledgers have entries in a log, by its map or by a scan; blocks.
-
-    ``FormatError`` if the log cannot be followed to its end: then nobody may conclude what is not in it.
-    """
-    return set(summarise(disk, directory, log_id).ledger_bytes())
 
 
 def scan_log(disk: Disk, directory: Path, log_id: int) -> tuple[list[FoundEntry], str | None]:

@@ -58,6 +58,18 @@ class IndexFailedError(BookieServerError, OSError):
     """The index's database cannot be read or written: its disk fails, or its files are damaged."""
 
 
+class CompactionError(BookieServerError):
+    """A compaction could not go on. Nothing is lost; the next round begins it again, or goes on with it."""
+
+
+class SourceUnreadableError(CompactionError):
+    """A log to be compacted cannot be followed to its end, or not be read. It is kept as it is."""
+
+    def __init__(self, log_id: int, evidence: str) -> None:
+        super().__init__(f"entry log {log_id:x}.log is kept and not compacted: {evidence}")
+        self.log_id, self.evidence = log_id, evidence
+
+
 class FormatError(BookieServerError):
     """Bytes of a file that are not what the format allows. Whoever reads the file says which and where."""
 

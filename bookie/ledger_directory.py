@@ -10,7 +10,6 @@ Source: SingleDirectoryDbLedgerStorage.java (checkpoint); reference on bookie st
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from bookie.disk import Disk
@@ -35,10 +34,11 @@ class LedgerDirectory:
         self._directory = directory
         self._index_directory = index_directory
         self._index_config = config.index
-        self._writer = EntryLogWriter(
+        self.writer = EntryLogWriter(
             disk,
             directory,
             log_bytes_max=config.entry_log_bytes_max,
+            per_ledger=config.per_ledger_logs,
             greatest_indexed=lambda: greatest_log_id(self.index),
         )
         self._is_open = False
@@ -56,10 +56,10 @@ class LedgerDirectory:
             raise StorageFailedError("an earlier flush failed")  # the mark must not pass that one
         self._is_broken = True
         try:
-            runs = list(self._writer.append(sealed.entries))
-            self._writer.sync()  # data before index
+            runs = list(self.writer.append(sealed.entries))
+            self.writer.sync()  # data before index
         except BaseException:
-            self._writer.abandon()
+            self.writer.abandon()
             raise
         if runs or sealed.ledgers:
             self.index.put(runs, sealed.ledgers)
@@ -71,17 +71,13 @@ class LedgerDirectory:
         self.index.delete_ledger(ledger_id)
         self.index.sync()
 
-    def remove_dead_logs(self, is_live: Callable[[int], bool]) -> list[int]:
-        """Delete the complete logs that hold no live ledger; their ids."""
-        return self._writer.remove_dead(is_live)
-
     def close(self, *, has_failed: bool) -> None:
         """Complete the current log, unless something has failed; close the index."""
         try:
             if has_failed or self._is_broken:
-                self._writer.abandon()
+                self.writer.abandon()
             else:
-                self._writer.close()
+                self.writer.close()
         finally:
             if self._is_open:
                 self.index.close()

@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import attrs
+import trio
 
 from bookie.cookie_check import read_instance_id
 from bookie.errors import BookieServerError
+from bookie.log_collector import LogCollector
 from bookie.service import BookieService
+from bookie.token_bucket import TokenBucket
 from ledger.catalog import LedgerCatalog
 from ledger.paths import COOKIES, LAYOUT, Layout, ledger_path
 from namespace.errors import NoNodeError
@@ -36,6 +39,7 @@ class LiveLedgers:
     layout: Layout
     bookie_id: str
     instance_id: str | None
+    requests_per_s: float = 1000  # for looking at nodes one by one
 
     async def __call__(self, local: Sequence[int]) -> Collection[int]:
         """Those of the local ledgers that exist, or may exist.
@@ -46,8 +50,12 @@ class LiveLedgers:
         store = self.store()
         await self._check_cluster(store)
         live = set(await LedgerCatalog(store, self.root, self.layout).ledger_ids())
+        bucket = TokenBucket(self.requests_per_s)
         for ledger_id in local:
-            if ledger_id not in live and await store.exists(ledger_path(self.root, self.layout, ledger_id)):
+            if ledger_id in live:
+                continue
+            await trio.sleep(bucket.take(1, trio.current_time()))
+            if await store.exists(ledger_path(self.root, self.layout, ledger_id)):
                 live.add(ledger_id)
         await self._check_cluster(store)
         return live
@@ -86,5 +94,6 @@ class ServedLedgers:
             self.service.ledger_deleted(ledger_id, fenced=ledger.fenced)
         await storage.delete_ledger(ledger_id)
 
-    async def remove_dead_logs(self) -> list[int]:
-        return await self.service.storage.remove_dead_logs()
+    @property
+    def collectors(self) -> Sequence[LogCollector]:
+        return self.service.storage.collectors

@@ -2,8 +2,9 @@
 
 Inside: telling it from the log's map, or from its records where the map is in doubt; keeping it between
 rounds of garbage collection within a bound. Not inside: deciding anything by it.
-Always: a summary exists only of a log that was followed to its end. ``FormatError`` for any other: nobody may
-conclude what is not in it.
+Always: a summary exists only of a log that was followed to its end. A log that was never completed may end
+anywhere, torn by a crash: ``torn_at`` says where its summary ends, and until the index has been asked whether
+it mentions anything behind that, nobody may conclude what is not in it. ``FormatError`` for any other.
 
 Source: EntryLogMetadata.java, GarbageCollectorThread.java (extractMetaFromEntryLogs); apache/bookkeeper#2264,
 #3901, #4544, #4607.
@@ -12,7 +13,7 @@ Source: EntryLogMetadata.java, GarbageCollectorThread.java (extractMetaFromEntry
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bookie.disk import Disk, File
@@ -54,6 +55,10 @@ class LogSummary:
     def __len__(self) -> int:
         return len(self._ledgers)
 
+    def ledger_ids(self) -> Sequence[int]:
+        """The ledgers that have entries in it."""
+        return self._ledgers
+
     def ledger_bytes(self) -> dict[int, int]:
         """Bytes by ledger."""
         return dict(zip(self._ledgers, self._bytes, strict=True))
@@ -77,7 +82,8 @@ class SummaryScan:
         self._file: File | None = None
         self._scan: EntryLogScan | None = None
         self._ledger_bytes: dict[int, int] = {}
-        self._is_header_torn = False
+        self._is_header_lost = False
+        self._is_end_known = False
 
     def step(self) -> LogSummary | None:
         """Go on; the summary at the end.
@@ -91,21 +97,24 @@ class SummaryScan:
             size = file.size()
             header = file.pread(HEADER_BYTES, 0)
             head = self._decode_header(header)
-            if head is None:
-                self._is_header_torn = True
-            elif (ledgers := self._read_map(head, header, file, size)) is not None:
+            if head is not None and (ledgers := self._read_map(head, header, file, size)) is not None:
                 return LogSummary(self.log_id, ledgers, has_map=True)
             # Where a header of ours says that the map begins, there the records end, whatever became of it.
             map_offset = head.map_offset if head is not None and head.map_crc else 0
+            self._is_end_known = map_offset > 0
             self._scan = EntryLogScan(file.pread, size, map_offset=map_offset, piece_bytes=_SCAN_BYTES)
         if (piece := self._scan.step()) is not None:
             totals = self._ledger_bytes
             for ledger_id, _, _, size in piece.records:
                 totals[ledger_id] = totals.get(ledger_id, 0) + size + LENGTH_BYTES
             return None
-        if self._scan.damage is not None:
-            raise FormatError(f"{self._path}: {self._scan.damage}")
-        torn_at = 0 if self._is_header_torn else self._scan.torn_at
+        scan = self._scan
+        if scan.damage is not None and self._is_end_known:
+            raise FormatError(f"{self._path}: {scan.damage}")
+        # A power cut may leave holes in what was not synced, and then anything may stand behind them.
+        torn_at = None if scan.damage is None and scan.torn_at is None else scan.position
+        if self._is_header_lost:
+            torn_at = 0
         return LogSummary(self.log_id, self._ledger_bytes, has_map=False, torn_at=torn_at)
 
     def close(self) -> None:
@@ -115,8 +124,9 @@ class SummaryScan:
             self._file = None
 
     def _decode_header(self, header: bytes) -> LogHeader | None:
-        if not any(header[:_SECTOR_BYTES]):
-            return None  # never written to the disk, or not all of it
+        if len(header) < HEADER_BYTES or not any(header[:_SECTOR_BYTES]):
+            self._is_header_lost = True  # it never reached the disk; nor did anything that was synced with it
+            return None
         try:
             return decode_header(header)
         except FormatError as exc:

@@ -32,9 +32,10 @@ from bookie.cookie_check import read_instance_id
 from bookie.disk import Disk, RealDisk
 from bookie.disk_watch import DiskWatch
 from bookie.errors import ListenError, StorageFailedError
-from bookie.gc import collect_garbage_regularly
+from bookie.gc import GarbageCollector
 from bookie.integrity import IntegrityRepair
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.over_replicated import OverReplicated
 from bookie.registration import OpenStore, Registration
 from bookie.server import Server
 from bookie.server_config import ServerConfig
@@ -212,17 +213,29 @@ async def run_bookie(
             ) as bookie:
                 await admission.complete(bookie.storage)
                 live_ledgers = LiveLedgers(
-                    lambda: registration.store, root, layout, identity.bookie_id, cookie.instance_id
+                    lambda: registration.store,
+                    root,
+                    layout,
+                    identity.bookie_id,
+                    cookie.instance_id,
+                    config.gc.metadata_requests_per_s,
+                )
+                garbage = GarbageCollector(
+                    ServedLedgers(bookie.service),
+                    live_ledgers,
+                    config=config.gc,
+                    compaction=config.storage.compaction,
+                    surplus=OverReplicated(
+                        lambda: registration.store,
+                        root,
+                        layout,
+                        identity.bookie_id,
+                        socket.getfqdn(),
+                        config.gc.metadata_requests_per_s,
+                    ),
                 )
                 async with trio.open_nursery() as background:
-                    background.start_soon(
-                        partial(
-                            collect_garbage_regularly,
-                            ServedLedgers(bookie.service),
-                            live_ledgers,
-                            interval_s=config.gc_interval_s,
-                        )
-                    )
+                    background.start_soon(garbage.run)
                     background.start_soon(
                         admission.keep, lambda: registration.store, lambda: bookie.storage.progress
                     )
@@ -234,7 +247,16 @@ async def run_bookie(
                     )
                     background.start_soon(repair.run)
                     await _serve(
-                        bookie, config, identity, sockets, registration, open_store, stop, disk, task_status
+                        bookie,
+                        config,
+                        identity,
+                        sockets,
+                        registration,
+                        open_store,
+                        stop,
+                        disk,
+                        garbage,
+                        task_status,
                     )
                     background.cancel_scope.cancel()
             await admission.stopped()
@@ -282,6 +304,7 @@ async def _serve(
     open_store: OpenStore,
     stop: trio.Event,
     disk: Disk,
+    garbage: GarbageCollector,
     task_status: trio.TaskStatus[int],
 ) -> None:
     watch = DiskWatch(
@@ -294,6 +317,7 @@ async def _serve(
         is_forced=config.read_only,
         persists=config.persist_status,
         wall_ms=_wall_ms,
+        on_judged=garbage.disks_judged,
     )
     await watch.load()
     await watch.look()

@@ -71,14 +71,16 @@ class Settings:
             raise self.error(key, f"a whole number {span}" + (f", in {unit}" if unit else ""))
         return value
 
-    def fraction(self, key: str, default: float) -> float:
+    def fraction(self, key: str, default: float, *, may_be_off: bool = False) -> float:
+        """A share; with ``may_be_off`` also a number below 0, which switches something off."""
         text = self.text(key)
         if text is None:
             return default
         try:
             value = float(text)
         except ValueError:
-            value = -1.0
-        if not 0 <= value <= 1:
-            raise self.error(key, "a share from 0 to 1, such as 0.95")
+            value = 2.0
+        if not (value <= 1 and (value >= 0 or may_be_off)):
+            off = "; 0 or less switches it off" if may_be_off else ""
+            raise self.error(key, f"a share from 0 to 1, such as 0.95{off}")
         return value

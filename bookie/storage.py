@@ -46,6 +46,7 @@ from bookie.journal_format import (
 from bookie.journals import Journals
 from bookie.last_mark import LastMarks, greatest_marks
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
+from bookie.log_collector import LogCollector
 from bookie.replay import apply_records, read_journal
 from bookie.storage_config import StorageConfig
 from bookie.write_cache import ENTRY_OVERHEAD_BYTES
@@ -339,10 +340,15 @@ class Storage:
         """Delete complete entry logs in which no known ledger has entries; their ids, which are counted for
         each ledger directory."""
         removed: list[int] = []
-        for store in self._stores:
+        for collector in self.collectors:
             self._check_alive()
-            removed += await store.remove_dead_logs()
+            removed += await collector.remove_dead()
         return removed
+
+    @property
+    def collectors(self) -> Sequence[LogCollector]:
+        """What garbage collection sees of each ledger directory."""
+        return [store.collector for store in self._stores]
 
     async def flush(self) -> None:
         """Checkpoint: return when all that was durable in the journals is in ledger storage, and marked.

@@ -60,6 +60,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/admission.py",
     "bookie/answers.py",
+    "bookie/compactor.py",
     "bookie/cookie_check.py",
     "bookie/directory_set.py",
     "bookie/directory_store.py",
@@ -81,15 +82,18 @@ SHELLS: tuple[str, ...] = (
     "bookie/ledger_directory.py",
     "bookie/limbo.py",
     "bookie/live_ledgers.py",
+    "bookie/log_collector.py",
     "bookie/log_summary.py",
     "bookie/open_log.py",
     "bookie/outbox.py",
     "bookie/reader_pool.py",
     "bookie/page_files.py",
     "bookie/page_index.py",
+    "bookie/over_replicated.py",
     "bookie/rebuild.py",
     "bookie/registration.py",
     "bookie/replay.py",
+    "bookie/reserve.py",
     "bookie/run.py",
     "bookie/server.py",
     "bookie/storage.py",
@@ -145,7 +149,7 @@ SHELLS: tuple[str, ...] = (
 )
 
 # Settings of a whole are made of the settings of its parts, which stand beside the parts.
-SETTINGS = ("bookie/config.py", "bookie/storage_config.py")
+SETTINGS = ("bookie/config.py", "bookie/gc_settings.py", "bookie/storage_config.py")
 
 FORBIDDEN_NAMES = {
     "utils",

@@ -169,6 +169,13 @@ class World(Disk):
         self.names[new] = self.names.pop(old)
         self._changed(new)
 
+    def link(self, old: Path, new: Path) -> None:
+        self.step(f"link {old} {new}")
+        if new in self.names:
+            raise FileExistsError(new)
+        self.names[new] = self.names[old]
+        self._changed(new)
+
     def unlink(self, path: Path) -> None:
         if path not in self.names:
             raise FileNotFoundError(path)

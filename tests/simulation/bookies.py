@@ -23,6 +23,7 @@ import trio
 
 from bookie.admission import AdmissionConfig, begin_admission
 from bookie.cluster_root import prepare_cluster_root
+from bookie.compaction_rules import CompactionConfig
 from bookie.cookie import Cookie
 from bookie.errors import (
     BookieServerError,
@@ -35,7 +36,7 @@ from bookie.errors import (
     StorageFailedError,
 )
 from bookie.fullness import FullnessConfig, judge
-from bookie.gc import collect_garbage_regularly
+from bookie.gc import GarbageCollector, GcConfig
 from bookie.integrity import IntegrityConfig, IntegrityRepair
 from bookie.journal import JournalConfig
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
@@ -92,6 +93,12 @@ def storage_config(shape: Shape) -> StorageConfig:
         write_cache_bytes_max=64 << 10,
         entry_log_bytes_max=shape.entry_log_bytes,
         flush_interval_s=shape.flush_interval_s,
+        compaction=CompactionConfig(
+            minor_interval_s=2 * shape.gc_interval_s,
+            major_interval_s=5 * shape.gc_interval_s,
+            slice_bytes=4096,
+            reserve_bytes=0,
+        ),
     )
 
 
@@ -517,9 +524,13 @@ class BookieMachine:
                 self.world.trace.note(self.name, "is writable" if writable else "is read-only")
 
     async def _collect(self, service: BookieService, live: LiveLedgers) -> None:
-        await collect_garbage_regularly(
-            ServedLedgers(service), live, interval_s=self.world.shape.gc_interval_s
-        )
+        shape = self.world.shape
+        await GarbageCollector(
+            ServedLedgers(service),
+            live,
+            config=GcConfig(interval_s=shape.gc_interval_s),
+            compaction=self._config.compaction,
+        ).run()
 
 
 def _only_cause(group: BaseException) -> BaseException:

@@ -109,6 +109,13 @@ class ProcessDisk(Disk):
         names[new] = names.pop(old)
         self.platter.changed_names()
 
+    def link(self, old: Path, new: Path) -> None:
+        if new in self.platter.names:
+            raise FileExistsError(errno.EEXIST, "the name is taken", str(new))
+        self.step("link", new, grows=False)
+        self.platter.names[new] = self.platter.names[old]
+        self.platter.changed_names()
+
     def unlink(self, path: Path) -> None:
         if path not in self.platter.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))

@@ -112,7 +112,7 @@ def test_a_threshold_or_interval_of_nothing_switches_a_level_off(value: float) -
     assert due(off, is_major_forced=True) is Level.MAJOR
 
 
-def test_what_is_forced_runs_at_once_but_not_against_a_suspension() -> None:
+def test_what_is_forced_runs_at_once_whatever_is_suspended() -> None:
     assert due(is_major_forced=True) is Level.MAJOR
     assert due(is_minor_forced=True) is Level.MINOR
-    assert due(is_major_forced=True, is_major_suspended=True) is None
+    assert due(is_major_forced=True, is_major_suspended=True) is Level.MAJOR

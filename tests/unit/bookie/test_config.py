@@ -198,7 +198,7 @@ def test_defaults_are_those_of_apache() -> None:
     assert config.server.frame_bytes_max == 5_242_880
     assert (config.fullness.full, config.fullness.warn, config.fullness.low) == (0.95, 0.90, 0.95)
     assert config.fullness.high_priority_bytes_min == 1 << 30
-    assert config.gc_interval_s == 600
+    assert config.gc.interval_s == 600
     assert config.storage.flush_interval_s == 10
     assert config.sync_adds
     assert not config.read_only
@@ -227,7 +227,7 @@ def test_values_arrive_with_their_units() -> None:
     assert config.read_only
     assert not config.sync_adds
     assert any("journalSyncData=false" in remark for remark in config.remarks)
-    assert (config.gc_interval_s, config.fullness.check_interval_s) == (1, 5)
+    assert (config.gc.interval_s, config.fullness.check_interval_s) == (1, 5)
     assert config.fullness.high_priority_bytes_min == 5
     assert config.server.batch_bytes_max == config.server.frame_bytes_max
     assert config.directories.index == ("/i",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie.disk import RealDisk
-from bookie.entry_log import EntryLogWriter, PerLedgerConfig, entry_log_ids, ledgers_in_log, scan_log
+from bookie.entry_log import EntryLogWriter, PerLedgerConfig, entry_log_ids, scan_log
 from bookie.entry_log_format import (
     HEADER_BYTES,
     EntryLogScan,
@@ -19,8 +19,9 @@ from bookie.entry_log_format import (
     split_location,
 )
 from bookie.entry_log_reader import EntryLogReader
-from bookie.errors import EntryUnreadableError, FormatError
+from bookie.errors import EntryUnreadableError
 from bookie.index import LedgerRun
+from bookie.log_summary import summarise
 
 
 def body(ledger_id: int, entry_id: int, size: int = 20) -> bytes:
@@ -101,7 +102,7 @@ def test_a_full_log_rolls_and_a_complete_one_has_a_map(tmp_path: Path) -> None:
     data = (tmp_path / "0.log").read_bytes()
     ledgers_map = decode_map(data[:HEADER_BYTES], lambda size, at: data[at : at + size], len(data))
     assert ledgers_map == {0: 10_040, 1: 10_040, 2: 10_040}
-    assert ledgers_in_log(RealDisk(), tmp_path, 1) == {3, 4}
+    assert ledgers_in_log(tmp_path, 1) == {3, 4}
 
 
 def test_ids_are_never_used_again_even_if_the_newest_logs_are_deleted(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_a_log_without_its_map_is_scanned_and_a_torn_tail_is_no_damage(tmp_path:
     path = tmp_path / "0.log"
     data = path.read_bytes()
     path.write_bytes(encode_header() + data[HEADER_BYTES : HEADER_BYTES + 300])
-    assert ledgers_in_log(RealDisk(), tmp_path, 0) == {1}
+    assert ledgers_in_log(tmp_path, 0) == {1}
     path.write_bytes(encode_header() + data[HEADER_BYTES : HEADER_BYTES + 56] + bytes(5000))
     found, damage = scan_log(RealDisk(), tmp_path, 0)
     assert [(entry.ledger_id, entry.entry_id, entry.offset) for entry in found] == [(1, 0, 1028)]
@@ -131,26 +132,14 @@ def test_a_log_without_its_map_is_scanned_and_a_torn_tail_is_no_damage(tmp_path:
 
 
 @pytest.mark.parametrize("junk", [b"\x7f\xff\xff\xff", b"\0\0\0\5", b"\0\0\0\0", b"\x80\0\0\1"])
-def test_a_log_that_cannot_be_followed_is_kept_by_garbage_collection(tmp_path: Path, junk: bytes) -> None:
+def test_a_log_that_cannot_be_followed_says_from_where_on(tmp_path: Path, junk: bytes) -> None:
     written(tmp_path, {1: {0: body(1, 0)}})
     path = tmp_path / "0.log"
     path.write_bytes(encode_header() + path.read_bytes()[1024:1080] + junk + b"more" * 100)
-    with pytest.raises(FormatError):
-        ledgers_in_log(RealDisk(), tmp_path, 0)
-    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20)
-    assert writer.remove_dead(lambda ledger_id: False) == []
-    assert path.exists()
-
-
-def test_only_logs_without_live_ledgers_are_removed(tmp_path: Path) -> None:
-    written(tmp_path, {1: {0: body(1, 0)}})
-    written(tmp_path, {1: {1: body(1, 1)}, 2: {0: body(2, 0)}})
-    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20)
-    list(writer.append({1: {2: body(1, 2)}}))
-    assert writer.remove_dead({2}.__contains__) == [0]
-    assert writer.remove_dead(lambda ledger_id: False) == [1], "the current log stays"
-    writer.close()
-    assert entry_log_ids(RealDisk(), tmp_path) == [2]
+    _, damage = scan_log(RealDisk(), tmp_path, 0)
+    assert damage is not None
+    summary = summarise(RealDisk(), tmp_path, 0)
+    assert (summary.ledger_bytes(), summary.torn_at) == ({1: 56}, 1080)
 
 
 @pytest.mark.parametrize("at", [8, 12, 16, 19, 1016, 1020])
@@ -186,6 +175,10 @@ def test_a_direct_log_is_followed_over_its_gaps() -> None:
     assert scan.damage is None
 
 
+def ledgers_in_log(directory: Path, log_id: int) -> set[int]:
+    return set(summarise(RealDisk(), directory, log_id).ledger_bytes())
+
+
 def per_ledger(tmp_path: Path, *, open_logs_max: int = 500) -> EntryLogWriter:
     config = PerLedgerConfig(open_logs_max=open_logs_max, idle_s=300)
     return EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=1 << 20, per_ledger=config)
@@ -201,7 +194,7 @@ def test_each_ledger_may_have_a_log_of_its_own(tmp_path: Path) -> None:
     assert writer.open_ids() == {0, 1, 2}
     writer.close()
     assert writer.open_ids() == set()
-    assert [ledgers_in_log(RealDisk(), tmp_path, log_id) for log_id in range(3)] == [{1}, {2}, {3}]
+    assert [ledgers_in_log(tmp_path, log_id) for log_id in range(3)] == [{1}, {2}, {3}]
 
 
 def test_only_so_many_logs_are_open_and_the_one_used_longest_ago_is_completed(tmp_path: Path) -> None:
@@ -228,7 +221,7 @@ def test_an_idle_log_is_completed_so_that_it_does_not_stay_for_ever(tmp_path: Pa
     writer.sync()
     writer.complete_idle(1300)
     assert writer.open_ids() == {1}
-    assert ledgers_in_log(RealDisk(), tmp_path, 0) == {1}
+    assert ledgers_in_log(tmp_path, 0) == {1}
     writer.close()
 
 

@@ -14,7 +14,7 @@ from bookie.errors import StorageFailedError
 from bookie.index import LedgerRun
 from bookie.key_values import RocksKeyValues
 from bookie.ledgers import LedgerData
-from bookie.mentions import greatest_log_id, logs_mentioned_from
+from bookie.mentions import greatest_log_id, logs_mentioned
 
 DISK = RealDisk()
 
@@ -96,5 +96,7 @@ def test_an_index_tells_the_greatest_log_it_mentions_and_who_mentions_a_tail(tmp
             index.put([LedgerRun(ledger_id, entry_ids, locations)], [(ledger_id, data)])
     assert greatest_log_id(index) == 5
     last = 1028 + 1499 * 100
-    assert logs_mentioned_from(index, {3: last, 4: last + 1, 5: 0, 6: 0}) == {3, 5}
+    assert logs_mentioned(index, {3: last, 4: last + 1, 5: 0, 6: 0}) == {3, 5}
+    assert logs_mentioned(index, {3: 0, 4: 0, 5: 0}, [2]) == {4}
+    assert logs_mentioned(index, {}) == set()
     index.close()

@@ -1,14 +1,42 @@
-"""What may go."""
+"""What may go, and in which order a round does what."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 
 import pytest
 import trio
 
+from bookie.compaction_rules import CompactionConfig, Level
 from bookie.errors import StorageFailedError
-from bookie.gc import Collected, collect_garbage, collect_garbage_regularly, dead_ledgers
+from bookie.fullness import Fullness
+from bookie.gc import Collected, GarbageCollector, GcConfig, dead_ledgers
+
+
+class Logs:
+    """The logs of a directory, which only remember what was asked of them."""
+
+    def __init__(self, done: list[str]) -> None:
+        self.directory = Path("logs")
+        self.done = done
+        self.failure: Exception | None = None
+
+    async def finish_compactions(self) -> None:
+        self.done.append("finish")
+
+    async def remove_dead(self) -> list[int]:
+        self.done.append("remove")
+        if self.failure is not None:
+            raise self.failure
+        return [0]
+
+    async def compact(self, level: Level) -> int:
+        self.done.append(f"compact {level.value}")
+        return 0
+
+    async def fill_reserve(self) -> None:
+        pass
 
 
 class Store:
@@ -16,20 +44,32 @@ class Store:
 
     def __init__(self, ledger_ids: list[int]) -> None:
         self.ids = ledger_ids
-        self.rounds = 0
-        self.failure: Exception | None = None
+        self.done: list[str] = []
+        self.logs = [Logs(self.done)]
 
     def ledger_ids(self) -> list[int]:
         return sorted(self.ids)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self.ids.remove(ledger_id)
+        self.done.append(f"delete {ledger_id}")
 
-    async def remove_dead_logs(self) -> list[int]:
-        self.rounds += 1
-        if self.failure is not None:
-            raise self.failure
-        return [0]
+    @property
+    def collectors(self) -> list[Logs]:
+        return self.logs
+
+
+def collector(store: Store, live: Collection[int] | None = None, **more: object) -> GarbageCollector:
+    async def ask(ids: Sequence[int]) -> Collection[int]:
+        return store.ids if live is None else live
+
+    return GarbageCollector(store, more.pop("ask", ask), **more)  # type: ignore[arg-type]
+
+
+def fullness(is_near: bool, is_full: bool) -> Fullness:
+    return Fullness(
+        writable=not is_full, high_priority_writable=True, is_near=is_near, used=(1.0 if is_full else 0.5,)
+    )
 
 
 def test_dead_is_what_is_here_and_not_live() -> None:
@@ -44,8 +84,9 @@ async def test_a_round_deletes_what_the_metadata_store_says_is_gone() -> None:
         assert list(ids) == [1, 2, 3]
         return {2}
 
-    assert await collect_garbage(store, live) == Collected((1, 3), (0,))
+    assert await collector(store, ask=live).run_round() == Collected((1, 3), (0,))
     assert store.ids == [2]
+    assert store.done == ["finish", "delete 1", "delete 3", "remove"]
 
 
 async def test_nothing_is_deleted_when_the_metadata_store_cannot_be_asked() -> None:
@@ -55,8 +96,9 @@ async def test_nothing_is_deleted_when_the_metadata_store_cannot_be_asked() -> N
         raise ConnectionError("session lost")
 
     with pytest.raises(ConnectionError):
-        await collect_garbage(store, live)
+        await collector(store, ask=live).run_round()
     assert store.ids == [1, 2, 3]
+    assert store.done == ["finish"]
 
 
 async def test_a_ledger_that_comes_while_the_store_is_asked_stays() -> None:
@@ -66,7 +108,7 @@ async def test_a_ledger_that_comes_while_the_store_is_asked_stays() -> None:
         store.ids.append(2)
         return set()
 
-    await collect_garbage(store, live)
+    await collector(store, ask=live).run_round()
     assert store.ids == [2]
 
 
@@ -81,9 +123,125 @@ async def test_the_loop_survives_a_failed_round_and_ends_with_the_storage(
         calls += 1
         if calls == 1:
             raise ConnectionError("session lost")
-        store.failure = StorageFailedError("disk") if calls == 3 else None
+        store.logs[0].failure = StorageFailedError("disk") if calls == 3 else None
         return {1}
 
-    await collect_garbage_regularly(store, live, interval_s=10)
-    assert (calls, store.rounds) == (3, 2)
+    garbage = collector(store, ask=live, config=GcConfig(interval_s=10))
+    await garbage.run()
+    assert (calls, store.done.count("remove")) == (3, 2)
+    assert garbage.state.last_failure == "session lost"
     assert trio.current_time() >= 30
+
+
+async def test_trouble_with_one_directory_stops_no_other() -> None:
+    store = Store([1])
+    store.logs.append(Logs(store.done))
+    store.logs[0].failure = OSError("bad disk")
+    garbage = collector(store)
+    assert await garbage.run_round() == Collected((), (0,))
+    assert store.done.count("remove") == 2
+    assert garbage.state.last_failure == "bad disk"
+
+
+async def test_what_a_crash_interrupted_is_finished_at_the_start_and_not_a_round_later(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    store = Store([])
+    with trio.move_on_after(1):
+        await collector(store).run()
+    assert store.done == ["finish"]
+
+
+async def test_compaction_runs_at_its_intervals(autojump_clock: trio.abc.Clock) -> None:
+    store = Store([1])
+    compaction = CompactionConfig(minor_interval_s=100, major_interval_s=250)
+    garbage = collector(store, config=GcConfig(interval_s=50), compaction=compaction)
+    with trio.move_on_after(620):
+        await garbage.run()
+    # From the first round on, which is at 50: minor at 150 and 250, major at 300, and so on.
+    assert [what for what in store.done if what.startswith("compact")] == [
+        "compact minor", "compact minor", "compact major", "compact minor", "compact minor", "compact major",
+    ]  # fmt: skip
+    assert (garbage.state.minor_runs, garbage.state.major_runs) == (4, 2)
+
+
+async def test_a_forced_round_begins_at_once(autojump_clock: trio.abc.Clock) -> None:
+    store = Store([1])
+    garbage = collector(store)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(garbage.run)
+        await trio.sleep(1)
+        garbage.force(minor=True)
+        assert garbage.state.is_forced
+        await trio.sleep(1)
+        assert store.done[-1] == "compact minor"
+        assert not garbage.state.is_forced
+        garbage.force()
+        await trio.sleep(1)
+        assert store.done[-1] == "compact major"
+        garbage.suspend(major=True)
+        garbage.force()
+        await trio.sleep(1)
+        assert store.done[-1] == "compact minor", "an order without a level respects a suspension"
+        garbage.force(major=True)
+        await trio.sleep(1)
+        assert store.done[-1] == "compact major", "one with a level does not"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_full_disk_suspends_compaction_or_forces_it(autojump_clock: trio.abc.Clock) -> None:
+    garbage = collector(Store([1]))
+    for is_near, is_full, suspended in (
+        (True, False, (False, True)),
+        (True, True, (True, True)),
+        (True, False, (False, True)),
+        (False, False, (False, False)),
+    ):
+        garbage.disks_judged(fullness(is_near, is_full))
+        assert garbage.suspended() == suspended
+    garbage.suspend(minor=True)
+    garbage.disks_judged(fullness(True, True))
+    garbage.disks_judged(fullness(False, False))
+    assert garbage.suspended() == (True, False), "what an operator has suspended stays so"
+    garbage.resume(minor=True, major=True)
+    assert garbage.suspended() == (False, False)
+
+    store = Store([1])
+    forcing = collector(store, compaction=CompactionConfig(forces_when_full=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(forcing.run)
+        await trio.sleep(1)
+        forcing.disks_judged(fullness(True, True))
+        assert forcing.suspended() == (False, False)
+        await trio.sleep(1)
+        assert store.done[-1] == "compact major"
+        store.done.clear()
+        await trio.sleep(601)
+        assert store.done[-1] == "compact major", "as long as it is full"
+        forcing.disks_judged(fullness(False, False))
+        store.done.clear()
+        await trio.sleep(601)
+        assert store.done[-1] == "remove"
+        nursery.cancel_scope.cancel()
+
+
+async def test_surplus_ledgers_are_looked_for_once_in_their_interval(autojump_clock: trio.abc.Clock) -> None:
+    store = Store([1, 2])
+    asked: list[float] = []
+
+    async def surplus(ids: Sequence[int], delete: Callable[[int], Awaitable[None]]) -> Sequence[int]:
+        asked.append(trio.current_time())
+        if 2 in ids:
+            await delete(2)
+        return [2]
+
+    config = GcConfig(interval_s=10, surplus_interval_s=100)
+    start = trio.current_time()
+    with trio.move_on_after(255):
+        await collector(store, config=config, surplus=surplus).run()
+    assert [at - start for at in asked] == [110, 210]
+    assert store.ids == [1]
+    asked.clear()
+    with trio.move_on_after(300):
+        await collector(store, config=GcConfig(interval_s=10, surplus_interval_s=0), surplus=surplus).run()
+    assert asked == []

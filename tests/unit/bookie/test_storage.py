@@ -186,13 +186,15 @@ async def test_a_damaged_entry_is_an_error_and_its_neighbours_are_read(tmp_path:
 async def test_a_deleted_ledger_is_gone_also_after_a_restart_and_its_log_goes_too(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await add(storage, 1, range(10))
+        await add(storage, 3, range(10))
         await storage.flush()
         await add(storage, 1, range(10, 20))
         await storage.delete_ledger(1)
         await storage.delete_ledger(1)
         with pytest.raises(NoLedgerError):
             await storage.read(1, 5)
-        assert await storage.remove_dead_logs() == [], "the current log stays"
+        assert await storage.remove_dead_logs() == [], "ledger 3 is in that log, too"
+        await storage.delete_ledger(3)
     async with opened(tmp_path) as storage:
         assert storage.ledger_ids() == []
         assert await storage.remove_dead_logs() == [0]
