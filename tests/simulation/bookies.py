@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import Struct
@@ -111,6 +111,11 @@ class Promises:
     acknowledged: set[Place] = attrs.field(factory=set)
     sent: dict[Place, set[int]] = attrs.field(factory=dict)  # checksums of the bodies sent for an entry
 
+    @property
+    def ledger_ids(self) -> set[int]:
+        """The ledgers of which something was promised."""
+        return self.fences | {place[0] for place in self.denials | self.acknowledged}
+
 
 class WatchedSession(Session):
     """One connection's machine, with somebody looking over its shoulder."""
@@ -131,7 +136,12 @@ class WatchedSession(Session):
                 self._watch_v2(data, start, end)
             else:
                 self._watch_v3(data, start, end)
-        super().handle(data, spans)
+        if not self._machine.refusal_chance:
+            super().handle(data, spans)
+            return
+        for span in spans:
+            self._machine.draw_refusal()
+            super().handle(data, [span])
 
     def _watch_v2(self, data: bytes, start: int, end: int) -> None:
         opcode, flags = data[start + 1], data[start + 3]
@@ -247,7 +257,9 @@ class BookieMachine:
         self.wall_offset_ms = 0
         self.is_damaged = False  # has lost data, or has been given up
         self.is_given_up = False  # it does not start any more, and need not
+        self.unwitnessed: set[int] = set()  # of these ledgers a power cut would hide a loss
         self.ignores_cookies = False  # a known bug
+        self.refusal_chance = 0.0  # of each add
         self._is_forced_read_only = False
         self._has_lost_memory = False
         self._has_room = True
@@ -286,16 +298,32 @@ class BookieMachine:
         if self._has_lost_memory:
             self._has_lost_memory = False
             kept = {i for i in storage.ledger_ids() if storage.ledger(i).limbo}  # type: ignore[union-attr]
-            promises = self.promises
-            promises.fences &= kept
-            promises.denials = {place for place in promises.denials if place[0] in kept}
-            promises.acknowledged = {place for place in promises.acknowledged if place[0] in kept}
+            self.forget_promises(self.promises.ledger_ids - kept)
+
+    def forget_promises(self, ledger_ids: Collection[int]) -> None:
+        """Of these ledgers."""
+        promises = self.promises
+        promises.fences.difference_update(ledger_ids)
+        for places in (promises.denials, promises.acknowledged):
+            places.difference_update([place for place in places if place[0] in ledger_ids])
 
     def read_only(self, forced: bool) -> None:
         """An operator makes the bookie read-only, or lets it take writes again."""
         self._is_forced_read_only = forced
         if self._service is not None:
             self._service.rights.writable = self._has_room and not forced
+
+    def draw_refusal(self) -> None:
+        """Take the next add or refuse it: one and not the other of a run, and nobody is told beforehand."""
+        service = self._service
+        if service is not None and self._has_room and not self._is_forced_read_only:
+            service.rights.writable = self.platter.rng.random() >= self.refusal_chance
+            self.world.counts["refused adds"] += not service.rights.writable
+
+    def accept_adds(self) -> None:
+        """No more refusals."""
+        self.refusal_chance = 0.0
+        self.read_only(self._is_forced_read_only)
 
     def start(self) -> None:
         """Let a process run, now or as soon as the last one is gone."""
@@ -325,6 +353,7 @@ class BookieMachine:
         self.platter.troubles.cut_at_step = None
         if power:
             self.platter.cut_power()
+            self.world.excuse(self)
 
     async def live(self) -> None:
         """One process after the other, as ``start`` allows."""
@@ -371,13 +400,18 @@ class BookieMachine:
                 self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
         elif isinstance(cause, CookieError | StartError):
             if self.is_damaged:
-                self.world.trace.note(self.name, "is given up")
-                self.world.counts["bookie that knows of its damage"] += 1
-                self.is_given_up = True
-                self.world.bookie_changed()
-                self._wanted = trio.Event()
+                self._give_up()
             else:
                 self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+        elif self.is_damaged and self.world.injector.is_over:
+            self._give_up()  # its index cannot be read: it says so, and says it again
+
+    def _give_up(self) -> None:
+        self.world.trace.note(self.name, "is given up")
+        self.world.counts["bookie that knows of its damage"] += 1
+        self.is_given_up = True
+        self.world.bookie_changed()
+        self._wanted = trio.Event()
 
     async def _run(self) -> None:
         world = self.world

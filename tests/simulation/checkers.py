@@ -374,6 +374,11 @@ EVENT_CHECKERS: dict[type, tuple[Callable[[Any, History], str | None], ...]] = {
     Crashed: (no_process_ends_by_a_bug,),
 }
 
+# Hold also for ledgers of which a bookie lost something without being able to know it.
+EVEN_IF_EXCUSED: frozenset[Callable[[Any, History], str | None]] = frozenset(
+    {a_reader_gets_what_was_written, an_entry_is_written_once, an_end_once_set_stays, everybody_sees_one_end}
+)
+
 FINAL_CHECKERS: tuple[Callable[[FinalState, History], str | None], ...] = (
     every_operation_has_ended,
     every_ledger_can_be_closed_in_the_end,

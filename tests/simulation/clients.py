@@ -82,6 +82,7 @@ class ClientProcess:
         self.operation: Operation | None = None
         self.store: SimStore | None = None
         self.lives = 0
+        self.wall_offset_ms = 0
         self.wake = trio.Event()  # of the pause it makes
         self._scope: trio.CancelScope | None = None
         self._is_dead = False
@@ -130,7 +131,7 @@ class ClientProcess:
             client_config(world.shape.add_version),
             root=ROOT,
             rng=self.rng,
-            wall_ms=world.wall_ms,
+            wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
         ) as client:
             await self.behave(client, store)
 

@@ -23,7 +23,7 @@ import trio
 from bookie.disk import Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.errors import DirectoryInUseError
 from bookie.key_values import KeyValues, Operation
-from tests.simulation.platter import Inode, MapState, Platter
+from tests.simulation.platter import OUT_OF_ORDER, Inode, MapState, Platter
 
 TOTAL_BYTES = 1 << 40
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class ProcessDisk(Disk):
         if self.is_gone:
             raise ProcessGoneError(f"{what}: the process is dead")
         troubles = platter.troubles
-        if troubles.cut_at_step is not None:
+        if troubles.cut_at_step is not None and (sync or not troubles.cut_at_sync):
             troubles.cut_at_step -= 1
             if troubles.cut_at_step <= 0:
                 troubles.cut_at_step = None
@@ -224,7 +224,7 @@ class SimFile(File):
             # The kernel drops the dirty pages it could not write: a second sync would "succeed".
             platter = self._disk.platter
             shown = bytearray(self._inode.now)
-            self._inode.lose(platter.rng, 0.5, platter.counts)
+            self._inode.lose(platter.rng, OUT_OF_ORDER, platter.counts)
             self._inode.now = shown  # still in the page cache, for as long as that lasts
             raise
         self._inode.sync()
@@ -255,16 +255,28 @@ class SimMap(KeyValues):
         self._state.apply([(key, None) for key, _ in self.scan(first, stop)])
 
     def get(self, key: bytes) -> bytes | None:
+        self._check(key)
         return self._state.values.get(key)
+
+    def _check(self, key: bytes) -> None:
+        if key in self._state.damaged:
+            self._disk.platter.counts["damage found in the index"] += 1
+            raise OSError(errno.EIO, "index: a block does not fit its checksum", str(self._path))
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         keys = self._state.keys
         at = bisect.bisect_right(keys, key)
-        return None if at == 0 else (keys[at - 1], self._state.values[keys[at - 1]])
+        if at == 0:
+            return None
+        self._check(keys[at - 1])
+        return keys[at - 1], self._state.values[keys[at - 1]]
 
     def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         keys = self._state.keys
         found = keys[bisect.bisect_left(keys, first) : bisect.bisect_left(keys, stop)]
+        if self._state.damaged:
+            for key in found:
+                self._check(key)
         return iter([(key, self._state.values[key]) for key in found])
 
     def sync(self) -> None:

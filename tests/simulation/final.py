@@ -44,7 +44,10 @@ async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> Final
         for ledger_id in sorted(world._metadata):
             if ledger_id not in world.deleted:
                 await _read_ledger(world, client, ledger_id, unclosed, read)
-    metadata = {i: m for i, m in world._metadata.items() if i not in world.deleted}
+    # Nothing is said of a ledger that a client wanted to delete, or of which something was lost in silence.
+    unspoken = world.deleted | world.excused
+    metadata = {i: m for i, m in world._metadata.items() if i not in unspoken}
+    unclosed = {i: why for i, why in unclosed.items() if i not in unspoken}
     replicas: dict[Place, dict[str, Replica | str]] = {}
     for name, machine in sorted(world.bookies.items()):
         if machine.storage is not None:

@@ -164,6 +164,17 @@ Event = (
 )
 
 
+def ledger_of(event: Event) -> int | None:
+    """The ledger that an event is about, if it is about one."""
+    match event:
+        case MetadataWritten() | EndSeen():
+            return event.ledger_id
+        case BookieStarted() | Ended() | Crashed():
+            return None
+        case _:
+            return event.place[0]
+
+
 @attrs.frozen
 class Replica:
     """What a bookie has of an entry when all is over."""

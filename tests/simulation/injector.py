@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ledger.paths import cookie_path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 STEPS_MAX = 250  # of tasks, before a crash that was announced
-DISK_STEPS_MAX = 25
+DISK_STEPS_MAX = 12
+STORM_REFUSAL_CHANCE = 0.05  # of each add, in a storm of ensemble changes
 
 
 class Injector:
@@ -40,10 +42,9 @@ class Injector:
         if shape.storm == "takeover":
             self._world.store_troubles.late_watch = 0.5  # writers learn late that they were followed
         if shape.storm == "ensemble":
-            self._world.store_troubles.slow_chance = 0.15
+            self._world.store_troubles.slow_chance = 0.5
             for machine in self._world.bookies.values():
-                rng = random.Random(f"storm {machine.name} {shape.seed}")
-                self._flap(machine, rng, shape.horizon_s)
+                machine.refusal_chance = STORM_REFUSAL_CHANCE
 
     def stop(self) -> None:
         """No faults from now on; what lasts is undone."""
@@ -56,6 +57,7 @@ class Injector:
         world.network.is_stormy = world.network.is_jittery = False
         for machine in world.bookies.values():
             machine.read_only(False)
+            machine.accept_adds()
             troubles = machine.platter.troubles
             troubles.read_error = troubles.write_error = troubles.sync_error = 0.0
             troubles.is_full, troubles.slowness, troubles.cut_at_step = False, 1.0, None
@@ -129,8 +131,9 @@ class Injector:
             case "pause" | "sleeping writer":
                 self._pause(fault.target, fault.seconds)
             case "clock jump":
-                assert machine is not None
-                machine.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
+                whose = machine or client
+                assert whose is not None
+                whose.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
             case "cancellation":
                 assert client is not None
                 self._at_some_step(fault, rng, lambda: self._cancel(client))
@@ -141,6 +144,7 @@ class Injector:
                 assert machine is not None
                 power = fault.kind.startswith("power")
                 troubles = machine.platter.troubles
+                troubles.cut_at_sync = not fault.step and power and rng.random() < 0.7
                 troubles.cut_at_step = fault.step or rng.randint(1, DISK_STEPS_MAX)
                 troubles.on_cut = lambda: self._kill(machine, fault.seconds, power=power)
             case "power cut everywhere":
@@ -153,12 +157,23 @@ class Injector:
                 | "disk full"
                 | "slow disk"
                 | "read-only bookie"
+                | "refused adds"
             ):
                 assert machine is not None
                 self._trouble(machine, fault, rng)
             case "bit flip":
                 assert machine is not None
                 self._flip(machine, rng)
+            case "bit flip in the newest journal":
+                assert machine is not None
+                self._flip_newest_journal(machine, rng)
+            case "bit flip in lastMark":
+                assert machine is not None
+                marks = machine.platter.flip_bit(lambda path: path.name.startswith("lastMark"), rng)
+                self._damaged(machine, marks and f"{marks[0].name} byte {marks[1]}")
+            case "bit flip in the index":
+                assert machine is not None
+                self._damaged(machine, machine.platter.flip_index_bit(rng))
             case "wiped disk" | "replaced bookie":
                 assert machine is not None
                 self._wipe(machine, fault, rng)
@@ -251,7 +266,9 @@ class Injector:
             case "disk full":
                 troubles.is_full = True
             case "read-only bookie":
-                self._flap(machine, rng, self._world.now() + fault.seconds)
+                machine.read_only(True)
+            case "refused adds":
+                machine.refusal_chance = rng.choice([0.05, 0.3])
             case "slow disk":
                 troubles.slowness = rng.choice([10.0, 50.0, 300.0])
 
@@ -267,30 +284,40 @@ class Injector:
                     troubles.is_full = False
                 case "read-only bookie":
                     machine.read_only(False)
+                case "refused adds":
+                    machine.accept_adds()
                 case "slow disk":
                     troubles.slowness = 1.0
 
         self._for(fault.seconds, undo)
 
-    def _flap(self, machine: BookieMachine, rng: random.Random, until: float) -> None:
-        # On and off, so that it takes one entry and refuses the next.
-        if not self.is_over and self._world.now() < until:
-            machine.read_only(rng.random() < 0.3)
-            self._world.timeline.after(rng.choice([0.004, 0.01, 0.05, 0.5]), self._flap, machine, rng, until)
-
     def _flip(self, machine: BookieMachine, rng: random.Random) -> None:
-        platter = machine.platter
-        journals = sorted(path for path in platter.names if path.suffix == ".txn")
-        newest = journals[-1:]
-        flipped = None
+        newest = self._newest_journals(machine)
         for _ in range(rng.choice([1, 4, 16])):
-            where = platter.flip_bit(
+            flipped = machine.platter.flip_bit(
                 lambda path: path.suffix == ".log" or (path.suffix == ".txn" and path not in newest), rng
             )
-            flipped = where or flipped
+            self._damaged(machine, flipped and f"{flipped[0].name} byte {flipped[1]}")
+
+    def _flip_newest_journal(self, machine: BookieMachine, rng: random.Random) -> None:
+        newest = self._newest_journals(machine)
+        flipped = machine.platter.flip_bit(lambda path: path in newest, rng)
         if flipped is not None:
+            if machine.platter.is_near_the_end(*flipped):
+                # Only a note that is not synced tells it from a torn tail.
+                machine.unwitnessed |= self._world.ledger_ids()
+            self._damaged(machine, f"{flipped[0].name} byte {flipped[1]}")
+
+    def _newest_journals(self, machine: BookieMachine) -> set[Path]:
+        newest: dict[Path, Path] = {}
+        for path in sorted(path for path in machine.platter.names if path.suffix == ".txn"):
+            newest[path.parent] = path
+        return set(newest.values())
+
+    def _damaged(self, machine: BookieMachine, where: str | None) -> None:
+        if where is not None:
             self._world.damage(machine)
-            self._world.trace.note(machine.name, f"bits flip: {flipped}")
+            self._world.trace.note(machine.name, f"bits flip: {where}")
 
     def _wipe(self, machine: BookieMachine, fault: Fault, rng: random.Random) -> None:
         world = self._world

@@ -27,7 +27,7 @@ LATENCY_MIN_S, LATENCY_MAX_S = 0.001, 0.008
 SLOW_CHANCE = 0.03  # of a message that is late by much, while delays are on
 SPLIT_CHANCE = 0.04
 STORM_CHANCE = 0.04  # of a message that breaks its connection, in a storm
-JITTER_CHANCE = 0.4
+JITTER_CHANCE = 0.15
 YIELD_CHANCE = 0.2  # of a send, to let others run first
 
 Accept = Callable[[trio.abc.Stream], None]
@@ -197,6 +197,8 @@ class Network:
         self.nodes: dict[str, Node] = {}
         self.connections: dict[int, Connection] = {}
         self.has_delays = False
+        self.reorders = True  # across connections; within one, never
+        self._link_due: dict[tuple[str, str], float] = {}
         self.slow_until: dict[tuple[str, str], tuple[float, float]] = {}  # link -> until when, by how much
         self.flaky: dict[str, tuple[float, float]] = {}  # node -> until when, chance for each message
         self.is_stormy = False  # connections break all the time
@@ -320,6 +322,8 @@ class Network:
         for piece in pieces:
             latency_s = self._latency(*link)
             direction.due = max(direction.due, self._timeline.now() + latency_s)
+            if not self.reorders:
+                direction.due = self._link_due[link] = max(direction.due, self._link_due.get(link, 0.0))
             self._posted[link] += 1
             direction.queue.append((direction.due, self._posted[link], piece))
             direction.in_flight += len(piece)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import bisect
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -26,6 +26,10 @@ from tests.simulation.clockwork import Timeline
 from tests.simulation.trace import Trace
 
 SECTOR_BYTES = 512
+WHOLLY, IN_PART, OUT_OF_ORDER = "writes lost", "writes lost from some point on", "writes lost out of order"
+LOSSES = (WHOLLY, IN_PART, OUT_OF_ORDER)  # what a power cut does to writes that were not synced
+TORN = "torn sector"
+TEAR_CHANCE = 0.2  # of a sector that is lost
 NEAR_BYTES = 8192
 
 
@@ -36,9 +40,11 @@ class Inode:
         self.durable = bytearray()
         self.now = bytearray()  # what reads see
         self.pending: list[tuple[int, bytes, bool]] = []  # offset, data, surely durable
+        self.last_writes: deque[tuple[int, int]] = deque(maxlen=2)  # offset, size
 
     def write(self, data: bytes, offset: int, *, durably: bool = False) -> None:
         _put(self.now, data, offset)
+        self.last_writes.append((offset, len(data)))
         if durably:
             _put(self.durable, data, offset)
         if self.pending or not durably:
@@ -49,26 +55,40 @@ class Inode:
             _put(self.durable, data, offset)
         self.pending.clear()
 
-    def lose(self, rng: random.Random, chance: float, counts: Counter[str]) -> None:
-        """Power off: each sector of each unsynced write is there or not. ``chance``: of being there."""
+    def lose(self, rng: random.Random, loss: str, counts: Counter[str], *, tears: bool = False) -> None:
+        """Power off: of what was not synced, this is kept.
+
+        Args:
+            loss: One of ``LOSSES``, or empty: everything is kept.
+            tears: Of a sector that was being written, a first part may be there.
+        """
         if not self.pending:
             return
-        kept = dropped = 0
+        sectors: list[tuple[int, bytes, bool]] = []
         for offset, data, surely in self.pending:
             if surely:
-                _put(self.durable, data, offset)
+                sectors.append((offset, data, True))
                 continue
             at = 0
             while at < len(data):
                 stop = min(len(data), (offset + at) // SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES - offset)
-                if rng.random() < chance:
-                    _put(self.durable, data[at:stop], offset + at)
-                    kept += 1
-                else:
-                    dropped += 1
+                sectors.append((offset + at, data[at:stop], False))
                 at = stop
         self.pending.clear()
-        counts["unsynced write torn" if kept and dropped else "unsynced write lost"] += dropped > 0
+        kept_max = rng.randint(0, len(sectors)) if loss == IN_PART else len(sectors)
+        chance = rng.choice([0.1, 0.5, 0.9]) if loss == OUT_OF_ORDER else 0.0 if loss == WHOLLY else 1.0
+        kept = dropped = 0
+        for number, (offset, data, surely) in enumerate(sectors):
+            if surely or (number < kept_max and (chance == 1.0 or rng.random() < chance)):
+                _put(self.durable, data, offset)
+                kept += not surely
+            else:
+                dropped += 1
+                if tears and rng.random() < TEAR_CHANCE:
+                    _put(self.durable, data[: rng.randrange(len(data))], offset)
+                    counts[TORN] += 1
+        if dropped:
+            counts[loss if kept else WHOLLY] += 1
         self.now = bytearray(self.durable)
 
     def copy(self) -> Inode:
@@ -93,10 +113,13 @@ class MapState:
         self.keys: list[bytes] = []  # sorted
         self.durable: dict[bytes, bytes] = {}
         self.pending: list[Sequence[Operation]] = []
+        self.damaged: set[bytes] = set()  # keys whose block does not fit its checksum; only asked and emptied
 
     def apply(self, operations: Sequence[Operation]) -> None:
         values, keys = self.values, self.keys
         for key, value in operations:
+            if self.damaged:
+                self.damaged.discard(key)
             if value is None:
                 if values.pop(key, None) is not None:
                     del keys[bisect.bisect_left(keys, key)]
@@ -122,6 +145,7 @@ class MapState:
     def reset(self, values: dict[bytes, bytes]) -> None:
         self.values, self.keys, self.pending = dict(values), sorted(values), []
         self.durable = dict(values)
+        self.damaged.intersection_update(values)
 
     def copy(self) -> MapState:
         other = MapState()
@@ -139,6 +163,7 @@ class Troubles:
     is_full: bool = False
     slowness: float = 1.0
     cut_at_step: int | None = None  # the power goes, or the process dies, at this step from now
+    cut_at_sync: bool = False  # only syncs are counted: then something is lost for certain
     on_cut: Callable[[], None] = lambda: None
 
 
@@ -153,6 +178,8 @@ class Platter:
         self.troubles = Troubles()
         self.names: dict[Path, Inode] = {}
         self.durable_names: dict[Path, Inode] = {}
+        self.losses: tuple[str, ...] = LOSSES
+        self.tears = True
         self.name_changes: list[dict[Path, Inode]] = []  # the names after each change since the last sync
         self.maps: dict[Path, MapState] = {}
         # Where what was asked for was found, and the last of it: it is there still, and the next is near.
@@ -193,7 +220,7 @@ class Platter:
     def cut_power(self) -> None:
         """Everything not synced is at the mercy of chance."""
         rng = self.rng
-        chance = rng.choice([0.0, 0.5, 0.9, 1.0])
+        loss = rng.choice(["", *self.losses])
         choices = [self.durable_names, *self.name_changes]
         if len(choices) > 1:
             self.counts["unsynced name"] += 1
@@ -204,7 +231,7 @@ class Platter:
         for inode in self.names.values():
             if id(inode) not in seen:  # only asked for membership: order does not matter
                 seen.add(id(inode))
-                inode.lose(rng, chance, self.counts)
+                inode.lose(rng, loss, self.counts, tears=self.tears)
                 inode.now = bytearray(inode.durable)
         for state in self.maps.values():
             state.lose(rng)
@@ -230,8 +257,18 @@ class Platter:
         """A new, empty disk."""
         self.restore(({}, {}))
 
-    def flip_bit(self, pick: Callable[[Path], bool], rng: random.Random) -> str | None:
-        """Damage one bit of a file at rest; its name, or None if there is no such file."""
+    def flip_index_bit(self, rng: random.Random) -> str | None:
+        """Damage one block of an index: what it says of one key cannot be read any more."""
+        states = [state for _, state in sorted(self.maps.items()) if state.keys]
+        if not states:
+            return None
+        state = rng.choice(states)
+        key = rng.choice(state.keys)
+        state.damaged.add(key)
+        return f"index at {key!r}"
+
+    def flip_bit(self, pick: Callable[[Path], bool], rng: random.Random) -> tuple[Path, int] | None:
+        """Damage one bit of a file at rest; where, or None if there is no such file."""
         candidates = sorted(path for path, inode in self.names.items() if inode.now and pick(path))
         if not candidates:
             return None
@@ -243,4 +280,9 @@ class Platter:
         inode.now[at] ^= mask
         if at < len(inode.durable):
             inode.durable[at] ^= mask
-        return f"{path.name} byte {at}"
+        return path, at
+
+    def is_near_the_end(self, path: Path, at: int) -> bool:
+        """Whether this byte is in what was written last, or second to last, to the file."""
+        inode = self.names[path]
+        return any(offset <= at < offset + size for offset, size in inode.last_writes)

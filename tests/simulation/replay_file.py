@@ -57,6 +57,7 @@ def decode_replay(text: str) -> Replay:
         shape = dict(content["shape"])
         shape["digest_type"] = DigestType[shape["digest_type"]]
         shape["password"] = shape["password"].encode()
+        shape["losses"] = tuple(shape["losses"])
         plan = tuple(Fault(**fault) for fault in content["plan"])
         unknown = [fault.kind for fault in plan if fault.kind not in KINDS]
         if unknown:

@@ -12,6 +12,7 @@ import random
 import attrs
 
 from ledger.digest import DigestType
+from tests.simulation.platter import LOSSES, TORN
 
 QUORUMS = [(3, 3, 2)] * 5 + [(3, 2, 2), (4, 3, 2), (5, 3, 2), (3, 3, 3), (2, 2, 2), (3, 2, 1), (2, 2, 1)]
 
@@ -41,6 +42,9 @@ class Shape:
     ledger_directories: int
     entry_log_bytes: int
     journal_bytes: int
+    losses: tuple[str, ...]  # what a power cut does to writes that were not synced
+    tears: bool
+    reorders: bool
     has_delays: bool
     storm: str  # "takeover": logs go from hand to hand; "ensemble": bookies refuse now and then; or none
 
@@ -53,7 +57,7 @@ class Shape:
         sizes = rng.choice([q for q in QUORUMS if q[0] <= count - spares])
         if "flaky connections" not in kinds and storm == "takeover":
             storm = ""
-        if "read-only bookie" not in kinds and storm == "ensemble":
+        if "refused adds" not in kinds and storm == "ensemble":
             storm = ""
         return cls(
             seed=seed,
@@ -79,6 +83,9 @@ class Shape:
             ledger_directories=rng.choice([1, 1, 2]),
             entry_log_bytes=rng.choice([6 << 10, 24 << 10, 24 << 10]),
             journal_bytes=rng.choice([64 << 10, 128 << 10]),
+            losses=tuple(loss for loss in LOSSES if loss in kinds),
+            tears=TORN in kinds,
+            reorders="reorder" in kinds,
             has_delays="delay" in kinds and (bool(storm) or rng.random() < 0.6),
             storm=storm,
         )

@@ -29,7 +29,13 @@ from ledger.read_handle import ReadHandle
 from ledger.write_handle import WriteHandle
 from namespace.store import Node as StoredNode
 from tests.simulation.bookies import ROOT, BookieMachine
-from tests.simulation.checkers import EVENT_CHECKERS, FINAL_CHECKERS, OPERATION_S_MAX, replica_names
+from tests.simulation.checkers import (
+    EVEN_IF_EXCUSED,
+    EVENT_CHECKERS,
+    FINAL_CHECKERS,
+    OPERATION_S_MAX,
+    replica_names,
+)
 from tests.simulation.clients import (
     ClientProcess,
     Operation,
@@ -48,6 +54,7 @@ from tests.simulation.history import (
     LacTold,
     MetadataWritten,
     Submitted,
+    ledger_of,
 )
 from tests.simulation.injector import Injector
 from tests.simulation.metadata import STORE, HistoricTree, SimStore, StoreTroubles
@@ -95,6 +102,7 @@ class World:
         self.trace = Trace(self.now, keep=keep)
         self.network = Network(self.timeline, random.Random(f"network {seed}"), self.trace, self.counts)
         self.network.has_delays = shape.has_delays
+        self.network.reorders = shape.reorders
         self.network.is_stormy = shape.storm == "takeover"
         self.network.is_jittery = shape.storm == "ensemble"
         self.tree = HistoricTree(self.timeline, self.wall_ms)
@@ -108,6 +116,7 @@ class World:
         self.faults_ended_at: float | None = None
         self.damaged: set[str] = set()
         self.deleted: set[int] = set()
+        self.excused: set[int] = set()
         self.violation: str | None = None
         self._bookie_news = trio.Event()
         self.bookies: dict[str, BookieMachine] = {}
@@ -144,6 +153,7 @@ class World:
         platter = Platter(
             name, self.timeline, random.Random(f"{name} {self.shape.seed}"), self.trace, self.counts
         )
+        platter.losses, platter.tears = self.shape.losses, self.shape.tears
         machine = BookieMachine(self, name, platter)
         self.bookies[name] = machine
         self.network.join(name)
@@ -272,6 +282,15 @@ class World:
         machine.is_damaged = True
         self.damaged.add(machine.name)
 
+    def excuse(self, machine: BookieMachine) -> None:
+        """What this machine acknowledged for these ledgers may be lost, and nobody can know."""
+        self.excused |= machine.unwitnessed
+        machine.forget_promises(machine.unwitnessed)
+
+    def ledger_ids(self) -> set[int]:
+        """The ledgers that there are."""
+        return set(self._metadata)
+
     def deletes(self, ledger_id: int) -> None:
         """A client is about to delete this ledger."""
         self.deleted.add(ledger_id)
@@ -283,6 +302,9 @@ class World:
         for check in EVENT_CHECKERS.get(type(event), ()):
             complaint = check(event, self.history)
             if complaint is not None:
+                if check not in EVEN_IF_EXCUSED and ledger_of(event) in self.excused:
+                    self.counts["loss that was excused"] += 1
+                    continue
                 self.violate(check.__name__, complaint)
                 return
         self.history.note(event)
