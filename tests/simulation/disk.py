@@ -55,7 +55,7 @@ class ProcessDisk(Disk):
         if self.is_gone:
             raise ProcessGoneError(f"{what}: the process is dead")
         troubles = platter.troubles
-        if troubles.cut_at_step is not None and (sync or not troubles.cut_at_sync):
+        if troubles.cut_at_step is not None and _counts_as(troubles.cut_at, path, sync):
             troubles.cut_at_step -= 1
             if troubles.cut_at_step <= 0:
                 troubles.cut_at_step = None
@@ -166,6 +166,12 @@ class ProcessDisk(Disk):
     def held(self) -> bool:
         """Whether jobs must wait, since the process is paused."""
         return not self.is_gone and self._jobs_held() is not None
+
+
+def _counts_as(wanted: str, path: Path | None, sync: bool) -> bool:
+    return not wanted or (
+        sync and (wanted == "sync" or (path is not None and path.parts[1].startswith("journal")))
+    )
 
 
 class SimFile(File):

@@ -17,8 +17,8 @@ Beyond the promise, and therefore left out:
 - an old copy of a disk that is younger than the last raise of its number (``bookie.incarnation``): nobody can
   tell. It denies entries it acknowledged, and a recovery believes it (apache/bookkeeper#2612).
 - a bit flip in the last group of a journal, followed by a power cut, looks like a torn tail: what was
-  acknowledged with it is lost in silence, and so the ledgers of that time are excused (``World.excuse``). It is
-  done all the same, for what must hold even then.
+  acknowledged with it is lost in silence, and so the ledgers of that time are excused (``World.excuse``). It
+  is done all the same, for what must hold even then.
 
 Source: lessons 2.4; Jepsen's mixes, redrawn every few seconds, none of them for a quarter of the time.
 """
@@ -64,8 +64,8 @@ KINDS: Mapping[str, Kind] = {
     "clock jump": Kind("process", 0.7, (0, 0), "any"),
     "cancellation": Kind("process", 2.5, (0, 0), "client"),
     # disks
-    "power cut": Kind("disk", 2.5, (0.1, 6), "bookie"),
-    "power cut at a disk step": Kind("disk", 6, (0.1, 6), "bookie"),
+    "power cut": Kind("disk", 1, (0.1, 6), "bookie"),
+    "power cut at a disk step": Kind("disk", 8, (0.1, 6), "bookie"),
     "power cut everywhere": Kind("disk", 0.6, (0.2, 3), "none"),
     "kill at a disk step": Kind("disk", 1.5, (0.1, 4), "bookie"),
     "I/O error on read": Kind("disk", 1, (0.5, 4), "bookie"),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 STEPS_MAX = 250  # of tasks, before a crash that was announced
 DISK_STEPS_MAX = 12
+DISK_SYNCS_MAX = 3
 STORM_REFUSAL_CHANCE = 0.05  # of each add, in a storm of ensemble changes
 
 
@@ -144,8 +145,11 @@ class Injector:
                 assert machine is not None
                 power = fault.kind.startswith("power")
                 troubles = machine.platter.troubles
-                troubles.cut_at_sync = not fault.step and power and rng.random() < 0.7
-                troubles.cut_at_step = fault.step or rng.randint(1, DISK_STEPS_MAX)
+                troubles.cut_at = rng.choice(["", "sync", "journal", "journal"])
+                if fault.step or not power:
+                    troubles.cut_at = ""
+                steps_max = DISK_SYNCS_MAX if troubles.cut_at else DISK_STEPS_MAX
+                troubles.cut_at_step = fault.step or rng.randint(1, steps_max)
                 troubles.on_cut = lambda: self._kill(machine, fault.seconds, power=power)
             case "power cut everywhere":
                 for each in world.bookies.values():

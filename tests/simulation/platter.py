@@ -75,7 +75,9 @@ class Inode:
                 sectors.append((offset + at, data[at:stop], False))
                 at = stop
         self.pending.clear()
-        kept_max = rng.randint(0, len(sectors)) if loss == IN_PART else len(sectors)
+        # Padding at the end is not worth losing.
+        filled = max((n for n, (_, data, _) in enumerate(sectors) if data.strip(b"\0")), default=0)
+        kept_max = rng.randint(0, filled) if loss == IN_PART else len(sectors)
         chance = rng.choice([0.1, 0.5, 0.9]) if loss == OUT_OF_ORDER else 0.0 if loss == WHOLLY else 1.0
         kept = dropped = 0
         for number, (offset, data, surely) in enumerate(sectors):
@@ -163,7 +165,7 @@ class Troubles:
     is_full: bool = False
     slowness: float = 1.0
     cut_at_step: int | None = None  # the power goes, or the process dies, at this step from now
-    cut_at_sync: bool = False  # only syncs are counted: then something is lost for certain
+    cut_at: str = ""  # only such steps are counted: "sync", when something is lost for certain, or "journal"
     on_cut: Callable[[], None] = lambda: None
 
 
