@@ -519,10 +519,14 @@ class BookieMachine:
 
     async def _wrong_entries(self, storage: Storage):  # type: ignore[no-untyped-def]
         for ledger_id in storage.ledger_ids():
-            for entry_id in await storage.entry_ids(ledger_id):
+            try:
+                entry_ids = await storage.entry_ids(ledger_id)
+            except OSError:
+                continue  # its index cannot be read: it will say so whenever it is asked
+            for entry_id in entry_ids:
                 try:
                     body = await storage.read(ledger_id, entry_id)
-                except (EntryUnreadableError, NoEntryError, NoLedgerError):
+                except (EntryUnreadableError, NoEntryError, NoLedgerError, OSError):
                     continue
                 if not self.is_damaged and zlib.crc32(body) not in self.promises.sent.get(
                     (ledger_id, entry_id), ()

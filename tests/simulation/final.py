@@ -103,11 +103,16 @@ async def _ask_bookie(
     for ledger_id in storage.ledger_ids():
         if ledger_id not in metadata:
             continue
-        for entry_id in await storage.entry_ids(ledger_id):
+        try:
+            entry_ids = await storage.entry_ids(ledger_id)
+        except OSError as exc:  # its index cannot be read
+            replicas.setdefault((ledger_id, 0), {})[name] = f"{type(exc).__name__}: {exc}"
+            continue
+        for entry_id in entry_ids:
             found: Replica | str
             try:
                 entry = codec.unpack(await storage.read(ledger_id, entry_id), ledger_id, entry_id)
                 found = Replica(entry.payload, entry.length_bytes, entry.lac)
-            except (CorruptEntryError, EntryUnreadableError, NoEntryError, NoLedgerError) as exc:
+            except (CorruptEntryError, EntryUnreadableError, NoEntryError, NoLedgerError, OSError) as exc:
                 found = f"{type(exc).__name__}: {exc}"
             replicas.setdefault((ledger_id, entry_id), {})[name] = found
