@@ -183,8 +183,11 @@ class ChunkIndex(EntryIndex):
             return -1
         return Chunk(_KEY.unpack(found[0])[2], found[1]).last
 
-    def runs(self, ledger_id: int) -> Iterator[LedgerRun]:
-        for key, value in self._map.scan(*_ledger_range(ledger_id)):
+    def runs(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[LedgerRun]:
+        first_key, stop_key = _ledger_range(ledger_id)
+        if first_entry_id:
+            first_key = self._chunks_of(ledger_id, (first_entry_id,))[0]
+        for key, value in self._map.scan(first_key, stop_key):
             chunk = Chunk(_KEY.unpack(key)[2], value)
             yield LedgerRun(ledger_id, chunk.entry_ids(), chunk.locations(0, chunk.count))
 

@@ -32,6 +32,7 @@ from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.integrity import IntegrityConfig
 from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
+from bookie.scrubber import ScrubConfig
 from bookie.server_config import ServerConfig
 from bookie.settings import Settings
 from bookie.storage_config import StorageConfig
@@ -277,6 +278,7 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
         reads=_reads(settings, directories),
+        scrub=_scrub(settings),
         skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
         index=_index(settings, len(directories.ledger)),
         compaction=read_compaction(settings),
@@ -345,6 +347,19 @@ def _index(settings: Settings, directory_count: int) -> IndexConfig:
             pages_max=max(4, pages // directory_count),
             open_files_max=max(1, files // directory_count),
         ),
+    )
+
+
+def _scrub(settings: Settings) -> ScrubConfig:
+    default = ScrubConfig()
+    return ScrubConfig(
+        # Apache's default is never; here it is a day.
+        interval_s=settings.integer("localScrubInterval", int(default.interval_s), unit="seconds"),
+        bytes_per_s=settings.integer(
+            "localScrubRateByBytes", int(default.bytes_per_s), least=1, unit="bytes a second"
+        ),
+        entries_per_s=settings.integer("localScrubRateLimit", 0, unit="entries a second"),
+        on_start=settings.boolean("localConsistencyCheckOnStartup", False),
     )
 
 

@@ -41,6 +41,7 @@ ACTING = _names(
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
+    localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols
@@ -118,8 +119,7 @@ WITHOUT_EFFECT = _names(
 # Known, and of use, but this bookie has no such part: asking for it is worth a warning.
 NOT_OFFERED = _names(
     """
-    zkEnableSecurity localScrubInterval localScrubRateLimit
-    localConsistencyCheckOnStartup authorizedRoles
+    zkEnableSecurity authorizedRoles
     tlsCertFilesRefreshDurationSeconds
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword

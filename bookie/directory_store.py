@@ -19,6 +19,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from bookie.damaged_entries import DamagedEntries
 from bookie.disk import Disk, DiskThread
 from bookie.entry_log_reader import EntryLogReader
 from bookie.entry_reads import EntryReads
@@ -27,6 +28,7 @@ from bookie.journal_format import JournalMark
 from bookie.ledger_directory import LedgerDirectory
 from bookie.ledgers import LedgerRecord
 from bookie.log_collector import LogCollector
+from bookie.scrubber import Scrubber
 from bookie.storage_config import StorageConfig
 from bookie.write_cache import WriteCache
 
@@ -40,6 +42,7 @@ class DirectoryStore:
     thread: DiskThread  # after ``start_thread``: the only one that writes in this directory
     reads: EntryReads  # after ``open``
     collector: LogCollector  # after ``open``
+    scrubber: Scrubber  # likewise
 
     def __init__(
         self,
@@ -84,8 +87,26 @@ class DirectoryStore:
         try:
             await self.thread.call(partial(self.files.open, mark, rebuild_index=self._config.rebuild_index))
             index = self.files.index
+            damaged = DamagedEntries()
             self.reads = EntryReads(
-                self._disk, self.ledgers, self.deleting, self.cache, index, self.reader, self._config.reads
+                self._disk,
+                self.ledgers,
+                self.deleting,
+                self.cache,
+                index,
+                self.reader,
+                self._config.reads,
+                damaged,
+            )
+            self.scrubber = Scrubber(
+                self._disk,
+                self.ledgers,
+                self.deleting,
+                index,
+                self.reader,
+                damaged,
+                self._config.scrub,
+                is_busy=lambda: bool(self.cache.sealed),
             )
             self.collector = LogCollector(
                 self._disk,

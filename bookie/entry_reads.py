@@ -12,10 +12,12 @@ Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); reference 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from bookie.damaged_entries import DamagedEntries
 from bookie.disk import Disk
 from bookie.entry_log_reader import GUESS_BYTES, RUN_BYTES_MAX, EntryLogReader
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
@@ -53,7 +55,9 @@ class EntryReads:
         index: EntryIndex,
         reader: EntryLogReader,
         config: ReadConfig | None = None,
+        damaged: DamagedEntries | None = None,
     ) -> None:
+        """``damaged``: entries that are not to be read, whatever their place holds."""
         config = config or ReadConfig()
         self._disk = disk
         self._ledgers = ledgers
@@ -67,6 +71,7 @@ class EntryReads:
             if config.ahead_entries_max > 1 and config.cache_bytes_max
             else 0
         )
+        self._damaged = DamagedEntries() if damaged is None else damaged
         self.kept = ReadCache(config.cache_bytes_max)
 
     def read_cached(self, record: LedgerRecord, entry_id: int) -> bytes | None:
@@ -78,6 +83,8 @@ class EntryReads:
             found = self._index.locate(record.ledger_id, entry_id, 1)
         except (OSError, FormatError):
             return None  # ``read`` will say so
+        if self._damaged and found and self._damaged.evidence(found[0]) is not None:
+            return None
         return self.kept.get(record.ledger_id, found[0]) if found else None
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
@@ -89,6 +96,7 @@ class EntryReads:
         if not found:
             raise NoEntryError(ledger_id, entry_id)
         location = found[0]
+        self._check(ledger_id, entry_id, location)
         if (body := self.kept.get(ledger_id, location)) is not None:
             return body
         window = self._ahead.window_bytes(ledger_id, entry_id)
@@ -146,6 +154,7 @@ class EntryReads:
         """The ledger is being deleted: forget what was kept of it."""
         self.kept.drop_ledger(ledger_id)
         self._ahead.drop_ledger(ledger_id)
+        self._damaged.drop_ledger(ledger_id)
 
     async def _read_piece(
         self, record: LedgerRecord, entry_id: int, count_max: int, size_bytes_max: int
@@ -155,6 +164,9 @@ class EntryReads:
         locations = self._locate(record, entry_id, count_max)
         if not locations or size_bytes_max <= 0:
             return ()
+        if self._damaged:
+            self._check(ledger_id, entry_id, locations[0])
+            locations = list(itertools.takewhile(lambda at: self._damaged.evidence(at) is None, locations))
         kept: list[bytes] = []
         for location in locations:
             if (body := self.kept.get(ledger_id, location)) is None:
@@ -198,11 +210,16 @@ class EntryReads:
             if not found or found[0] == location:
                 break
             location = found[0]
+            self._check(ledger_id, entry_id, location)
             try:
                 return await self._reader.read(ledger_id, entry_id, location)
             except EntryUnreadableError as exc:
                 error = exc
         raise error
+
+    def _check(self, ledger_id: int, entry_id: int, location: int) -> None:
+        if self._damaged and (evidence := self._damaged.evidence(location)) is not None:
+            raise EntryUnreadableError(ledger_id, entry_id, evidence)
 
     def _known(self, ledger_id: int) -> LedgerRecord:
         record = self._ledgers.get(ledger_id)

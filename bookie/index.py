@@ -72,8 +72,11 @@ class EntryIndex(abc.ABC):
         """The greatest indexed entry id; -1: none."""
 
     @abc.abstractmethod
-    def runs(self, ledger_id: int) -> Iterator[LedgerRun]:
-        """All indexed entries, ascending, in pieces of at most some thousand."""
+    def runs(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[LedgerRun]:
+        """All indexed entries, ascending, in pieces of at most some thousand.
+
+        ``first_entry_id``: from the piece on that this entry is in or would be in.
+        """
 
     def entry_ids(self, ledger_id: int) -> list[int]:
         """All indexed entry ids, ascending."""

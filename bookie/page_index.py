@@ -159,13 +159,16 @@ class PageIndex(EntryIndex):
         used_bytes = len(bytes(data).rstrip(b"\0"))
         return number * self._page_entries + (used_bytes - 1) // LOCATION_BYTES
 
-    def runs(self, ledger_id: int) -> Iterator[LedgerRun]:
+    def runs(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[LedgerRun]:
         keys = self._map.scan(
-            _PAGE_KEY.pack(b"c", ledger_id, 0), _PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX)
+            _PAGE_KEY.pack(b"c", ledger_id, min(first_entry_id // self._page_entries, _NUMBER_MAX)),
+            _PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX),
         )
         numbers = self._unsealed_numbers(ledger_id)  # first: a page goes from here to there
         numbers.update(_PAGE_KEY.unpack(key)[2] for key, _ in keys)
         for number in sorted(numbers):
+            if number < first_entry_id // self._page_entries:
+                continue
             data = self._page(ledger_id, number)
             if data is None:
                 continue  # deleted meanwhile
@@ -176,7 +179,7 @@ class PageIndex(EntryIndex):
             else:
                 slots = [slot for slot, location in enumerate(locations) if location]
                 yield LedgerRun(ledger_id, [first + s for s in slots], [locations[s] for s in slots])
-        yield from self._rest.runs(ledger_id)
+        yield from self._rest.runs(ledger_id, first_entry_id)
 
     def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
         return self._rest.ledgers()

@@ -48,6 +48,7 @@ from bookie.last_mark import LastMarks, greatest_marks
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.log_collector import LogCollector
 from bookie.replay import apply_records, read_journal
+from bookie.scrubber import scrub_before_serving
 from bookie.storage_config import StorageConfig
 from bookie.write_cache import ENTRY_OVERHEAD_BYTES
 
@@ -81,6 +82,8 @@ async def open_storage(
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(storage._flush_regularly)
+                for store in storage._stores:
+                    nursery.start_soon(store.scrubber.run)
                 try:
                     yield storage
                 except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
@@ -444,6 +447,8 @@ class Storage:
         await self._journals.start(next_ids, previous)
         self._epochs.seal(self._journals.marks)
         await self._epochs.wait_marked()
+        if self._config.scrub.on_start:
+            await scrub_before_serving([store.scrubber for store in self._stores])
         self._is_serving = True
 
     def _look(self) -> tuple[list[Marks], list[list[int]]]:

@@ -14,6 +14,7 @@ from bookie.entry_log import PerLedgerConfig
 from bookie.entry_reads import ReadConfig
 from bookie.index_kinds import IndexConfig
 from bookie.journal import JournalConfig
+from bookie.scrubber import ScrubConfig
 
 
 def _some(_: object, attribute: attrs.Attribute[tuple[Path, ...]], value: tuple[Path, ...]) -> None:
@@ -51,6 +52,7 @@ class StorageConfig:
     reads: ReadConfig = attrs.field(factory=ReadConfig)  # of each ledger directory
     per_ledger_logs: PerLedgerConfig | None = None  # None: all ledgers of a directory share one log
     compaction: CompactionConfig = attrs.field(factory=CompactionConfig)  # of each ledger directory
+    scrub: ScrubConfig = attrs.field(factory=ScrubConfig)  # of each ledger directory
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged
     rebuild_index: bool = False  # derive a missing index from the entry logs; fences all ledgers

@@ -95,6 +95,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/replay.py",
     "bookie/reserve.py",
     "bookie/run.py",
+    "bookie/scrubber.py",
     "bookie/server.py",
     "bookie/storage.py",
     "dlog/blocking.py",

@@ -350,3 +350,18 @@ def test_reads_and_back_pressure_obey_apaches_keys() -> None:
     assert config.fullness.index_file_bytes_min == 13
     waits = parse("waitTimeoutOnResponseBackpressureMs=1500\n")
     assert waits.server.response_timeout_s is None, "no answer is dropped; the peer is not read from"
+
+
+def test_the_scrubber_is_on_unless_it_is_switched_off() -> None:
+    scrub = parse().storage.scrub
+    assert (scrub.interval_s, scrub.bytes_per_s, scrub.entries_per_s, scrub.on_start) == (
+        86_400,
+        8 << 20,
+        0,
+        False,
+    )
+    scrub = parse(
+        "localScrubInterval=0\nlocalScrubRateLimit=60\nlocalScrubRateByBytes=5\n"
+        "localConsistencyCheckOnStartup=true\n"
+    ).storage.scrub
+    assert (scrub.interval_s, scrub.bytes_per_s, scrub.entries_per_s, scrub.on_start) == (0, 5, 60, True)

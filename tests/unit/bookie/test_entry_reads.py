@@ -4,100 +4,17 @@ from __future__ import annotations
 
 import errno
 import random
-import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 import trio
+from directory_by_hand import Directory, body
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.chunk_index import ChunkIndex
-from bookie.disk import File, RealDisk, RealFile
-from bookie.entry_log import EntryLogWriter
 from bookie.entry_log_reader import EntryLogReader
-from bookie.entry_reads import EntryReads, ReadConfig
+from bookie.entry_reads import ReadConfig
 from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
-from bookie.index import LedgerMove
-from bookie.ledgers import LedgerRecord
-from bookie.write_cache import WriteCache
-
-
-class WatchedFile(RealFile):
-    """A file that tells of its reads and does what the test says to them."""
-
-    disk: WatchedDisk
-
-    def pread(self, size_bytes: int, offset: int) -> bytes:
-        self.disk.preads.append((offset, size_bytes))
-        self.disk.before_pread()
-        return self.disk.change(super().pread(size_bytes, offset), offset)
-
-    def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
-        return None  # nothing is in the page cache
-
-
-class WatchedDisk(RealDisk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.preads: list[tuple[int, int]] = []
-        self.before_pread: Callable[[], None] = lambda: None
-        self.change: Callable[[bytes, int], bytes] = lambda data, offset: data
-        self.open_count = 0
-
-    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
-        file = super().open(path, create=create, write=write, direct=direct)
-        if path.suffix != ".log" or write:
-            return file
-        assert isinstance(file, RealFile)
-        watched = WatchedFile(path, file._descriptor, direct=False)
-        watched.disk = self
-        return watched
-
-
-class Directory:
-    """A ledger directory without the store around it."""
-
-    def __init__(self, path: Path, config: ReadConfig | None = None) -> None:
-        self.path = path
-        self.disk = WatchedDisk()
-        self.index = ChunkIndex(self.disk.open_key_values(path / "index"))
-        self.writer = EntryLogWriter(self.disk, path, log_bytes_max=1 << 26)
-        self.reader = EntryLogReader(self.disk, path)
-        self.cache = WriteCache()
-        self.ledgers: dict[int, LedgerRecord] = {}
-        self.deleting: set[int] = set()
-        self.reads = EntryReads(
-            self.disk, self.ledgers, self.deleting, self.cache, self.index, self.reader, config
-        )
-
-    def store(self, ledger_id: int, ids: Sequence[int], size: int = 1000) -> None:
-        self.ledgers.setdefault(ledger_id, LedgerRecord(ledger_id, b"k"))
-        runs = list(self.writer.append({ledger_id: {e: body(ledger_id, e, size) for e in ids}}))
-        self.writer.sync()
-        self.index.put(runs)
-
-    def move(self, ledger_id: int, ids: Sequence[int]) -> None:
-        """As compaction does: copy to a new log, let the index name the copies, delete the old log."""
-        old = [self.index.locate(ledger_id, entry_id)[0] for entry_id in ids]
-        copier = EntryLogWriter(self.disk, self.path, log_bytes_max=1 << 26)
-        (run,) = copier.append({ledger_id: {e: body(ledger_id, e) for e in ids}})
-        copier.sync()
-        copier.close()
-        assert self.index.relocate([LedgerMove(ledger_id, ids, old, run.locations)]) == [list(ids)]
-        for log_id in {location >> 32 for location in old}:
-            (self.path / f"{log_id:x}.log").unlink()
-
-    def close(self) -> None:
-        self.reader.close()
-        self.writer.close()
-        self.index.close()
-
-
-def body(ledger_id: int, entry_id: int, size: int = 1000) -> bytes:
-    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + random.Random(entry_id).randbytes(
-        size
-    )
 
 
 @pytest.fixture
@@ -348,3 +265,23 @@ async def test_open_logs_are_bounded_and_a_deleted_log_is_let_go(tmp_path: Path)
         go.set()
     assert directory.reader.open_logs_count == 2
     directory.close()
+
+
+async def test_an_entry_known_to_be_damaged_is_refused_whatever_its_place_holds(directory: Directory) -> None:
+    directory.store(1, range(10))
+    for entry_id in range(3):
+        await directory.reads.read(1, entry_id)  # the others are in memory now
+    place = directory.index.locate(1, 5)[0]
+    directory.damaged.add(1, place, "its digest does not hold")
+    with pytest.raises(EntryUnreadableError, match="digest does not hold"):
+        await directory.reads.read(1, 5)
+    with pytest.raises(EntryUnreadableError, match="digest does not hold"):
+        await directory.reads.read_run(1, 5, 3, 1 << 20)
+    assert directory.reads.read_cached(directory.ledgers[1], 5) is None
+    assert directory.reads.read_cached(directory.ledgers[1], 6) == body(1, 6)
+    assert await directory.reads.read_run(1, 3, 10, 1 << 20) == [body(1, 3), body(1, 4)]
+    assert await directory.reads.read(1, 6) == body(1, 6)
+    directory.store(1, [5])  # another replica's copy
+    assert await directory.reads.read(1, 5) == body(1, 5)
+    directory.reads.drop_ledger(1)
+    assert not directory.damaged
