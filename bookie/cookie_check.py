@@ -320,7 +320,7 @@ async def _read_registered(store: MetadataStore, path: str) -> Registered | None
         return Registered(path, decode_cookie(node.value), node.stat.version, node.stat.created_ms)
     except CookieError as exc:
         raise CookieError(
-            f"node {path}: {exc}. Restore the node: the VERSION files in the bookie's directories have its text"
+            f"node {path}: {exc}. Restore the node: VERSION files in the bookie's directories have its text"
         ) from exc
 
 
@@ -353,8 +353,8 @@ def _inspect(disk: Disk, name: str) -> Found:
         return Found(decode_cookie(data), not entries, is_in_doubt)
     except CookieError as exc:
         raise CookieError(
-            f"{current / VERSION_FILE}: {exc}. Restore the file: all directories of a bookie have the same, and"
-            " so has its node in the metadata store"
+            f"{current / VERSION_FILE}: {exc}. Restore the file: all directories of a bookie have the same,"
+            " and so has its node in the metadata store"
         ) from exc
 
 

@@ -126,8 +126,8 @@ class DirectoryStore:
                 self.ledgers[ledger_id] = record
         except (FormatError, IndexFailedError) as exc:
             raise StartError(
-                f"{self.directory}: {exc}. The index is damaged: move the directory 'index' away and start"
-                " once with rebuild_index, which fences every ledger found"
+                f"{self.directory}: {exc}. The index is damaged: let `dlog bookie rebuild-index` derive it"
+                " from the entry logs; it fences every ledger found"
             ) from exc
 
     async def aclose(self, *, has_failed: bool) -> None:

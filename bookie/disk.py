@@ -24,6 +24,7 @@ import math
 import mmap
 import os
 import queue
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,6 +78,10 @@ class File(abc.ABC):
     @abc.abstractmethod
     def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
         """Read without ever waiting for the disk: perhaps less than asked for, or None."""
+
+    def will_need(self, size_bytes: int, offset: int) -> None:
+        """A hint that these bytes will be read soon. Does not wait; may do nothing."""
+        return
 
     @abc.abstractmethod
     def sync(self) -> None:
@@ -139,7 +144,7 @@ class Disk(abc.ABC):
 
     @abc.abstractmethod
     def rename(self, old: Path, new: Path) -> None:
-        """Atomic, replacing ``new``; durable after ``sync_directory``."""
+        """Atomic, replacing ``new``, of a file or a directory; durable after ``sync_directory``."""
 
     @abc.abstractmethod
     def link(self, old: Path, new: Path) -> None:
@@ -147,6 +152,10 @@ class Disk(abc.ABC):
 
     @abc.abstractmethod
     def unlink(self, path: Path) -> None: ...
+
+    @abc.abstractmethod
+    def remove_tree(self, path: Path) -> None:
+        """Delete a directory with all that is in it; no error if there is none."""
 
     @abc.abstractmethod
     def list_directory(self, path: Path) -> list[str]: ...
@@ -269,6 +278,9 @@ class RealFile(File):
             return None  # would wait, or the file system cannot tell: pread will say what is wrong
         return bytes(data) if count == size_bytes else bytes(memoryview(data)[:count])
 
+    def will_need(self, size_bytes: int, offset: int) -> None:
+        os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)
+
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
 
@@ -355,6 +367,10 @@ class RealDisk(Disk):
 
     def unlink(self, path: Path) -> None:
         os.unlink(path)
+
+    def remove_tree(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def list_directory(self, path: Path) -> list[str]:
         return os.listdir(path)

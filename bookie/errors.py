@@ -7,6 +7,9 @@ Source: BookieException.java, ExitCode.java.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 
 class BookieServerError(Exception):
     """Root of everything this package raises."""
@@ -99,6 +102,19 @@ class IndexKindError(StartError):
 
 class LedgerListingError(BookieServerError):
     """Which ledgers name this bookie could not be found out; it must not serve without. Try again."""
+
+
+class LogDamagedError(StartError):
+    """Entry logs from which an index should be derived are damaged: not all entries are found."""
+
+    def __init__(self, directory: Path, damage: Sequence[str]) -> None:
+        super().__init__(
+            f"{directory}: the index cannot be derived in full, since entry logs are damaged: "
+            + "; ".join(damage)
+            + ". Bring the logs back from a copy, or run `dlog bookie rebuild-index --accept-damage`, which"
+            " puts every ledger in limbo: what is not found is not denied until other replicas have given it"
+        )
+        self.damage = tuple(damage)
 
 
 class ConfigError(BookieServerError):

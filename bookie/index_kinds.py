@@ -19,6 +19,7 @@ from bookie.chunk_index import ChunkIndex
 from bookie.disk import Disk
 from bookie.errors import IndexKindError
 from bookie.index import EntryIndex
+from bookie.ledgers import LedgerData
 from bookie.page_index import PageIndex, PageIndexConfig
 
 INDEX_DIRECTORY = "index"  # of the map, below ``current``
@@ -67,3 +68,17 @@ def open_index(
     except BaseException:
         key_values.close()
         raise
+
+
+def stored_ledger_data(disk: Disk, directory: Path) -> dict[int, LedgerData] | None:
+    """The data of all ledgers, from a complete index of whichever kind; None if it is not complete.
+
+    Raises as ``open_index``, and ``FormatError`` for data that cannot be read.
+    """
+    key_values = disk.open_key_values(directory / INDEX_DIRECTORY)
+    try:
+        if all(key_values.get(marker) is None for marker in _MARKERS.values()):
+            return None
+        return dict(ChunkIndex(key_values).ledgers())  # both kinds keep them alike
+    finally:
+        key_values.close()

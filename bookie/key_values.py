@@ -107,8 +107,8 @@ class RocksKeyValues(KeyValues):
             self._db = Rdict(str(path), _options(), access_type=AccessType.read_write())
         except Exception as exc:  # rocksdict raises bare Exception for everything
             raise StartError(
-                f"the index {path} cannot be opened: {exc}. It can be derived from the entry logs: move"
-                " the directory away and start once with rebuild_index"
+                f"the index {path} cannot be opened: {exc}. `dlog bookie rebuild-index` derives it"
+                " from the entry logs"
             ) from exc
         self._syncs = 0
         self._counter: File | None = None
@@ -136,8 +136,8 @@ class RocksKeyValues(KeyValues):
         if counted is not None and self._syncs < counted and self.floor(b"\xff" * 16) is not None:
             raise StartError(
                 f"the index {self._path} was synced {counted} times and knows of {self._syncs}: its last"
-                " changes are lost, its write-ahead log is damaged. It can be derived from the entry logs:"
-                " move the directory away and start once with rebuild_index"
+                " changes are lost, its write-ahead log is damaged. `dlog bookie"
+                " rebuild-index` derives it from the entry logs"
             )
 
     def write(self, operations: Sequence[Operation]) -> None:

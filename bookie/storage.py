@@ -49,15 +49,13 @@ from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.log_collector import LogCollector
 from bookie.replay import apply_records, read_journal
 from bookie.scrubber import scrub_before_serving
-from bookie.storage_config import StorageConfig
+from bookie.storage_config import CURRENT, LOCK, StorageConfig
 from bookie.write_cache import ENTRY_OVERHEAD_BYTES
 
 __all__ = ["LedgerRecord", "Storage", "StorageConfig", "open_storage"]
 
 log = logging.getLogger(__name__)
 
-CURRENT = "current"  # the child of each configured directory that holds everything
-_LOCK = "LOCK"
 _LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
 
@@ -458,7 +456,7 @@ class Storage:
             (*config.journal_directories, *config.ledger_directories, *config.index_directories)
         ):
             self._disk.make_directory(path / CURRENT)
-            self._unlocks.append(self._disk.lock(path / CURRENT / _LOCK))
+            self._unlocks.append(self._disk.lock(path / CURRENT / LOCK))
         self._directory_set.check()
         return self._last_marks.read(), [files.scan() for files in self._journals.files]
 

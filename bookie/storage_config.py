@@ -16,6 +16,9 @@ from bookie.index_kinds import IndexConfig
 from bookie.journal import JournalConfig
 from bookie.scrubber import ScrubConfig
 
+CURRENT = "current"  # the child of each configured directory that holds everything
+LOCK = "LOCK"  # below it: whoever holds it may write there
+
 
 def _some(_: object, attribute: attrs.Attribute[tuple[Path, ...]], value: tuple[Path, ...]) -> None:
     if not value:

@@ -74,6 +74,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/gc.py",
     "bookie/index_kinds.py",
     "bookie/incarnation.py",
+    "bookie/index_rebuild.py",
     "bookie/integrity.py",
     "bookie/journal.py",
     "bookie/journals.py",

@@ -1,37 +1,119 @@
-"""``dlog bookie``: one storage server, until a signal stops it.
+"""``dlog bookie``: one storage server, until a signal stops it; its directories, while it is stopped.
 
-Inside: the option. Not inside: everything else (``bookie.__main__``), exit codes included; they are those of
-Apache's bookie, since operators' scripts know them.
+Inside: options, what is printed. Not inside: everything else (``bookie.__main__``, ``bookie.index_rebuild``).
+Exit codes of the server are those of Apache's bookie, since operators' scripts know them; the other commands
+have those of all of `dlog`.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 
 import click
 
+from dlog.cli.target import json_option
 
-@click.command("bookie")
+CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group("bookie", invoke_without_command=True)
 @click.option(
-    "--config",
-    "config_path",
-    metavar="FILE",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Apache's bk_server.conf, as it is.",
+    "--config", "config_path", metavar="FILE", type=CONFIG, help="Apache's bk_server.conf, as it is."
 )
-def bookie(config_path: Path) -> int:
-    """Run one storage server (bookie) of a cluster.
+@click.pass_context
+def bookie(context: click.Context, config_path: Path | None) -> int | None:
+    """Run one storage server (bookie) of a cluster, or look after its directories.
 
     FILE is a bk_server.conf as Apache BookKeeper has it. Keys that only a JVM can obey are named in one log
     line; unknown keys are refused with the nearest known name. SIGTERM stops the bookie in an orderly way.
 
-    Exit codes: 0 stopped by a signal; 1 configuration; 2 port in use, or unexpected; 3 metadata store out of
-    reach; 4 not announced; 5 disks: foreign cookie, locked or unwritable directory, failed write.
+    Exit codes without a command: 0 stopped by a signal; 1 configuration; 2 port in use, or unexpected;
+    3 metadata store out of reach; 4 not announced; 5 disks: foreign cookie, locked or unwritable directory,
+    failed write.
     """
+    if context.invoked_subcommand is not None:
+        if config_path is not None:
+            raise click.UsageError("--config belongs behind the command")
+        return None
+    if config_path is None:
+        raise click.UsageError("Missing option '--config'.")
     from bookie.__main__ import run_program
 
     return run_program(config_path)
+
+
+config_option = click.option(
+    "--config", "config_path", metavar="FILE", type=CONFIG, required=True, help="The bookie's bk_server.conf."
+)
+
+
+@bookie.command("rebuild-index")
+@config_option
+@click.option("--accept-damage", is_flag=True, help="Go on where an entry log is damaged; see above.")
+@json_option("what was found in each ledger directory")
+def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
+    """Derive the bookie's index from its entry logs.
+
+    For an index that is lost or damaged, and to exchange it for the other kind (ledgerStorageClass). The
+    bookie must not run; what its journal has is added at its next start. The new index is built beside the
+    old one and takes its place at the end.
+
+    Where the old index cannot tell them any more, keys and fences are lost: every ledger found is fenced, so
+    that no two writers can succeed, and takes the first key offered.
+
+    If an entry log is damaged nothing is changed, unless --accept-damage is given: then what can be read is
+    indexed, and the ledgers of that directory are put in limbo, where nothing that is not found is denied.
+
+    Exit codes: 5 the bookie runs; 7 an entry log is damaged.
+    """
+    from bookie.config import load_config
+    from bookie.disk import RealDisk
+    from bookie.index_rebuild import entry_log_bytes, rebuild_indexes
+    from dlog.cli.output import print_facts, print_json, progress_bar, tell
+
+    logging.basicConfig(format="dlog: %(message)s", level=logging.WARNING)
+    config, disk = load_config(config_path).storage, RealDisk()
+    started = time.perf_counter()
+    with progress_bar(
+        "reading entry logs", entry_log_bytes(disk, config), unit="bytes", quiet=as_json
+    ) as progress:
+        rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
+    seconds = time.perf_counter() - started
+    documents = []
+    for one in rebuilt:
+        derived = one.derived
+        documents.append(
+            {
+                "directory": str(one.directory),
+                "was_interrupted": one.was_finished,
+                "entry_logs": derived.logs,
+                "bytes": derived.bytes,
+                "entries": derived.entries,
+                "ledgers": derived.ledgers,
+                "fenced_ledgers": derived.fenced,
+                "skipped_entries_of_deleted_ledgers": derived.skipped_entries,
+                "torn_ends": derived.torn,
+                "damage": derived.damage,
+            }
+        )
+        for line in (*derived.torn, *derived.damage):
+            tell(f"{one.directory}: {line}")
+    if as_json:
+        print_json({"seconds": round(seconds, 3), "directories": documents})
+    else:
+        for document in documents:
+            print_facts((name.replace("_", " "), _text(value)) for name, value in document.items())
+        done = sum(one.derived.bytes for one in rebuilt)
+        tell(f"{done:,} bytes of entry logs in {seconds:.1f} s, {done / seconds / 1e6:,.0f} MB/s")
+    return 0
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "; ".join(value) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 command = bookie

@@ -22,7 +22,7 @@ class ExitCode(enum.IntEnum):
     USAGE = 2  # the command line, a URI, a name or a setting cannot be understood; nothing was done
     NOT_FOUND = 3  # no such log, ledger or file; no namespace or ledgers there
     EXISTS = 4  # the log, or the cluster, exists already
-    TAKEN = 5  # another writer has the log
+    TAKEN = 5  # another writer has the log; the bookie whose directories these are runs
     UNAVAILABLE = 6  # metadata store or bookies out of reach: worth trying again
     DAMAGED = 7  # what is stored contradicts itself; nothing was skipped or changed
     INTERRUPTED = 130  # SIGINT
@@ -65,6 +65,11 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ledger_errors.BookieError, ExitCode.UNAVAILABLE),
     (bookie_errors.FormatError, ExitCode.DAMAGED),
     (bookie_errors.JournalCorruptError, ExitCode.DAMAGED),
+    (bookie_errors.LogDamagedError, ExitCode.DAMAGED),
+    (bookie_errors.IndexMissingError, ExitCode.DAMAGED),
+    (bookie_errors.IndexFailedError, ExitCode.DAMAGED),
+    (bookie_errors.DirectoryInUseError, ExitCode.TAKEN),
+    (bookie_errors.ConfigError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
     (KeyboardInterrupt, ExitCode.INTERRUPTED),
 )

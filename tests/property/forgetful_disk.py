@@ -93,6 +93,7 @@ class World(Disk):
         self.capacity_bytes: int | None = None
         self.trace: list[str] = []
         self.haste = haste
+        self._tree_moves: list[tuple[Path, Path]] = []  # directories renamed since the last sync of one
         self._durable: dict[Path, dict[Path, Inode]] = {}  # of each directory
         self._changes: dict[Path, list[dict[Path, Inode]]] = {}  # its names after each change since its sync
 
@@ -122,6 +123,9 @@ class World(Disk):
 
     def after_power_cut(self, rng: random.Random) -> World:
         """Another process on what has survived."""
+        for old, new in reversed(self._tree_moves[rng.randrange(len(self._tree_moves) + 1) :]):
+            self._move_tree(new, old)
+        self._tree_moves.clear()
         chance = rng.choice([0.0, 0.5, 0.9, 1.0])
         world = World(None if self.haste is None else random.Random(rng.random()))
         world.capacity_bytes = self.capacity_bytes
@@ -164,8 +168,12 @@ class World(Disk):
         return SimulatedFile(self, path, self.names[path], direct=direct)
 
     def rename(self, old: Path, new: Path) -> None:
-        assert old.parent == new.parent
         self.step(f"rename {old} {new}")
+        if old not in self.names:
+            self._move_tree(old, new)
+            self._tree_moves.append((old, new))
+            return
+        assert old.parent == new.parent
         self.names[new] = self.names.pop(old)
         self._changed(new)
 
@@ -176,6 +184,38 @@ class World(Disk):
         self.names[new] = self.names[old]
         self._changed(new)
 
+    def _move_tree(self, old: Path, new: Path) -> None:
+        """Rename a directory: what is below it goes with it, each in the state it has."""
+        assert not self._below(self.names, new), f"{new} is there already"
+        assert not self._below(self.maps, new), f"{new} is there already"
+        trees: tuple[dict[Path, Any], ...] = (self.names, self.maps, self._durable, self._changes)
+        for tree in trees:
+            for path in self._below(tree, old):
+                tree[new / path.relative_to(old)] = tree.pop(path)
+        for directory in self._below(self._durable, new):
+            self._durable[directory] = {
+                directory / path.name: inode for path, inode in self._durable[directory].items()
+            }
+        for directory in self._below(self._changes, new):
+            self._changes[directory] = [
+                {directory / path.name: inode for path, inode in names.items()}
+                for names in self._changes[directory]
+            ]
+
+    @staticmethod
+    def _below(tree: dict[Path, Any], root: Path) -> list[Path]:
+        return [path for path in tree if root in (path, *path.parents)]
+
+    def remove_tree(self, path: Path) -> None:
+        for below in self._below(self.names, path):
+            self.unlink(below)
+        for below in self._below(self.maps, path):
+            self.step(f"remove {below}")
+            del self.maps[below]
+        for directory in {*self._below(self._durable, path), *self._below(self._changes, path)}:
+            self._durable.pop(directory, None)
+            self._changes.pop(directory, None)
+
     def unlink(self, path: Path) -> None:
         if path not in self.names:
             raise FileNotFoundError(path)
@@ -184,7 +224,8 @@ class World(Disk):
         self._changed(path)
 
     def list_directory(self, path: Path) -> list[str]:
-        return sorted(file.name for file in self.names if file.parent == path)
+        below = [one for one in (*self.names, *self.maps) if path in one.parents]
+        return sorted({one.relative_to(path).parts[0] for one in below})
 
     def make_directory(self, path: Path) -> None:
         pass
@@ -193,6 +234,7 @@ class World(Disk):
         self.step(f"sync directory {path}")
         self._durable[path] = self._in(path)
         self._changes.pop(path, None)
+        self._tree_moves.clear()
 
     def lock(self, path: Path) -> Callable[[], None]:
         if path in self.locked:

@@ -123,6 +123,9 @@ class ProcessDisk(Disk):
         del self.platter.names[path]
         self.platter.changed_names()
 
+    def remove_tree(self, path: Path) -> None:
+        raise AssertionError("a bookie that serves deletes no directories")
+
     def list_directory(self, path: Path) -> list[str]:
         if self.is_gone:
             raise ProcessGoneError("the process is dead")

@@ -50,7 +50,7 @@ def test_a_damaged_write_ahead_log_is_refused_and_not_taken_for_a_torn_one(kille
     path.write_bytes({"flip": data, "cut": data[:4], "gone": b""}[way])
     if way == "gone":
         path.unlink()
-    with pytest.raises(StartError, match=r"its last changes are lost.*rebuild_index"):
+    with pytest.raises(StartError, match=r"its last changes are lost.*rebuild-index"):
         opened(killed)
     assert RocksKeyValues(killed).get(b"new") is None  # as RocksDB alone would have it
 

@@ -337,7 +337,7 @@ async def test_a_lost_index_is_noticed_and_rebuilt_only_if_asked_for(tmp_path: P
         await storage.flush()
         await add(storage, 1, range(100, 110))
     move_index_away(tmp_path, "lost")
-    with pytest.raises(IndexMissingError, match="rebuild_index"):
+    with pytest.raises(IndexMissingError, match="rebuild-index"):
         async with opened(tmp_path):
             raise AssertionError("opened without its index")
     async with open_storage(RealDisk(), attrs.evolve(config_for(tmp_path), rebuild_index=True)) as storage:

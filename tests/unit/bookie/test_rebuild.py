@@ -1,0 +1,147 @@
+"""Deriving an index from entry logs: the same as the lost one, fenced, and nothing is skipped in silence."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from bookie.disk import RealDisk
+from bookie.entry_log import EntryLogWriter
+from bookie.entry_log_format import RECORD_PREFIX, encode_header, entry_log_name
+from bookie.errors import IndexMissingError, LogDamagedError
+from bookie.index import EntryIndex, LedgerRun
+from bookie.index_kinds import IndexConfig, IndexKind, open_index
+from bookie.journal_format import NO_MARK
+from bookie.ledgers import UNKNOWN_KEY, LedgerData
+from bookie.page_index import PageIndexConfig
+from bookie.rebuild import check_index, derive, logs_with_entries
+
+KINDS = pytest.mark.parametrize("kind", IndexKind)
+
+
+def body(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
+    return struct.pack(">qqq", ledger_id, entry_id, entry_id - 1).ljust(size, b"x")
+
+
+def index_of(directory: Path, kind: IndexKind) -> EntryIndex:
+    pages = PageIndexConfig(page_bytes=512, pages_max=8, open_files_max=2)
+    return open_index(RealDisk(), directory, IndexConfig(kind=kind, pages=pages))
+
+
+def content(index: EntryIndex) -> dict[tuple[int, int], int]:
+    found = {}
+    for ledger_id, _ in index.ledgers():
+        for run in index.runs(ledger_id):
+            found.update({(ledger_id, e): at for e, at in zip(run.entry_ids, run.locations, strict=True)})
+    return found
+
+
+def write_logs(directory: Path) -> dict[tuple[int, int], int]:
+    """Several logs, mixed and equal lengths, entries twice; where the last copy of each lies."""
+    writer = EntryLogWriter(RealDisk(), directory, log_bytes_max=40_000)
+    places: dict[tuple[int, int], int] = {}
+    runs: list[LedgerRun] = []
+    runs += writer.append(
+        {1: {e: body(1, e) for e in range(300)}, 2: {e: body(2, e) for e in range(0, 90, 3)}}
+    )
+    runs += writer.append({3: {e: body(3, e, 50 + e % 70) for e in range(200)}})
+    runs += writer.append({1: {e: body(1, e) for e in range(250, 400)}, 2: {7: body(2, 7), 5: body(2, 5)}})
+    writer.close()
+    for run in runs:
+        places.update({(run.ledger_id, e): at for e, at in zip(run.entry_ids, run.locations, strict=True)})
+    return places
+
+
+@KINDS
+def test_what_is_derived_is_what_was_lost(tmp_path: Path, kind: IndexKind) -> None:
+    places = write_logs(tmp_path)
+    index = index_of(tmp_path / "new", kind)
+    log_ids = logs_with_entries(RealDisk(), tmp_path)
+    assert len(log_ids) > 1
+    told: list[int] = []
+    derived = derive(RealDisk(), tmp_path, index, log_ids, progress=told.append)
+    assert content(index) == places
+    assert dict(index.ledgers()) == {
+        ledger_id: LedgerData(UNKNOWN_KEY, True, None, last - 1, last)
+        for ledger_id, last in ((1, 399), (2, 87), (3, 199))
+    }
+    assert (derived.damage, derived.torn, derived.fenced, derived.ledgers) == ([], [], 3, 3)
+    assert told == sorted(told)
+    assert told[-1] == derived.bytes == sum((tmp_path / entry_log_name(n)).stat().st_size for n in log_ids)
+    index.close()
+
+
+@KINDS
+def test_ledger_data_that_are_known_stay_and_deleted_ledgers_stay_deleted(
+    tmp_path: Path, kind: IndexKind
+) -> None:
+    places = write_logs(tmp_path)
+    known = {1: LedgerData(b"k1", False, None, 9, 3), 3: LedgerData(b"k3", True, None, 9, 999)}
+    known[8] = LedgerData(b"k8", True, None, -1, -1)  # fenced before it had an entry here
+    index = index_of(tmp_path / "new", kind)
+    derived = derive(RealDisk(), tmp_path, index, logs_with_entries(RealDisk(), tmp_path), known=known)
+    assert content(index) == {at: where for at, where in places.items() if at[0] != 2}
+    assert dict(index.ledgers()) == known | {1: LedgerData(b"k1", False, None, 9, 399)}
+    assert (derived.fenced, derived.skipped_entries) == (0, 32)
+    index.close()
+
+
+def hurt(directory: Path) -> None:
+    path = directory / entry_log_name(0)
+    data = bytearray(path.read_bytes())
+    at = 1024 + 50 * 104
+    data[at : at + 4] = (2**31 - 1).to_bytes(4, "big")
+    path.write_bytes(data)
+
+
+@KINDS
+def test_damage_stops_it_and_where_it_is_accepted_nothing_is_denied(tmp_path: Path, kind: IndexKind) -> None:
+    write_logs(tmp_path)
+    hurt(tmp_path)
+    index = index_of(tmp_path / "new", kind)
+    with pytest.raises(LogDamagedError, match=r"0\.log: length 2147483647 at offset 6224.*--accept-damage"):
+        check_index(RealDisk(), tmp_path, index, NO_MARK, rebuild=True)
+    assert not index.is_complete
+    index.close()
+    index = index_of(tmp_path / "other", kind)
+    derived = derive(RealDisk(), tmp_path, index, [0, 1], accept_damage=True)
+    assert len(derived.damage) == 1
+    assert all(data.limbo and data.fenced for _, data in index.ledgers())
+    assert index.entry_ids(1)[:51] == [*range(50), index.entry_ids(1)[50]]
+    index.close()
+
+
+def test_an_end_as_a_crash_leaves_it_is_told_of_and_is_no_damage(tmp_path: Path) -> None:
+    records = b"".join(RECORD_PREFIX.pack(100, 1, e) + bytes(84) for e in range(40))
+    (tmp_path / "0.log").write_bytes(encode_header() + records + RECORD_PREFIX.pack(100, 1, 40) + b"half")
+    (tmp_path / "1.log").write_bytes(bytes(1024) + records)  # its header never reached the disk
+    (tmp_path / "2.log").write_bytes(encode_header() + bytes(5000))
+    (tmp_path / "3.log").write_bytes(b"")
+    index = index_of(tmp_path / "new", IndexKind.CHUNKS)
+    derived = derive(RealDisk(), tmp_path, index, logs_with_entries(RealDisk(), tmp_path))
+    assert derived.damage == []
+    assert [line.split(":")[0] for line in derived.torn] == ["0.log", "2.log"]
+    assert index.entry_ids(1) == list(range(40))
+    assert index.locate(1, 0)[0] >> 32 == 1
+    index.close()
+
+
+def test_a_file_that_is_no_entry_log_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "0.log").write_bytes(b"#!/bin/sh\n" * 500)
+    index = index_of(tmp_path / "new", IndexKind.CHUNKS)
+    assert "begins with" in derive(RealDisk(), tmp_path, index, [0]).damage[0]
+    index.close()
+
+
+def test_a_lost_index_is_not_taken_for_a_new_bookies(tmp_path: Path) -> None:
+    index = index_of(tmp_path / "new", IndexKind.CHUNKS)
+    check_index(RealDisk(), tmp_path, index, NO_MARK, rebuild=False)
+    assert index.is_complete
+    index.close()
+    write_logs(tmp_path)
+    index = index_of(tmp_path / "other", IndexKind.CHUNKS)
+    with pytest.raises(IndexMissingError, match="rebuild-index"):
+        check_index(RealDisk(), tmp_path, index, NO_MARK, rebuild=False)
+    index.close()
