@@ -293,11 +293,18 @@ class BookieMachine:
         """Another machine takes this one's name, or its disk was put back."""
         self._has_lost_memory = True
 
-    def _forget_promises(self, storage: Storage) -> None:
+    def _named_in(self) -> set[int]:
+        """The ledgers whose metadata name this bookie now."""
+        return {
+            ledger_id
+            for ledger_id, metadata in self.world._metadata.items()
+            if any(self.name in ensemble.bookies for ensemble in metadata.ensembles)
+        }
+
+    def _forget_promises(self, kept: set[int]) -> None:
         """Promises stand, but of ledgers whose metadata do not name this bookie any more: who would know?"""
         if self._has_lost_memory:
             self._has_lost_memory = False
-            kept = {i for i in storage.ledger_ids() if storage.ledger(i).limbo}  # type: ignore[union-attr]
             self.forget_promises(self.promises.ledger_ids - kept)
 
     def forget_promises(self, ledger_ids: Collection[int]) -> None:
@@ -425,6 +432,7 @@ class BookieMachine:
         journals, ledgers = map(str, config.journal_directories), map(str, config.ledger_directories)
         cookie = Cookie(self.name, tuple(journals), tuple(ledgers))
         admission = None
+        named = self._named_in()
         if not self.ignores_cookies:
             admission = await begin_admission(
                 store, ROOT, layout, disk, cookie, self._config, config=ADMISSION
@@ -437,7 +445,7 @@ class BookieMachine:
                     world.counts["start with ledgers in limbo"] += 1
             self._service = service = WatchedService(storage, machine=self)
             server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
-            self._forget_promises(storage)
+            self._forget_promises(named & self._named_in())
             await self._tell_start(storage)
             registration = Registration(store, ROOT, self.name, b"", wait_s=SESSION_TIMEOUT_S, reopen_s=20.0)
             failure: BaseException | None = None

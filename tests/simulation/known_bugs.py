@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import attrs
 
-from bookie import replay
+from bookie import admission, integrity, limbo, replay
 from bookie.journal import Journal
 from bookie.ledgers import LedgerRecord
 from bookie.replay import JournalScan
@@ -27,6 +27,7 @@ from ledger.recovery import Recovery
 from ledger.repair import EnsembleRepair
 from ledger.wire.messages import ReadRequest
 from ledger.writer import LedgerWriter
+from tests.simulation import bookies
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -150,6 +151,38 @@ def _without_cookies(world: World) -> None:
 @_known_bug('wiped bookie answering "no entry"', "apache/bookkeeper#2612", prepare=_without_cookies)
 def _wiped_bookie() -> Iterator[None]:
     yield
+
+
+@_known_bug("no limbo after a wiped disk", "apache/bookkeeper#2612, BP-46")
+def _no_limbo() -> Iterator[None]:
+    # An empty bookie in the place of another one answers as if it had always been empty.
+    with patch.object(bookies, "ADMISSION", attrs.evolve(bookies.ADMISSION, limbo=False)):
+        yield
+
+
+@_known_bug("old copy taken for the newest", "apache/bookkeeper#2612; Jepsen's snapshots put back")
+def _old_copy() -> Iterator[None]:
+    with patch.object(admission, "doubt_of", lambda found, registered: None):
+        yield
+
+
+@_known_bug("fence lost with replaced bookies", "apache/bookkeeper#4812")
+def _replaced_bookies() -> Iterator[None]:
+    original = limbo.suspicion
+
+    def suspicion(*arguments: Any) -> Any:
+        found = original(*arguments)
+        return None if found is None else attrs.evolve(found, fence=False)
+
+    with patch.object(limbo, "suspicion", suspicion):
+        yield
+
+
+@_known_bug("limbo that ends too early", "BP-46")
+def _limbo_that_ends_too_early() -> Iterator[None]:
+    # The ledger is recovered, but its entries are not copied before denials are given again.
+    with patch.object(integrity, "held_ranges", lambda metadata, bookie_id: iter(())):
+        yield
 
 
 @_known_bug("fence lost on restart", "apache/bookkeeper#4843, #913")
