@@ -13,18 +13,19 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.simulation.faults import KINDS, Fault, enabled
-from tests.simulation.known_bugs import KNOWN_BUGS, KnownBug
+from tests.simulation.known_bugs import KNOWN_BUGS
 from tests.simulation.minimise import minimise
 from tests.simulation.replay_file import Replay, ReplayFileError, encode_replay, read_replay
+from tests.simulation.runs import KNOWN_BUG_SEEDS, Setting, Tally, find_known_bugs, play_on
 from tests.simulation.shape import Shape
-from tests.simulation.world import Outcome, play
+from tests.simulation.sweep import SWEEPS, sweep
+from tests.simulation.world import Outcome
 
-KNOWN_BUG_SEEDS = 300
+PROGRESS_S = 10.0
 LINES_SHOWN = 80
 
 
@@ -37,15 +38,21 @@ def main(arguments: list[str] | None = None) -> int:
         print(exc, file=sys.stderr)
         return 2
     if options.known_bugs:
-        return _hunt_known_bugs(options.bug)
+        return _hunt_known_bugs(options.jobs, options.bug)
+    if options.sweep is not None:
+        return _sweep(options.sweep, options.stride)
     if options.replay is not None:
         return _replay(options.replay)
-    bug = KNOWN_BUGS[options.bug] if options.bug else None
+    setting = Setting(switches, options.bookies, options.bug)
     if options.seed is not None:
-        return _play_many([options.seed], switches, options, bug, single=True)
-    if options.seeds is not None:
-        return _play_many(range(*options.seeds), switches, options, bug, single=False)
-    return _play_many(_for_hours(options.hours, options.first), switches, options, bug, single=False)
+        return _play_one(options.seed, setting, show=options.trace, directory=options.directory)
+    seeds: Iterable[int] = (
+        range(*options.seeds) if options.seeds is not None else _for_hours(options.hours, options.first)
+    )
+    jobs = options.jobs
+    if options.seeds is None:
+        jobs = 1  # a pool would draw all seeds at once, and there is no last one
+    return _sum_up(play_on(jobs, setting, seeds, _Progress()), setting, options.directory)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -58,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument("--hours", type=float, help="worlds for so many hours of real time")
     what.add_argument("--replay", type=Path, metavar="FILE", help="a world that failed before")
     what.add_argument("--known-bugs", action="store_true", help="put each known bug back and look for it")
+    what.add_argument("--sweep", type=int, metavar="N", help="strike a small world at each of its steps")
+    parser.add_argument("--stride", type=int, default=1, help="with --sweep: at every so many steps")
+    parser.add_argument("--jobs", type=int, default=1, help="with --seeds and --known-bugs: processes")
     parser.add_argument("--first", type=int, default=int(time.time()), help="with --hours: the first seed")
     parser.add_argument("--bug", choices=list(KNOWN_BUGS), help="put this known bug back")
     parser.add_argument("--bookies", type=int, help="so many bookies in each world")
@@ -93,59 +103,45 @@ def _for_hours(hours: float, first: int) -> Iterator[int]:
         seed += 1
 
 
-def _play_many(
-    seeds: Iterable[int],
-    switches: dict[str, bool],
-    options: argparse.Namespace,
-    bug: KnownBug | None,
-    *,
-    single: bool,
-) -> int:
-    counts: Counter[str] = Counter()
-    failed: list[Outcome] = []
-    virtual_s = cpu_s = 0.0
-    worlds = confirmed = 0
-    kinds = enabled(switches)
-    with _with_bug(bug):
-        for seed in seeds:
-            shape = Shape.draw(seed, kinds, bookies=options.bookies)
-            outcome = _play(shape, switches, bug, keep=single and options.trace)
-            worlds += 1
-            counts.update(outcome.counts)
-            virtual_s += outcome.virtual_s
-            cpu_s += outcome.cpu_s
-            confirmed += outcome.confirmed
-            if single:
-                print("\n".join(outcome.lines))
-                print(f"trace hash {outcome.digest}")
-            if outcome.violation is not None:
-                print(f"seed {seed}: {outcome.violation}")
-                failed.append(outcome)
-        _print_counts(counts)
-        print(
-            f"{worlds} worlds, {virtual_s / 3600:.2f} simulated hours, {confirmed} entries acknowledged,"
-            f" {virtual_s / max(cpu_s, 1e-9):.0f} times faster than real time; {len(failed)} failed"
-        )
-        if failed:
-            shape = Shape.draw(failed[0].seed, kinds, bookies=options.bookies)
-            _explain(shape, failed[0], switches, bug, options.directory)
-    return 1 if failed else 0
+def _play_one(seed: int, setting: Setting, *, show: bool, directory: Path | None) -> int:
+    tally = Tally()
+    with setting.patched():
+        outcome = setting.play(setting.shape(seed), keep=show)
+    tally.add(outcome)
+    print("\n".join(outcome.lines))
+    print(f"trace hash {outcome.digest}")
+    return _sum_up(tally, setting, directory)
 
 
-def _with_bug(bug: KnownBug | None) -> AbstractContextManager[None]:
-    return nullcontext() if bug is None else bug.patched()
+def _sum_up(tally: Tally, setting: Setting, directory: Path | None) -> int:
+    for seed, violation in tally.failed:
+        print(f"seed {seed}: {violation}")
+    _print_counts(tally.counts)
+    print(
+        f"{tally.worlds} worlds, {tally.virtual_s / 3600:.2f} simulated hours, {tally.confirmed} entries"
+        f" acknowledged, {tally.factor:.0f} times faster than real time; {len(tally.failed)} failed"
+    )
+    if tally.failed:
+        with setting.patched():
+            _explain(min(tally.failed)[0], setting, directory)
+    return 1 if tally.failed else 0
 
 
-def _play(
-    shape: Shape,
-    switches: dict[str, bool],
-    bug: KnownBug | None,
-    *,
-    plan: tuple[Fault, ...] | None = None,
-    keep: bool = False,
-) -> Outcome:
-    prepare = None if bug is None else bug.prepare
-    return play(shape.seed, shape=shape, plan=plan, switches=switches, keep=keep, prepare=prepare)
+class _Progress:
+    """A line now and then for whoever waits, away from what is printed in the end."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + PROGRESS_S
+
+    def __call__(self, tally: Tally) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + PROGRESS_S
+            print(
+                f"... {tally.worlds} worlds, {tally.virtual_s / 3600:.2f} simulated hours,"
+                f" {len(tally.failed)} failed",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _print_counts(counts: Counter[str]) -> None:
@@ -155,29 +151,25 @@ def _print_counts(counts: Counter[str]) -> None:
             print(f"  {name:<{width}} {counts[name]:>8}")
 
 
-def _explain(
-    shape: Shape,
-    failure: Outcome,
-    switches: dict[str, bool],
-    bug: KnownBug | None,
-    directory: Path | None,
-) -> None:
+def _explain(seed: int, setting: Setting, directory: Path | None) -> None:
     """Make the failing world small, show its story, write it to a file."""
-    assert failure.violation is not None
+    shape = setting.shape(seed)
+    failure = setting.play(shape)
+    assert failure.violation is not None, f"seed {seed} failed, and now it does not: it is not repeatable"
     checker = failure.violation.partition(":")[0]
 
     def fails(candidate: Shape, plan: tuple[Fault, ...]) -> bool:
-        outcome = _play(candidate, switches, bug, plan=plan)
+        outcome = setting.play(candidate, plan=plan)
         return outcome.violation is not None and outcome.violation.partition(":")[0] == checker
 
     small, plan = minimise(shape, failure.plan, fails)
-    outcome = _play(small, switches, bug, plan=plan, keep=True)
+    outcome = setting.play(small, plan=plan, keep=True)
     _tell(outcome, len(failure.plan))
     directory = directory or Path(tempfile.mkdtemp(prefix="simulation-"))
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"seed-{failure.seed}.json"
-    name = None if bug is None else bug.name
-    file.write_text(encode_replay(Replay(small, plan, outcome.violation, outcome.digest, name)), "utf-8")
+    file = directory / f"seed-{seed}.json"
+    replay = Replay(small, plan, outcome.violation, outcome.digest, setting.bug_name)
+    file.write_text(encode_replay(replay), "utf-8")
     print(f"to see it again: python -m tests.simulation --replay {file}")
 
 
@@ -199,9 +191,9 @@ def _replay(path: Path) -> int:
     except (OSError, ReplayFileError) as exc:
         print(f"{path}: {exc}", file=sys.stderr)
         return 2
-    bug = None if replay.known_bug is None else KNOWN_BUGS[replay.known_bug]
-    with _with_bug(bug):
-        outcome = _play(replay.shape, {}, bug, plan=replay.plan, keep=True)
+    setting = Setting(bug_name=replay.known_bug)
+    with setting.patched():
+        outcome = setting.play(replay.shape, plan=replay.plan, keep=True)
     print("\n".join(outcome.lines))
     print(f"trace hash {outcome.digest}")
     if outcome.digest != replay.digest:
@@ -210,29 +202,29 @@ def _replay(path: Path) -> int:
     return 1 if outcome.violation is not None else 0
 
 
-def find_known_bug(bug: KnownBug, seeds_max: int = KNOWN_BUG_SEEDS) -> tuple[int, str] | None:
-    """The first seed whose world shows the bug, and the violation; None if none does."""
-    with bug.patched():
-        for seed in range(seeds_max):
-            outcome = play(seed, switches=bug.switches, prepare=bug.prepare)
-            if outcome.violation is not None:
-                return seed, outcome.violation
-    return None
-
-
-def _hunt_known_bugs(only: str | None) -> int:
+def _hunt_known_bugs(jobs: int, only: str | None) -> int:
     missed = 0
-    say: Callable[[str], None] = print
-    for bug in KNOWN_BUGS.values():
-        if only is not None and bug.name != only:
-            continue
-        found = find_known_bug(bug)
+    names = list(KNOWN_BUGS) if only is None else [only]
+    for name, found in find_known_bugs(jobs, names):
         if found is None:
             missed += 1
-            say(f"{bug.name}: NOT found in {KNOWN_BUG_SEEDS} seeds")
+            print(f"{name}: NOT found in {KNOWN_BUG_SEEDS} seeds", flush=True)
         else:
-            say(f"{bug.name}: seed {found[0]}: {found[1][:160]}")
+            print(f"{name}: seed {found[0]}: {found[1][:160]}", flush=True)
     return 1 if missed else 0
+
+
+def _sweep(seed: int, stride: int) -> int:
+    failed = 0
+    for name in SWEEPS:
+        struck = 0
+        for step, outcome in sweep(name, seed, stride=stride):
+            struck += 1
+            if outcome.violation is not None:
+                failed += 1
+                print(f"{name} at step {step}: {outcome.violation}")
+        print(f"{name}: struck at {struck} steps", flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

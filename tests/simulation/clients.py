@@ -214,6 +214,7 @@ class WriterProcess(ClientProcess):
         world, rng, shape = self.world, self.rng, self.world.shape
         ledger_ids, version = await self.ledgers_of(store, self.log)
         if ledger_ids:
+            world.takes_over(self.name, ledger_ids[-1])
             async with await client.open(ledger_ids[-1], password=shape.password) as reader:
                 world.saw_end(self.name, reader)
         if len(ledger_ids) > 3 and rng.random() < shape.truncation:

@@ -150,7 +150,12 @@ class Injector:
                     troubles.cut_at = ""
                 steps_max = DISK_SYNCS_MAX if troubles.cut_at else DISK_STEPS_MAX
                 troubles.cut_at_step = fault.step or rng.randint(1, steps_max)
-                troubles.on_cut = lambda: self._kill(machine, fault.seconds, power=power)
+
+                def cut() -> None:
+                    world.counts["struck at a step"] += 1
+                    self._kill(machine, fault.seconds, power=power)
+
+                troubles.on_cut = cut
             case "power cut everywhere":
                 for each in world.bookies.values():
                     self._kill(each, fault.seconds * rng.uniform(0.5, 2), power=True)
@@ -228,6 +233,7 @@ class Injector:
         # Steps of its own tasks: so it strikes where it is at work, at any await of it.
         def unless_over() -> None:
             if not self.is_over:
+                self._world.counts["struck at a step"] += 1
                 act()
 
         steps = fault.step or rng.randint(1, STEPS_MAX)
@@ -286,6 +292,7 @@ class Injector:
                     troubles.sync_error = 0.0
                 case "disk full":
                     troubles.is_full = False
+                    self._world.counts["space again"] += 1
                 case "read-only bookie":
                     machine.read_only(False)
                 case "refused adds":

@@ -7,7 +7,7 @@ Always: nothing of it is in the product; leaving the ``with`` takes the bug out 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -27,7 +27,7 @@ from ledger.recovery import Recovery
 from ledger.repair import EnsembleRepair
 from ledger.wire.messages import ReadRequest
 from ledger.writer import LedgerWriter
-from tests.simulation import bookies
+from tests.simulation import bookies, checkers
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -39,9 +39,9 @@ class KnownBug:
 
     name: str
     source: str
+    seen_by: tuple[str, ...]  # the checkers that should see it
     patched: Callable[[], AbstractContextManager[None]]
     prepare: Callable[[World], None] | None = None
-    switches: Mapping[str, bool] = attrs.field(factory=dict)
 
 
 KNOWN_BUGS: dict[str, KnownBug] = {}
@@ -50,18 +50,22 @@ KNOWN_BUGS: dict[str, KnownBug] = {}
 def _known_bug(
     name: str,
     source: str,
-    *,
+    *seen_by: Callable[..., str | None],
     prepare: Callable[[World], None] | None = None,
-    switches: Mapping[str, bool] | None = None,
 ) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def note(patched: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        KNOWN_BUGS[name] = KnownBug(name, source, contextmanager(patched), prepare, switches or {})
+        names = tuple(check.__name__ for check in seen_by)
+        KNOWN_BUGS[name] = KnownBug(name, source, names, contextmanager(patched), prepare)
         return patched
 
     return note
 
 
-@_known_bug("ack before fsync", "nats-io/nats-server#7564, apache/bookkeeper#3979")
+@_known_bug(
+    "ack before fsync",
+    "nats-io/nats-server#7564, apache/bookkeeper#3979",
+    checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
+)
 def _ack_before_fsync() -> Iterator[None]:
     original = Journal.submit
 
@@ -72,7 +76,13 @@ def _ack_before_fsync() -> Iterator[None]:
         yield
 
 
-@_known_bug("fencing by LAC read alone", "apache/bookkeeper#2614")
+@_known_bug(
+    "fencing by LAC read alone",
+    "apache/bookkeeper#2614",
+    checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
+    checkers.a_bookie_takes_no_adds_after_a_fence,
+    checkers.a_bookie_forgets_no_fence,
+)
 def _fencing_by_lac_read_alone() -> Iterator[None]:
     original = opening.read_entry
 
@@ -85,7 +95,11 @@ def _fencing_by_lac_read_alone() -> Iterator[None]:
         yield
 
 
-@_known_bug("recovery from LAC -1", "apache/bookkeeper#2615")
+@_known_bug(
+    "recovery from LAC -1",
+    "apache/bookkeeper#2615",
+    checkers.a_recovery_writes_only_to_the_last_segment,
+)
 def _recovery_from_the_beginning() -> Iterator[None]:
     # Without the floor of the last segment, an empty one leads back into the segments before it.
     original = Recovery._begin_reading
@@ -106,7 +120,12 @@ def _recovery_from_the_beginning() -> Iterator[None]:
         yield
 
 
-@_known_bug("ensemble change confirmed early", "apache/bookkeeper#1591")
+@_known_bug(
+    "ensemble change confirmed early",
+    "apache/bookkeeper#1591",
+    checkers.metadata_names_the_bookies_that_have_the_acknowledged_entries,
+    checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
+)
 def _ensemble_change_confirmed_early() -> Iterator[None]:
     original = LedgerWriter.advance
 
@@ -121,7 +140,13 @@ def _ensemble_change_confirmed_early() -> Iterator[None]:
         yield
 
 
-@_known_bug("overlapping ensemble changes", "apache/bookkeeper#4097")
+@_known_bug(
+    "overlapping ensemble changes",
+    "apache/bookkeeper#4097",
+    checkers.closed_metadata_is_complete,
+    checkers.metadata_names_the_bookies_that_have_the_acknowledged_entries,
+    checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
+)
 def _overlapping_ensemble_changes() -> Iterator[None]:
     # Failures during a change begin another one; whichever ends first lets entries be confirmed.
     begin, finish = LedgerWriter.begin_change, LedgerWriter.finish_change
@@ -148,25 +173,45 @@ def _without_cookies(world: World) -> None:
         machine.ignores_cookies = True
 
 
-@_known_bug('wiped bookie answering "no entry"', "apache/bookkeeper#2612", prepare=_without_cookies)
+@_known_bug(
+    'wiped bookie answering "no entry"',
+    "apache/bookkeeper#2612",
+    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_forgets_no_fence,
+    prepare=_without_cookies,
+)
 def _wiped_bookie() -> Iterator[None]:
     yield
 
 
-@_known_bug("no limbo after a wiped disk", "apache/bookkeeper#2612, BP-46")
+@_known_bug(
+    "no limbo after a wiped disk",
+    "apache/bookkeeper#2612, BP-46",
+    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_forgets_no_fence,
+)
 def _no_limbo() -> Iterator[None]:
     # An empty bookie in the place of another one answers as if it had always been empty.
     with patch.object(bookies, "ADMISSION", attrs.evolve(bookies.ADMISSION, limbo=False)):
         yield
 
 
-@_known_bug("old copy taken for the newest", "apache/bookkeeper#2612; Jepsen's snapshots put back")
+@_known_bug(
+    "old copy taken for the newest",
+    "apache/bookkeeper#2612; Jepsen's snapshots put back",
+    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_forgets_no_fence,
+)
 def _old_copy() -> Iterator[None]:
     with patch.object(admission, "doubt_of", lambda found, registered: None):
         yield
 
 
-@_known_bug("fence lost with replaced bookies", "apache/bookkeeper#4812")
+@_known_bug(
+    "fence lost with replaced bookies",
+    "apache/bookkeeper#4812",
+    checkers.a_bookie_forgets_no_fence,
+)
 def _replaced_bookies() -> Iterator[None]:
     original = limbo.suspicion
 
@@ -178,14 +223,22 @@ def _replaced_bookies() -> Iterator[None]:
         yield
 
 
-@_known_bug("limbo that ends too early", "BP-46")
+@_known_bug(
+    "limbo that ends too early",
+    "BP-46",
+    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+)
 def _limbo_that_ends_too_early() -> Iterator[None]:
     # The ledger is recovered, but its entries are not copied before denials are given again.
     with patch.object(integrity, "held_ranges", lambda metadata, bookie_id: iter(())):
         yield
 
 
-@_known_bug("fence lost on restart", "apache/bookkeeper#4843, #913")
+@_known_bug(
+    "fence lost on restart",
+    "apache/bookkeeper#4843, #913",
+    checkers.a_bookie_forgets_no_fence,
+)
 def _fence_lost_on_restart() -> Iterator[None]:
     def stage_fence(self: Storage, ledger: LedgerRecord) -> None:
         ledger.fenced = True  # in memory, and nowhere else
@@ -198,7 +251,11 @@ def _fence_lost_on_restart() -> Iterator[None]:
         yield
 
 
-@_known_bug("LAC beyond acknowledged", "bookkeeper-tlaplus, invariant 3")
+@_known_bug(
+    "LAC beyond acknowledged",
+    "bookkeeper-tlaplus, invariant 3",
+    checkers.an_entry_carries_no_greater_lac_than_was_acknowledged,
+)
 def _lac_beyond_acknowledged() -> Iterator[None]:
     original = LedgerWriter.append
 
@@ -213,7 +270,11 @@ def _lac_beyond_acknowledged() -> Iterator[None]:
         yield
 
 
-@_known_bug("torn journal tail accepted", "apache/bookkeeper#4659, #2176")
+@_known_bug(
+    "torn journal tail accepted",
+    "apache/bookkeeper#4659, #2176",
+    checkers.a_bookie_has_only_what_was_sent_to_it,
+)
 def _torn_journal_tail_accepted() -> Iterator[None]:
     # As a reader without checksums does: what has a plausible length is a record.
     def ended(self: JournalScan, start: int, records: list[bytes], at: int, what: str) -> Any:
@@ -226,7 +287,13 @@ def _torn_journal_tail_accepted() -> Iterator[None]:
         yield
 
 
-@_known_bug("digest over the wrong range", "apache/bookkeeper PR#4196, PR#4140, PR#4205")
+@_known_bug(
+    "digest over the wrong range",
+    "apache/bookkeeper PR#4196, PR#4140, PR#4205",
+    checkers.replicas_do_not_diverge,
+    checkers.every_acknowledged_entry_is_readable,
+    checkers.a_reader_gets_what_was_written,
+)
 def _digest_over_the_wrong_range() -> Iterator[None]:
     # Writer and reader agree, so a round trip sees nothing: the digest covers the header alone.
     original = EntryCodec.__init__
@@ -279,7 +346,12 @@ class _OwnHandles:
         return handle
 
 
-@_known_bug("duplicate handle", "apache/bookkeeper PR#4701")
+@_known_bug(
+    "duplicate handle",
+    "apache/bookkeeper PR#4701",
+    checkers.a_bookie_takes_no_adds_after_a_fence,
+    checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
+)
 def _duplicate_handle() -> Iterator[None]:
     original = Session.__init__
 

@@ -15,21 +15,52 @@ from tests.simulation.faults import KINDS, Fault, Promise, enabled
 from tests.simulation.known_bugs import KNOWN_BUGS
 from tests.simulation.minimise import minimise
 from tests.simulation.replay_file import Replay, ReplayFileError, decode_replay, encode_replay
+from tests.simulation.runs import Setting, find_known_bug, play_on
 from tests.simulation.shape import Shape
 from tests.simulation.world import play
 
 ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 2000
+JOBS = os.cpu_count() or 1
+EFFECTS = (  # of faults: that they were done says little
+    "bookie that knows of its damage",
+    "limbo that ended",
+    "lost watch",
+    "message lost",
+    "operation cancelled",
+    "space again",
+    "stale read",
+    "start with ledgers in limbo",
+    "store answer lost after the write",
+    "struck at a step",
+    "unsynced name",
+)
 
 
-def test_fifty_seeds_hold() -> None:
+def test_some_seeds_hold() -> None:
     counts: dict[str, int] = {}
-    for seed in range(50):
+    for seed in range(30):
         outcome = play(seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
         for name, count in outcome.counts.items():
             counts[name] = counts.get(name, 0) + count
     # A world in which nothing goes wrong proves nothing.
     assert sum(count > 0 for count in counts.values()) >= 25
+
+
+@pytest.mark.slow
+def test_two_thousand_seeds_hold_and_know_every_fault() -> None:
+    tally = play_on(JOBS, Setting(), range(SEEDS))
+    assert tally.worlds == SEEDS
+    assert tally.failed == []
+    assert [name for name, kind in KINDS.items() if kind.on and not tally.counts[name]] == []
+    assert [name for name in EFFECTS if not tally.counts[name]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(KNOWN_BUGS))
+def test_a_known_bug_is_found_when_it_is_put_back(name: str) -> None:
+    assert find_known_bug(name) is not None
 
 
 def test_the_same_seed_is_the_same_run_to_the_byte() -> None:

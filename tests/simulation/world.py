@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from ledger.errors import LedgerError
-from ledger.metadata import LedgerMetadata
+from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.metadata_codec import decode_metadata
 from ledger.paths import ledger_id_of
 from ledger.read_handle import ReadHandle
@@ -143,6 +143,7 @@ class World:
         self.plan = plan
         self.injector = Injector(self)
         self._metadata: dict[int, LedgerMetadata] = {}
+        self._writers: dict[int, str] = {}  # by ledger
         self._scope = trio.CancelScope()
         self.timeline.on_failure = self._scope.cancel
         if prepare is not None:
@@ -326,9 +327,20 @@ class World:
         self.trace.detail(client, lambda: f"submits {handle.ledger_id}:{entry_id}")
         self.observe(Submitted(self.now(), client, (handle.ledger_id, entry_id), payload))
 
+    def takes_over(self, client: str, ledger_id: int) -> None:
+        """A writer is about to recover this ledger, which may be another's."""
+        metadata = self.metadata_of(ledger_id)
+        if (
+            metadata is not None
+            and metadata.state is LedgerState.OPEN
+            and self._writers.get(ledger_id) != client
+        ):
+            self.counts["second writer"] += 1
+
     def watch_writer(self, client: str, handle: WriteHandle) -> None:
         """Be told what this writer confirms."""
         ledger_id, known = handle.ledger_id, -1
+        self._writers[ledger_id] = client
 
         def confirmed(lac: int, error: BaseException | None) -> None:
             nonlocal known

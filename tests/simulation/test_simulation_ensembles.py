@@ -1,0 +1,92 @@
+"""Ensembles that change while they change: several bookies fail at once, and the store answers late."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import attrs
+import pytest
+
+from ledger.metadata import LedgerMetadata
+from tests.simulation.faults import Fault, enabled
+from tests.simulation.history import Event, MetadataWritten
+from tests.simulation.known_bugs import KNOWN_BUGS
+from tests.simulation.shape import Shape
+from tests.simulation.world import Outcome, World, play
+
+SEEDS = range(12)
+BOOKIES = 6
+CLOSE_S = 0.5  # the time of a change over a slow store
+
+
+def failing_together(seed: int) -> tuple[Shape, tuple[Fault, ...]]:
+    """A storm of refusals over a slow store, in which again and again two or three bookies fail as one."""
+    rng = random.Random(f"ensembles {seed}")
+    sizes = rng.choice([(3, 3, 2), (3, 2, 2), (4, 3, 2)])
+    shape = attrs.evolve(
+        Shape.draw(seed, enabled({}), bookies=BOOKIES),
+        ensemble_size=sizes[0],
+        write_quorum=sizes[1],
+        ack_quorum=sizes[2],
+        writers=1,
+        readers=1,
+        horizon_s=8.0,
+        entries_max=20,
+        pause_s=0.02,
+        storm="ensemble",
+    )
+    faults = []
+    for at_s in (1.5, 2.5, 3.5, 4.5, 5.5, 6.5):
+        kind = rng.choice(
+            ["read-only bookie", "crash at any await", "broken connection", "two-way partition"]
+        )
+        for number in rng.sample(range(BOOKIES), rng.randint(2, 3)):
+            late_s = round(rng.random() * 0.1, 3)
+            faults.append(Fault(at_s + late_s, kind, f"b{number}:3181", 0.6, rng.randrange(1 << 32)))
+    faults += [Fault(at_s, "slow store", "", 1.0, number) for number, at_s in enumerate((1.4, 3.4, 5.4))]
+    return shape, tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def play_failing_together(seed: int) -> tuple[Outcome, list[float]]:
+    """The outcome, and when an ensemble changed."""
+    shape, plan = failing_together(seed)
+    changed_at: list[float] = []
+
+    def watch(world: World) -> None:
+        observe = world.observe
+
+        def note(event: Event) -> None:
+            match event:
+                case MetadataWritten(before=LedgerMetadata() as old, after=new):
+                    if old.last_ensemble.bookies != new.last_ensemble.bookies:
+                        changed_at.append(event.at)
+                case _:
+                    pass
+            observe(event)
+
+        world.observe = note  # type: ignore[method-assign]
+
+    return play(seed, shape=shape, plan=plan, prepare=watch), changed_at
+
+
+def test_several_bookies_may_fail_while_the_ensemble_changes() -> None:
+    changes = close_together = 0
+    for seed in SEEDS:
+        outcome, changed_at = play_failing_together(seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
+        assert outcome.confirmed > 0
+        changes += len(changed_at)
+        close_together += sum(later - earlier < CLOSE_S for earlier, later in pairwise(changed_at))
+    # Otherwise these worlds would prove nothing.
+    assert changes >= 3 * len(SEEDS)
+    assert close_together >= len(SEEDS)
+
+
+@pytest.mark.parametrize("name", ["overlapping ensemble changes", "ensemble change confirmed early"])
+def test_without_the_guard_entries_are_lost(name: str) -> None:
+    bug = KNOWN_BUGS[name]
+    with bug.patched():
+        # As many as it takes, and far more than it should.
+        violations = (play_failing_together(seed)[0].violation or "" for seed in range(60))
+        assert any(text.partition(":")[0] in bug.seen_by for text in violations)
