@@ -424,6 +424,7 @@ def _fullness(settings: Settings) -> FullnessConfig:
         any_disk=settings.boolean("readOnlyModeOnAnyDiskFullEnabled", True),
         high_priority_bytes_min=settings.integer("minUsableSizeForHighPriorityWrites", room, unit="bytes"),
         index_file_bytes_min=settings.integer("minUsableSizeForIndexFileCreation", 100 * _MIB, unit="bytes"),
+        reserve_bytes=settings.integer("flushReserveBytes", FullnessConfig().reserve_bytes, unit="bytes"),
         check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
         may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
     )

@@ -39,7 +39,7 @@ ACTING = _names(
     isThrottleByBytes compactionRate compactionRateByEntries compactionRateByBytes compactionReserveBytes
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
-    minUsableSizeForIndexFileCreation persistBookieStatusEnabled
+    minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath

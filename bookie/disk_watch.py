@@ -24,6 +24,7 @@ from bookie.disk import Disk
 from bookie.errors import DirectoryError, FormatError, StateError
 from bookie.fullness import Fullness, FullnessConfig, judge
 from bookie.registration import Registration
+from bookie.reserve import Reserve
 from bookie.service import Rights
 from namespace.errors import NamespaceError
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _CURRENT = "current"
+_FILL_PAUSE_S = 0.02
 
 
 class DiskWatch:
@@ -47,6 +49,7 @@ class DiskWatch:
         journal_directories: Sequence[Path] = (),
         is_forced: bool = False,
         persists: bool = False,
+        reserves: Sequence[Reserve] = (),
         wall_ms: Callable[[], int],
         on_judged: Callable[[Fullness], None] = lambda judged: None,
     ) -> None:
@@ -56,6 +59,7 @@ class DiskWatch:
             on_judged: Told how full the disks are, at each look.
             is_forced: Read-only until the next start, whatever the disks say.
             persists: Remember the state over restarts (``BOOKIE_STATUS``).
+            reserves: Made while there is room; whoever needs them gives them up.
         """
         assert ledger_directories
         self._rights = rights
@@ -66,6 +70,7 @@ class DiskWatch:
         self._journal_directories = tuple(journal_directories)
         self._is_forced = is_forced
         self._persists = persists
+        self._reserves = reserves
         self._wall_ms = wall_ms
         self._on_judged = on_judged
         self._has_room = True
@@ -154,6 +159,8 @@ class DiskWatch:
             await self.look()
             writable = self._rights.writable
             await self._store_status()
+            if self._has_room and not self._is_near:
+                await self._fill_reserves()
             if writable == announced:
                 continue
             try:
@@ -223,6 +230,13 @@ class DiskWatch:
                 log.warning("%s cannot be written: %s", path, exc)
         if stored:
             self._stored = state
+
+    async def _fill_reserves(self) -> None:
+        for reserve in self._reserves:
+            is_growing = True
+            while is_growing:
+                is_growing = await self._disk.run(reserve.fill)
+                await trio.sleep(_FILL_PAUSE_S)  # others need the disk, too
 
     def _figures(self, judged: Fullness) -> str:
         return ", ".join(

@@ -24,6 +24,7 @@ class FullnessConfig:
     high_priority_bytes_min: int = 1_073_741_824  # free, for recovery's writes on a read-only bookie
     index_file_bytes_min: int = 104_857_600  # free, for the index of a ledger that recovery brings
     flush_bytes_min: int = 134_217_728  # free on each disk, for what the write cache holds
+    reserve_bytes: int = 100_663_296  # kept back on each disk for flushing and starting when it is full
     check_interval_s: float = 10.0
     may_be_read_only: bool = True  # False: stop instead
 

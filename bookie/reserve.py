@@ -1,7 +1,8 @@
-"""Space kept back for the day the disk is full: without any, compaction could not free any.
+"""Space kept back for the day the disk is full: without any, compaction could not free any, what was accepted
+could not be flushed, and a bookie could not start to serve reads.
 
-Inside: one file of zeros in a ledger directory, made while there is room, given up when there is none. Not
-inside: when (``log_collector``).
+Inside: a file of zeros in a ledger directory, made while there is room, given up when there is none. Not
+inside: when (``log_collector``; ``disk_watch`` and ``ledger_directory``).
 Always: it never is what fills the disk: it is made only while several times its size is free.
 
 Source: apache/bookkeeper#3150 for the need; reference on bookie storage 5.6, 7.5 (15).
@@ -18,6 +19,7 @@ from bookie.disk import Disk
 log = logging.getLogger(__name__)
 
 RESERVE = "compaction.reserve"
+FLUSH_RESERVE = "flush.reserve"
 _PIECE_BYTES = 1 << 20
 _FREE_FACTOR = 4  # so many times its size must be free before it is made
 
@@ -25,16 +27,17 @@ _FREE_FACTOR = 4  # so many times its size must be free before it is made
 class Reserve:
     """Its methods block. An ``OSError`` of theirs is told, and is nobody's failure."""
 
-    def __init__(self, disk: Disk, directory: Path, size_bytes: int) -> None:
+    def __init__(self, disk: Disk, directory: Path, size_bytes: int, *, name: str = RESERVE) -> None:
         self._disk = disk
         self._directory = directory
-        self._path = directory / RESERVE
+        self._name = name
+        self._path = directory / name
         self._size_bytes = size_bytes
 
     def held_bytes(self) -> int:
         """What ``release`` would give back."""
         try:
-            if RESERVE not in self._disk.list_directory(self._directory):
+            if self._name not in self._disk.list_directory(self._directory):
                 return 0
             file = self._disk.open(self._path)
             try:

@@ -37,10 +37,11 @@ from bookie.integrity import IntegrityRepair
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.over_replicated import OverReplicated
 from bookie.registration import OpenStore, Registration
+from bookie.reserve import FLUSH_RESERVE, Reserve
 from bookie.server import Server
 from bookie.server_config import ServerConfig
 from bookie.service import BookieService
-from bookie.storage import Storage, open_storage
+from bookie.storage import CURRENT, Storage, open_storage
 from bookie.storage_config import StorageConfig
 from bookie.tls import peer_context, server_context
 from ledger.client import LedgerClient, open_ledger_client
@@ -316,6 +317,10 @@ async def _serve(
         journal_directories=config.storage.journal_directories,
         is_forced=config.read_only,
         persists=config.persist_status,
+        reserves=[
+            Reserve(disk, path / CURRENT, config.fullness.reserve_bytes, name=FLUSH_RESERVE)
+            for path in config.storage.ledger_directories
+        ],
         wall_ms=_wall_ms,
         on_judged=garbage.disks_judged,
     )

@@ -16,6 +16,7 @@ from bookie.disk import DiskUsage, RealDisk
 from bookie.disk_watch import DiskWatch
 from bookie.errors import DirectoryError, StateError
 from bookie.fullness import FullnessConfig, judge
+from bookie.reserve import Reserve
 from bookie.service import Rights
 from namespace.errors import StoreUnreachableError
 
@@ -48,9 +49,10 @@ class FillingDisk(RealDisk):
         self.free = {"one": 50, "two": 50}
         self.bad: str | None = None
         self.is_full = False
+        self.scale = 1
 
     def usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(100, self.free[path.name])
+        return DiskUsage(100 * self.scale, self.free[path.name] * self.scale)
 
     def check_directory(self, path: Path) -> None:
         if self.bad == path.parent.name:
@@ -272,6 +274,20 @@ async def test_by_hand_writable_does_not_pass_over_a_full_disk(tmp_path: Path) -
     watched.watch.set_read_only(False)
     assert not watched.rights.writable
     assert "full" in repr(watched.watch)
+
+
+async def test_space_is_kept_back_while_there_is_plenty(tmp_path: Path, autojump_clock: MockClock) -> None:
+    disk = FillingDisk()
+    reserve = Reserve(disk, tmp_path / "one", 3 << 20, name="reserve")
+    watched = Watched(tmp_path, disk, reserves=[reserve])
+    await watched.start()
+    with trio.move_on_after(11):
+        await watched.watch.run()
+    assert reserve.held_bytes() == 0, "a hundred bytes are not plenty"
+    disk.scale = 1 << 20
+    with trio.move_on_after(11):
+        await watched.watch.run()
+    assert reserve.held_bytes() == 3 << 20
 
 
 def test_with_leave_to_fill_a_disk_there_must_be_room_for_what_was_accepted() -> None:
