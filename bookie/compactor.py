@@ -82,6 +82,7 @@ class Copy:
         self._is_live = is_live
         self._slice_bytes = slice_bytes
         self._target: OpenLog | None = None
+        self._is_begun = False  # there may be a file to be thrown away
         self._at = 0  # the source being read
         self._file: File | None = None
         self._scan: EntryLogScan | None = None
@@ -124,7 +125,7 @@ class Copy:
                 self._disk.link(compacting, self._directory / compacted_name(self.target_id, source_id))
             self._disk.sync_directory(self._directory)
             self._disk.unlink(compacting)
-            self._target = None
+            self._target, self._is_begun = None, False
         except OSError as exc:
             raise CompactionError(f"{compacting} cannot be completed: {exc}") from exc
         self.summary = LogSummary(self.target_id, target.ledger_bytes, has_map=True)
@@ -135,6 +136,8 @@ class Copy:
         if self._target is not None:
             self._target.close()
             self._target = None
+        if self._is_begun:
+            self._is_begun = False
             with contextlib.suppress(OSError):
                 self._disk.unlink(self._directory / compacting_name(self.target_id))
 
@@ -214,6 +217,7 @@ class Copy:
     def _write(self, data: bytes, ledger_bytes: dict[int, int]) -> None:
         try:
             if self._target is None:
+                self._is_begun = True
                 self._target = OpenLog(
                     self._disk,
                     self._directory / compacting_name(self.target_id),

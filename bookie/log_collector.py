@@ -40,6 +40,7 @@ from bookie.token_bucket import TokenBucket
 log = logging.getLogger(__name__)
 
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+_BURST_S = 0.25  # of the rate, after a pause
 _LEDGERS_PER_WALK = 64  # of the index, in a reader thread
 _MARGIN_BYTES = 32 << 20  # left free: the index and the journal of the bookie need some while we work
 
@@ -99,7 +100,8 @@ class LogCollector:
         self._settled: set[int] = set()  # logs whose torn end has been compared with the index
         self._reserve = Reserve(disk, directory, config.reserve_bytes)
         by_entries = config.rate_entries_per_s
-        self._bucket = TokenBucket(config.rate_bytes_per_s if by_entries is None else by_entries)
+        rate = config.rate_bytes_per_s if by_entries is None else by_entries
+        self._bucket = TokenBucket(rate, burst=rate * _BURST_S)
 
     def __repr__(self) -> str:
         return f"<LogCollector {self.directory}: {len(self._usages)} logs>"

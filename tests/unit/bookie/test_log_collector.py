@@ -1,0 +1,449 @@
+"""One directory's logs: what is deleted, what is rewritten, what is put aside."""
+
+from __future__ import annotations
+
+import logging
+import random
+import struct
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from bookie.compaction_files import leftovers
+from bookie.compaction_rules import CompactionConfig, Level
+from bookie.disk import RealDisk
+from bookie.entry_log_format import HEADER_BYTES, encode_header
+from bookie.entry_log_ids import entry_log_ids
+from bookie.errors import NoLedgerError
+from bookie.log_collector import LogCollector
+from bookie.log_summary import summarise
+from bookie.storage import Storage, StorageConfig, open_storage
+from tests.property.forgetful_disk import World
+
+KEY = b"k" * 20
+COMPACTION = CompactionConfig(rate_bytes_per_s=1e12, slice_bytes=4096, reserve_bytes=0)
+
+
+def entry(ledger_id: int, entry_id: int, size: int = 96) -> bytes:
+    """A body of ``32 + size`` bytes, which with its length is 132 if nothing else is said."""
+    return struct.pack(">qqqq", ledger_id, entry_id, -1, 0) + bytes([ledger_id, entry_id % 251] * (size // 2))
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, compaction: CompactionConfig = COMPACTION, **more: object
+) -> AsyncIterator[Storage]:
+    config = StorageConfig(
+        journal_directories=(directory / "j",),
+        ledger_directories=(directory / "l",),
+        entry_log_bytes_max=1 << 20,
+        compaction=compaction,
+        **more,  # type: ignore[arg-type]
+    )
+    async with open_storage(RealDisk(), config) as storage:
+        yield storage
+
+
+async def add(storage: Storage, ledger_id: int, entry_ids: Iterable[int]) -> None:
+    ledger = storage.ledger(ledger_id) or storage.create_ledger(ledger_id, KEY)
+    for entry_id in entry_ids:
+        storage.stage_entry(ledger, entry_id, -1, entry(ledger_id, entry_id))
+    answered = trio.Event()
+    storage.submit(lambda error: answered.set())
+    await answered.wait()
+
+
+async def a_log(storage: Storage, ledgers: dict[int, range]) -> int:
+    """Make one complete log with these entries; its id."""
+    for ledger_id, entry_ids in ledgers.items():
+        await add(storage, ledger_id, entry_ids)
+    await storage.flush()
+    writer = storage._stores[0].files.writer
+    (log_id,) = writer.open_ids()
+    await storage._stores[0].in_thread(writer.close)
+    return log_id
+
+
+async def collect(storage: Storage, level: Level = Level.MAJOR) -> LogCollector:
+    (collector,) = storage.collectors
+    await collector.finish_compactions()
+    await collector.remove_dead()
+    await collector.compact(level)
+    return collector
+
+
+async def readable(storage: Storage, ledgers: dict[int, range]) -> bool:
+    for ledger_id, entry_ids in ledgers.items():
+        for entry_id in entry_ids:
+            if await storage.read(ledger_id, entry_id) != entry(ledger_id, entry_id):
+                return False
+    return True
+
+
+def logs(directory: Path) -> dict[int, dict[int, int]]:
+    found = entry_log_ids(RealDisk(), directory / "l/current")
+    return {log_id: summarise(RealDisk(), directory / "l/current", log_id).ledger_bytes() for log_id in found}
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in (directory / "l/current").iterdir()]
+
+
+async def test_what_is_dead_goes_and_several_logs_become_one(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        for number in range(3):
+            await a_log(storage, {1: range(number * 10, number * 10 + 10), 2 + number: range(100)})
+        full = await a_log(storage, {1: range(30, 40)})
+        for ledger_id in (2, 3, 4):
+            await storage.delete_ledger(ledger_id)
+        collector = await collect(storage)
+        assert logs(tmp_path) == {full: {1: 1320}, 4: {1: 3960}}
+        assert await readable(storage, {1: range(40)})
+        figures = collector.figures
+        assert (figures.compacted_logs, figures.copied_bytes, figures.failures) == (3, 3960, 0)
+        assert (figures.logs, figures.total_bytes, figures.live_bytes) == (2, 5280, 5280)
+    async with opened(tmp_path) as storage:
+        assert await readable(storage, {1: range(40)})
+    assert leftovers(names(tmp_path)).pending == {}
+
+
+async def test_minor_compaction_takes_only_what_is_almost_empty(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 9: range(90)})
+        half = await a_log(storage, {2: range(50), 9: range(100, 150)})
+        await storage.delete_ledger(9)
+        await collect(storage, Level.MINOR)
+        assert logs(tmp_path) == {half: {2: 6600, 9: 6600}, 2: {1: 1320}}
+        await collect(storage, Level.MAJOR)
+        assert logs(tmp_path) == {2: {1: 1320}, 3: {2: 6600}}
+
+
+async def test_of_an_entry_stored_twice_only_the_one_the_index_names_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        first = await a_log(storage, {1: range(100), 2: range(100)})
+        await a_log(storage, {1: range(50, 100)})
+        await storage.delete_ledger(2)
+        await collect(storage)
+        assert logs(tmp_path) == {1: {1: 6600}, 2: {1: 6600}}, f"log {first} had 50 entries that count"
+        assert await readable(storage, {1: range(100)})
+
+
+async def test_a_log_of_which_everything_was_stored_again_goes_without_a_copy(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(20), 2: range(100)})
+        await a_log(storage, {1: range(20)})
+        await storage.delete_ledger(2)
+        await collect(storage)
+        assert logs(tmp_path) == {1: {1: 2640}}
+        assert await readable(storage, {1: range(20)})
+
+
+async def test_a_striped_ledger_is_copied_whole(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(0, 3000, 3), 2: range(1000)})
+        await storage.delete_ledger(2)
+        await collect(storage)
+        assert logs(tmp_path) == {1: {1: 132_000}}
+        assert await readable(storage, {1: range(0, 3000, 3)})
+        assert await storage.entry_ids(1) == list(range(0, 3000, 3))
+
+
+async def test_what_happens_meanwhile_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries stored again, a ledger deleted, one deleted and made anew: between any two slices."""
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(60), 2: range(60), 3: range(60), 4: range(600)})
+        await storage.delete_ledger(4)
+        (collector,) = storage.collectors
+        slices = 0
+
+        async def meanwhile(size_bytes: int, entries: int) -> None:
+            nonlocal slices
+            slices += 1
+            if slices == 2:
+                await add(storage, 1, range(10))
+                await storage.flush()
+                await storage.delete_ledger(2)
+                await storage.delete_ledger(3)
+                await add(storage, 3, range(5))
+                await storage.flush()
+
+        monkeypatch.setattr(collector, "_wait_for", meanwhile)
+        await collect(storage)
+        assert slices > 6
+        assert await readable(storage, {1: range(60), 3: range(5)})
+        assert await storage.entry_ids(3) == list(range(5))
+        with pytest.raises(NoLedgerError):
+            await storage.read(2, 0)
+    async with opened(tmp_path) as storage:
+        assert storage.ledger_ids() == [1, 3]
+        assert await readable(storage, {1: range(60), 3: range(5)})
+
+
+async def test_readers_never_notice(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        for number in range(4):
+            await a_log(
+                storage,
+                {1: range(number * 100, number * 100 + 100), 2: range(number * 200, number * 200 + 100)},
+            )
+        await storage.delete_ledger(2)
+        rng, reads = random.Random(5), 0
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                nonlocal reads
+                while True:
+                    entry_id = rng.randrange(400)
+                    storage._stores[0].reads.drop_ledger(1)  # no help from what was read before
+                    assert await storage.read(1, entry_id) == entry(1, entry_id)
+                    bodies = await storage.read_run(1, entry_id, 10, 1 << 20)
+                    assert bodies[0] == entry(1, entry_id)
+                    reads += 1
+                    await trio.lowlevel.checkpoint()
+
+            nursery.start_soon(read)
+            await collect(storage)
+            nursery.cancel_scope.cancel()
+        assert reads > 10
+        assert storage._stores[0].reader.open_logs_count <= 2, "deleted logs are closed"
+
+
+async def test_a_cancelled_compaction_leaves_no_copy_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as storage:
+        source = await a_log(storage, {1: range(100), 2: range(100)})
+        await storage.delete_ledger(2)
+        (collector,) = storage.collectors
+        with trio.CancelScope() as scope:
+
+            async def cancel(size_bytes: int, entries: int) -> None:
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+
+            monkeypatch.setattr(collector, "_wait_for", cancel)
+            await collect(storage)
+        assert scope.cancelled_caught
+        assert leftovers(names(tmp_path)).abandoned == ()
+        assert logs(tmp_path) == {source: {1: 13200, 2: 13200}}
+        monkeypatch.undo()
+        await collect(storage)
+        assert await readable(storage, {1: range(100)})
+        assert logs(tmp_path) == {2: {1: 13200}}, "the cancelled copy's id does not come back"
+
+
+# --- what cannot be followed ---
+
+
+def flip(path: Path, at: int, mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+async def test_a_damaged_log_is_kept_and_told_of_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as storage:
+        for number in range(3):
+            await a_log(storage, {1: range(number * 10, number * 10 + 10), 2: range(100 * number, 100)})
+        await a_log(storage, {2: range(500, 600)})
+        await storage.delete_ledger(2)
+        flip(tmp_path / "l/current/0.log", HEADER_BYTES + 132 * 20, 0x40)  # a length
+        with caplog.at_level(logging.ERROR):
+            collector = await collect(storage)
+        assert list(collector.figures.quarantined) == [0]
+        assert "0.log is kept" in caplog.text
+        assert 0 in logs(tmp_path)
+        assert 1 not in logs(tmp_path) or logs(tmp_path)[1] == {1: 1320}
+        assert 3 not in logs(tmp_path), "nothing in it was live"
+        assert await readable(storage, {1: range(30)})
+        caplog.clear()
+        await storage.delete_ledger(1)
+        await collect(storage)
+        assert 0 in logs(tmp_path), "also when all its ledgers are dead"
+        assert caplog.text == "", "it is told once"
+
+
+async def test_an_entry_that_a_scan_steps_over_keeps_its_log(tmp_path: Path) -> None:
+    """A flipped bit makes one record cover the next, and all sums still hold."""
+    async with opened(tmp_path) as storage:
+        # Records of 128 bytes: 128 more is one bit.
+        ledger, other = storage.create_ledger(1, KEY), storage.create_ledger(2, KEY)
+        for entry_id in range(10):
+            storage.stage_entry(ledger, entry_id, -1, entry(1, entry_id, 92))
+            storage.stage_entry(other, entry_id, -1, entry(2, entry_id, 92))
+        await a_log(storage, {})
+        await storage.delete_ledger(2)
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(path.read_bytes())
+        length = struct.unpack_from(">i", data, HEADER_BYTES + 128 * 4)[0]
+        assert length == 124
+        struct.pack_into(">i", data, HEADER_BYTES + 128 * 4, 124 + 128)
+        path.write_bytes(data)
+        assert await storage.read(1, 5) == entry(1, 5, 92), "it is still where the index says"
+        collector = await collect(storage)
+        assert list(collector.figures.quarantined) == [0]
+        for entry_id in (0, 3, 5, 6, 9):
+            assert await storage.read(1, entry_id) == entry(1, entry_id, 92)
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 5) == entry(1, 5, 92)
+        await collect(storage)
+        assert await storage.read(1, 5) == entry(1, 5, 92)
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+async def test_the_torn_end_of_a_log_is_damage_if_the_index_knows_entries_there(
+    tmp_path: Path, is_synced: bool
+) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 2: range(30)})
+        path = tmp_path / "l/current/0.log"
+        records = path.read_bytes()[HEADER_BYTES : HEADER_BYTES + 132 * 40]
+        if is_synced:
+            records = records[: 132 * 35]  # what was there is gone
+        path.write_bytes(encode_header() + records + bytes(700) + b"\xff\xee\xdd" * 99)
+        await storage.delete_ledger(1)
+        collector = await collect(storage, Level.MAJOR)
+        if is_synced:
+            assert list(collector.figures.quarantined) == [0]
+            assert path.exists()
+        else:
+            assert collector.figures.quarantined == {}
+            assert logs(tmp_path) == {1: {2: 3960}}, "a crash left it so; it is compacted like another"
+        assert await readable(storage, {2: range(25)})
+
+
+async def test_a_log_without_a_map_goes_only_if_the_index_has_nothing_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(1)})
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(encode_header() + path.read_bytes()[HEADER_BYTES : HEADER_BYTES + 132])
+        struct.pack_into(">q", data, HEADER_BYTES + 4, 7)  # another ledger's, by a flipped bit or two
+        path.write_bytes(data)
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == []
+        assert list(collector.figures.quarantined) == [0]
+        assert path.exists()
+
+
+async def test_a_file_that_is_no_log_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(1)})
+        (tmp_path / "l/current/77.log").write_bytes(b"somebody's notes" * 100)
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == []
+        assert list(collector.figures.quarantined) == [0x77]
+
+
+# --- time and space; on a disk and a clock of our own ---
+
+
+async def test_a_compaction_takes_as_long_as_its_rate_says(autojump_clock: trio.abc.Clock) -> None:
+    for config, at_least, at_most in (
+        (attrs.evolve(COMPACTION, rate_bytes_per_s=10_000), 3.0, 7.0),
+        (attrs.evolve(COMPACTION, rate_entries_per_s=20), 8.0, 12.0),
+    ):
+        world = World()
+        async with open_storage(world, small(config), wall_ms=lambda: 1000) as storage:
+            await a_log(storage, {1: range(100), 2: range(200)})  # 40 kB, of which 13 are live
+            await storage.delete_ledger(2)
+            began = trio.current_time()
+            await collect(storage)
+            assert at_least <= trio.current_time() - began <= at_most
+            assert await readable(storage, {1: range(100)})
+
+
+async def test_no_further_log_is_begun_when_time_is_up(autojump_clock: trio.abc.Clock) -> None:
+    config = attrs.evolve(COMPACTION, rate_bytes_per_s=10_000, major_time_max_s=6.0)
+    async with open_storage(World(), small(config, log_bytes=20_000), wall_ms=lambda: 1000) as storage:
+        for number in range(3):
+            await a_log(storage, {1: range(number * 100, number * 100 + 100), 2: range(1000, 1040)})
+        await storage.delete_ledger(2)
+        collector = await collect(storage)
+        assert collector.figures.compacted_logs == 2
+        await collector.compact(Level.MAJOR)
+        assert collector.figures.compacted_logs == 3
+
+
+def small(compaction: CompactionConfig, log_bytes: int = 1 << 20) -> StorageConfig:
+    from bookie.journal import JournalConfig
+
+    return StorageConfig(
+        journal_directories=(Path("/j"),),
+        ledger_directories=(Path("/l"),),
+        journal=JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, spare_files_max=0),
+        entry_log_bytes_max=log_bytes,
+        compaction=compaction,
+    )
+
+
+class SmallDisk(World):
+    """A disk that says how much room it has."""
+
+    def usage(self, path: Path):  # type: ignore[no-untyped-def]
+        from bookie.disk import DiskUsage
+
+        assert self.capacity_bytes is not None
+        return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self.used_bytes()))
+
+
+@pytest.mark.parametrize("has_reserve", [True, False])
+async def test_a_full_disk_is_freed_out_of_the_reserve(has_reserve: bool) -> None:
+    world = SmallDisk()
+    world.capacity_bytes = 8 << 20
+    reserve_bytes = 128 << 10 if has_reserve else 0
+    config = small(attrs.evolve(COMPACTION, reserve_bytes=reserve_bytes))
+    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
+        (collector,) = storage.collectors
+        await collector.fill_reserve()
+        held = {path.name: inode.size for path, inode in world.names.items()}.get("compaction.reserve", 0)
+        assert held == reserve_bytes
+        await a_log(storage, {1: range(200), 2: range(3000)})
+        await storage.delete_ledger(2)
+        world.capacity_bytes = world.used_bytes() + 4096  # whoever else writes here has filled it
+        await collect(storage)
+        log_bytes = sum(inode.size for path, inode in world.names.items() if path.suffix == ".log")
+        if has_reserve:
+            assert log_bytes < 40_000
+            assert (collector.figures.compacted_logs, collector.figures.failures) == (1, 0)
+            await collector.fill_reserve()
+            assert "compaction.reserve" in [path.name for path in world.names], "and it is filled again"
+        else:
+            assert log_bytes > 400_000
+            assert collector.figures.compacted_logs == 0
+        assert await readable(storage, {1: range(200)})
+
+
+async def test_a_disk_that_fills_up_meanwhile_ends_the_compaction_and_nothing_else() -> None:
+    world = SmallDisk()
+    world.capacity_bytes = 8 << 20
+    async with open_storage(world, small(COMPACTION), wall_ms=lambda: 1000) as storage:
+        await a_log(storage, {1: range(1000), 2: range(1000)})
+        await storage.delete_ledger(2)
+        (collector,) = storage.collectors
+        await collector.remove_dead()
+        world.fail_if = lambda what: what.startswith("write") and "compacting" in what
+        assert await collector.compact(Level.MAJOR) == 0
+        assert collector.figures.failures == 1
+        assert "cannot be written" in (collector.figures.last_failure or "")
+        assert leftovers(path.name for path in world.names).abandoned == ()
+        world.fail_if = lambda what: False
+        assert await readable(storage, {1: range(1000)})
+        await add(storage, 3, range(10))
+        await collect(storage)
+        assert collector.figures.compacted_logs == 1
+        assert await readable(storage, {1: range(1000), 3: range(10)})
+
+
+async def test_a_reserve_is_not_made_where_it_would_fill_the_disk() -> None:
+    world = SmallDisk()
+    world.capacity_bytes = 3 << 20
+    config = small(attrs.evolve(COMPACTION, reserve_bytes=1 << 20))
+    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
+        await storage.collectors[0].fill_reserve()
+        assert "compaction.reserve" not in [path.name for path in world.names]
