@@ -77,6 +77,7 @@ class DictBookie:
         self.free_bytes = 1
         self.synced: list[int] = []  # ledgers, one for each FORCE
         self.requests: list[object] = []
+        self.came_by: list[PipeStream] = []  # the connection of each of them
 
     async def serve(self, stream: PipeStream) -> None:
         frames = FrameBuffer()
@@ -90,6 +91,7 @@ class DictBookie:
                         codec = v2 if data[start] <= 7 else v3
                         incoming = codec.decode_request(data, start, end)
                         self.requests.append(incoming.request)
+                        self.came_by.append(stream)
                         if isinstance(incoming.request, BatchReadRequest) and not self.knows_batch_read:
                             nursery.cancel_scope.cancel()
                             break

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from ledger.config import ClientConfig
+from ledger.deferred_sync import Durable
 from ledger.errors import (
     DuplicateEntryIdError,
     EntryTooLargeError,
@@ -24,6 +25,10 @@ from ledger.wire.messages import AddRequest, ForceLedgerRequest, WriteLacRequest
 
 def refusing(code: Code) -> Any:
     return lambda request: code if isinstance(request, AddRequest) else None
+
+
+def refusing_force(request: object) -> Code | None:
+    return Code.IO_ERROR if isinstance(request, ForceLedgerRequest) else None
 
 
 async def test_an_entry_not_confirmed_in_time_ends_the_writer_and_the_ledger_is_closed_before_it(
@@ -213,15 +218,57 @@ async def test_with_deferred_sync_only_force_moves_the_lac(cluster: Any, version
             assert len(await reader.read(0, 3)) == 4
 
 
+def test_what_is_durable_never_shrinks() -> None:
+    durable = Durable()
+    durable.forced(5, 50)
+    durable.forced(3, 30)  # of a call that began earlier and was answered later
+    assert (durable.lac, durable.length_bytes) == (5, 50)
+
+
+async def test_force_makes_durable_what_was_acknowledged_before_it_and_no_more(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        writer = await client.create(deferred_sync=True)
+        await writer.append_many([b"a", b"bc"])
+        cluster.bookies["b2:1"].delay_s = 1.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.force)
+            await trio.sleep(0.5)
+            await writer.append(b"def")  # acknowledged by the other two while the force is on its way
+            assert writer.lac == -1
+        assert writer.lac == 1
+        cluster.bookies["b2:1"].refuse = refusing_force
+        with pytest.raises(LedgerWriteError, match="entries after 1 are not synced"):
+            await writer.force()
+        await writer.close()
+        metadata = await client.metadata(writer.ledger_id)
+        assert (metadata.last_entry_id, metadata.length_bytes) == (1, 3)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_bookie_is_asked_to_sync_over_the_connection_of_the_adds(cluster: Any, version: Any) -> None:
+    """Over another one, a bookie that was restarted in between would sync what it still has."""
+    async with cluster.client(ClientConfig(transport=TransportConfig(add_version=version))) as client:
+        writer = await client.create(deferred_sync=True)
+        await writer.append(b"0")
+        await writer.force()
+        for bookie in cluster.bookies.values():
+            by = {
+                stream
+                for stream, request in zip(bookie.came_by, bookie.requests, strict=True)
+                if isinstance(request, AddRequest | ForceLedgerRequest)
+            }
+            assert len(by) == 1
+
+
 async def test_one_bookie_that_does_not_sync_ends_a_deferred_writer_at_its_lac(cluster: Any) -> None:
     async with cluster.client() as client:
         writer = await client.create(deferred_sync=True)
         await writer.append(b"0")
         await writer.force()
         await writer.append(b"1")
-        cluster.bookies["b2:1"].refuse = lambda request: (
-            Code.IO_ERROR if isinstance(request, ForceLedgerRequest) else None
-        )
+        cluster.bookies["b2:1"].refuse = refusing_force
         with pytest.raises(LedgerWriteError, match=r"entries after 0 are not synced and may be lost: .*b2:1"):
             await writer.force()
         with pytest.raises(LedgerWriteError):

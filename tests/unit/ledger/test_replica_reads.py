@@ -122,3 +122,47 @@ async def test_a_read_that_is_cancelled_while_two_replicas_are_asked_leaves_the_
             bookie.is_silent = False
         assert len(await reader.read(0, 2)) == 3
         assert not any(isinstance(one, AddRequest) and one.recovery for one in bookie.requests)
+
+
+async def test_batches_are_asked_of_one_bookie_for_what_it_holds(cluster: Any) -> None:
+    """Not where entries are striped, and not over the end of a segment."""
+    async with cluster.client() as client:
+        striped = await written(client, 9, write_quorum=2, ack_quorum=2)
+        assert [int(entry.payload) for entry in await striped.read(0, 8)] == list(range(9))
+        assert not any(
+            isinstance(one, BatchReadRequest) for each in cluster.bookies.values() for one in each.requests
+        )
+        await cluster.start("b4:1")
+        writer = await client.create()
+        await writer.append_many([b"%d" % number for number in range(5)])
+        cluster.bookies[writer.metadata.last_ensemble.bookies[0]].refuse = lambda request: (
+            Code.READ_ONLY if isinstance(request, AddRequest) else None
+        )
+        await writer.append_many([b"%d" % number for number in range(5, 10)])
+        await writer.append(b"10")
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        _, (second) = reader.metadata.ensembles
+        assert [int(entry.payload) for entry in await reader.read(0, 10)] == list(range(11))
+        asked = [
+            (one.entry_id, one.entry_id + one.count_max)
+            for each in cluster.bookies.values()
+            for one in each.requests
+            if isinstance(one, BatchReadRequest)
+        ]
+        assert (0, second.first_entry_id) in asked
+        assert not any(first < second.first_entry_id < stop for first, stop in asked)
+
+
+async def test_a_bookie_that_is_away_does_not_end_batch_reads(cluster: Any, autojump_clock: Any) -> None:
+    """Only one that answers a plain read, and closes the connection on a batch read, is too old for them."""
+    async with cluster.client() as client:
+        reader = await written(client, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        await cluster.stop("b1:1", registered=True)
+        for name in ("b2:1", "b3:1"):
+            cluster.bookies[name].requests.clear()
+        for _ in range(5):
+            assert len(await reader.read(0, 29)) == 30
+        asked = [type(one) for name in ("b2:1", "b3:1") for one in cluster.bookies[name].requests]
+        assert set(asked) == {BatchReadRequest}
