@@ -168,6 +168,11 @@ def _refuse_what_would_be_unsafe(settings: Settings, remarks: list[str]) -> None
             "dataIntegrityChecking=false: on disks that lack what was acknowledged this bookie denies it, and"
             " recoveries will cut it off"
         )
+    if settings.boolean("skipReplayJournalInvalidRecord", False):
+        remarks.append(
+            "skipReplayJournalInvalidRecord=true: damage in the journal is skipped, so each start puts all"
+            " ledgers in limbo and copies what is missing; remove it after one start"
+        )
     if not settings.boolean("journalWriteData", True):
         remarks.append("journalWriteData=false: the journal is written all the same; nothing is lost by that")
     if not settings.boolean("useTransactionalCompaction", True):

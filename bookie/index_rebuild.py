@@ -30,6 +30,7 @@ import attrs
 
 from bookie.directory_set import DirectorySet
 from bookie.disk import Disk
+from bookie.doubt import raise_doubt
 from bookie.entry_log_format import entry_log_name
 from bookie.errors import BookieServerError, LogDamagedError, StartError
 from bookie.index_kinds import INDEX_DIRECTORY, IndexConfig, open_index, stored_ledger_data
@@ -94,6 +95,10 @@ def rebuild_indexes(
             )
             done += one.derived.bytes
             built.append(one)
+        if any(not one.kept_ledger_data or one.derived.damage for one in built):
+            # Fences of ledgers without entries are gone with it: only the metadata store knows of those.
+            paths = [path / CURRENT for path in config.ledger_directories]
+            raise_doubt(disk, paths, "an index was derived from entry logs, which know of no fence")
         # Not before all of them are there: what stops one build leaves all indexes as they were.
         for _, index_directory in pairs:
             _exchange(disk, index_directory)

@@ -11,6 +11,7 @@ import attrs
 import pytest
 
 from bookie.disk import Disk, RealDisk
+from bookie.doubt import read_doubt
 from bookie.errors import (
     DirectoryInUseError,
     IndexKindError,
@@ -87,6 +88,8 @@ async def test_a_lost_index_is_derived_and_every_ledger_fenced(tmp_path: Path, i
     rebuilt = rebuild_indexes(RealDisk(), config, progress=told.append)
     assert [one.directory for one in rebuilt] == [tmp_path / f"ledgers-{n}" / "current" for n in range(2)]
     assert not any(one.kept_ledger_data for one in rebuilt)
+    # Ledger 6 was fenced and had no entry: the next start must ask the metadata store.
+    assert read_doubt(RealDisk(), [tmp_path / "ledgers-0/current"]) is not None
     assert told[-1] == entry_log_bytes(RealDisk(), config)
     await check(RealDisk(), config, fenced=True)
     names = {path.name for path in (tmp_path / "index-0/current").iterdir()}
@@ -105,6 +108,7 @@ async def test_an_index_is_exchanged_for_the_other_kind_and_nothing_is_fenced(
         await check(RealDisk(), other, fenced=False)
     rebuilt = rebuild_indexes(RealDisk(), other)
     assert all(one.kept_ledger_data and not one.derived.fenced for one in rebuilt)
+    assert read_doubt(RealDisk(), [tmp_path / "ledgers-0/current"]) is None
     assert await check(RealDisk(), other, fenced=False) == before
     assert 6 in before  # it has no entry anywhere, and stays fenced
     with pytest.raises(IndexKindError):
