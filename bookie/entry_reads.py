@@ -147,7 +147,10 @@ class EntryReads:
         record = self._known(ledger_id)
         ids = self._cache.entry_ids(record)  # before the index: an entry goes from here to there
         if ledger_id not in self._deleting:
-            ids.update(await self._disk.run(self._index.entry_ids, ledger_id))
+            try:
+                ids.update(await self._disk.run(self._index.entry_ids, ledger_id))
+            except (OSError, FormatError) as exc:
+                raise EntryUnreadableError(ledger_id, -1, f"the index fails: {exc}") from exc
         return sorted(ids)
 
     def drop_ledger(self, ledger_id: int) -> None:

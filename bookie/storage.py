@@ -312,7 +312,10 @@ class Storage:
         return await self._store_of(ledger_id).reads.read_run(ledger_id, first, count_max, size_bytes_max)
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
-        """Ids of all entries of a ledger stored here, ascending. ``NoLedgerError``."""
+        """Ids of all entries of a ledger stored here, ascending.
+
+        ``NoLedgerError``; ``EntryUnreadableError`` if the index fails.
+        """
         return await self._store_of(ledger_id).reads.entry_ids(ledger_id)
 
     def _store_of(self, ledger_id: int) -> DirectoryStore:

@@ -64,7 +64,7 @@ def test_one_bookies_storage_is_measured_part_by_part_and_leaves_nothing_behind(
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout)
-    assert set(parts) >= {"adds", "writes", "reads", "replay", "rebuild"}
+    assert set(parts) >= {"adds", "writes", "reads", "replay", "rebuild", "compaction"}
     for figure in parts.values():
         assert figure["value"] > 0
         assert figure["floor"] > 0
@@ -75,10 +75,24 @@ def test_one_bookies_storage_is_measured_part_by_part_and_leaves_nothing_behind(
 def test_a_storage_benchmark_that_does_not_fit_on_the_disk_is_refused_before_it_writes(
     tmp_path: Path,
 ) -> None:
-    mib = str(1 << 20)  # a TiB
+    mib = str(1 << 20)  # that many MiB are a TiB
     command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--replay", "--mib", mib]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 1
     assert "GiB are free" in done.stderr
+    assert list((tmp_path / "dlog").iterdir()) == []
+
+
+def test_a_small_soak_finds_every_entry_and_stays_within_its_bounds(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--soak", "0.05", "--json"]
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == []
+    assert found["deleted_ledgers"] > 0
+    assert found["compacted_logs"] > 0
+    assert found["entries_checked"] > 0
+    assert found["disk_mib_max"] <= found["disk_mib_allowed"]
     assert list((tmp_path / "dlog").iterdir()) == []

@@ -8,6 +8,7 @@ import pytest
 
 from dlog.cli.bench.storage.figures import Bar, Figure
 from dlog.cli.bench.storage.room import NoRoomError, check_room
+from dlog.cli.bench.storage.soak import Sample, memory_growth_bytes
 
 
 def figure(value: float, bar: Bar, floor: float | None = None) -> Figure:
@@ -40,3 +41,16 @@ def test_a_disk_without_room_is_told_before_anything_is_written(tmp_path: Path) 
     check_room(tmp_path, 0)
     with pytest.raises(NoRoomError, match="XDG_CACHE_HOME"):
         check_room(tmp_path, 1 << 60)
+
+
+def samples(*rss_mib: int) -> list[Sample]:
+    return [Sample(number, mib << 20, 0) for number, mib in enumerate(rss_mib)]
+
+
+def test_memory_that_is_full_early_and_then_stays_does_not_grow() -> None:
+    assert memory_growth_bytes(samples(50, 200, 200, 190, 199, 180)) == 0
+
+
+def test_memory_that_grows_after_the_first_third_is_told() -> None:
+    assert memory_growth_bytes(samples(50, 200, 210, 220, 230, 250)) == 50 << 20
+    assert memory_growth_bytes(samples(50)) == 0

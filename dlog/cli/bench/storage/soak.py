@@ -1,0 +1,338 @@
+"""A bookie's storage under everything at once, for as many bytes as asked: every read is checked.
+
+Inside: writers, a deleter, garbage collection with compaction without a pause, readers; what was written is
+derived from its ids, so that nothing has to be remembered to compare with it. Two journals and two ledger
+directories. Memory and disk are sampled all the time.
+Always: an entry is asked for only once it is acknowledged, and until its ledger is deleted; then it must be
+there, with exactly its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from bookie.compaction_rules import CompactionConfig
+from bookie.disk import RealDisk
+from bookie.errors import NoLedgerError, StorageFailedError
+from bookie.gc import GarbageCollector
+from bookie.storage import Storage, open_storage
+from bookie.storage_config import StorageConfig
+from dlog.cli.bench.storage.figures import GIB, MIB
+from dlog.cli.bench.storage.room import files_below
+from ledger.digest import DigestType, EntryCodec
+from ledger.errors import CorruptEntryError
+
+now = time.perf_counter
+
+CODEC = EntryCodec(DigestType.CRC32C, b"soak")
+POOL_BYTES = 4 << 20
+SIZES_BYTES = (100, 1024, 1024, 4096, 65_536)
+RUN_BYTES = 256 << 10
+WRITERS = 4
+READERS = 3
+SAMPLE_S = 0.5
+SEED = 7
+MEMORY_GROWTH_MIB = 64.0  # between the first third of the run and the rest
+DIRECTORIES = 2
+READ_PAUSE_S = 0.002  # readers look for mistakes, and are not to stop the writers
+
+
+@attrs.define
+class Sample:
+    """Memory and disk at one moment."""
+
+    written_bytes: int
+    rss_bytes: int
+    disk_bytes: int
+
+
+@attrs.define
+class Written:
+    """A ledger: what is acknowledged."""
+
+    ledger_id: int
+    size_bytes: int  # of each payload
+    target: int  # entries it will have
+    acked: int = 0
+    readers: int = 0
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return self.acked * (self.size_bytes + 40)
+
+
+@attrs.define
+class Soaked:
+    """What the run found."""
+
+    written_bytes: int = 0
+    deleted_ledgers: int = 0
+    reads: int = 0
+    rounds: int = 0
+    compacted_logs: int = 0
+    seconds: float = 0
+    samples: list[Sample] = attrs.field(factory=list)
+    wrongs: list[str] = attrs.field(factory=list)
+
+
+class Soak:
+    """One run over one directory."""
+
+    def __init__(self, directory: Path, total_bytes: int, progress: Callable[[int], None]) -> None:
+        self.found = Soaked()
+        self.live_bytes_max = max(8 * MIB, min(GIB, total_bytes // 8))
+        self.log_bytes_max = max(1 * MIB, min(128 * MIB, self.live_bytes_max // 8))
+        self.ledger_bytes_max = min(4 * MIB, self.log_bytes_max // 4)  # so that a log holds several
+        self._directory, self._total_bytes, self._progress = directory, total_bytes, progress
+        self._pool = random.Random(SEED).randbytes(POOL_BYTES + SIZES_BYTES[-1])
+        self._rng = random.Random(SEED)
+        self._live: dict[int, Written] = {}
+        self._deleting: set[int] = set()
+        self._next_ledger_id = 1
+
+    def config(self) -> StorageConfig:
+        """Several of everything, small enough to go round many times."""
+        journals: Any = tuple(self._directory / f"journal{number}" for number in range(DIRECTORIES))
+        ledgers: Any = tuple(self._directory / f"ledgers{number}" for number in range(DIRECTORIES))
+        return StorageConfig(
+            journal_directories=journals,
+            ledger_directories=ledgers,
+            write_cache_bytes_max=min(48 * MIB, self.live_bytes_max // 2),  # or nothing would leave it
+            entry_log_bytes_max=self.log_bytes_max,
+            flush_interval_s=2,
+            compaction=CompactionConfig(rate_bytes_per_s=256 * MIB, reserve_bytes=MIB),
+        )
+
+    @property
+    def disk_bytes_max(self) -> int:
+        """What the directory may grow to: twice what lives, logs being written or rewritten, journals."""
+        config = self.config()
+        journal_bytes = config.journal.file_bytes_max * (config.journal.spare_files_max + 6)
+        return 2 * self.live_bytes_max + DIRECTORIES * (4 * self.log_bytes_max + journal_bytes) + 128 * MIB
+
+    async def run(self) -> Soaked:
+        """Write everything, then start anew and read all that lives. ``StorageFailedError``."""
+        started = now()
+        async with self._opened() as (storage, nursery):
+            for _ in range(READERS):
+                nursery.start_soon(self._read, storage)
+            nursery.start_soon(self._collect, storage)
+            async with trio.open_nursery() as writers:
+                for number in range(WRITERS):
+                    writers.start_soon(self._write, storage, random.Random(SEED + number))
+            nursery.cancel_scope.cancel()
+        self.found.seconds = now() - started
+        async with self._opened() as (storage, nursery):
+            await self._collect_once(storage, self._collector(storage))
+            for written in self._live.values():
+                await self._check_all(storage, written)
+            nursery.cancel_scope.cancel()
+        self._judge()
+        return self.found
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[tuple[Storage, trio.Nursery]]:
+        async with open_storage(RealDisk(), self.config()) as storage, trio.open_nursery() as nursery:
+            nursery.start_soon(self._sample)
+            nursery.start_soon(self._fail_with, storage)
+            yield storage, nursery
+
+    async def _fail_with(self, storage: Storage) -> None:
+        raise await storage.wait_failed()
+
+    # --- writing ---
+
+    async def _write(self, storage: Storage, rng: random.Random) -> None:
+        while self.found.written_bytes < self._total_bytes:
+            size_bytes = rng.choice(SIZES_BYTES)
+            target = max(1, rng.randrange(self.ledger_bytes_max) // size_bytes)
+            written = Written(self._next_ledger_id, size_bytes, target)
+            self._next_ledger_id += 1
+            storage.create_ledger(written.ledger_id, CODEC.master_key)
+            self._live[written.ledger_id] = written
+            await self._fill(storage, written)
+            await self._make_room(storage, rng)
+
+    async def _fill(self, storage: Storage, written: Written) -> None:
+        record = storage.ledger(written.ledger_id)
+        assert record is not None
+        entry_id = 0
+        while entry_id < written.target and self.found.written_bytes < self._total_bytes:
+            stop = min(written.target, entry_id + max(1, RUN_BYTES // written.size_bytes))
+            size_bytes = 0
+            for entry_id in range(entry_id, stop):  # noqa: B020 - goes on where it stopped
+                body = self._body(written, entry_id)
+                size_bytes += len(body)
+                storage.stage_entry(record, entry_id, entry_id - 1, body)
+            entry_id = stop
+            await _durable(storage)
+            written.acked = stop
+            self.found.written_bytes += size_bytes
+            self._progress(self.found.written_bytes)
+            await storage.wait_room()
+        written.target = entry_id
+
+    def _body(self, written: Written, entry_id: int) -> bytes:
+        start = (written.ledger_id * 7919 + entry_id * 104_729) % POOL_BYTES
+        payload = self._pool[start : start + written.size_bytes]
+        return CODEC.pack(written.ledger_id, entry_id, entry_id - 1, 0, payload)
+
+    async def _make_room(self, storage: Storage, rng: random.Random) -> None:
+        """Delete ledgers by chance, old and young, so that logs are left partly dead."""
+        while sum(written.bytes_on_disk for written in self._live.values()) > self.live_bytes_max:
+            complete = [one for one in self._live.values() if one.acked == one.target and not one.readers]
+            if not complete:
+                return
+            written = rng.choice(complete)
+            del self._live[written.ledger_id]
+            await storage.delete_ledger(written.ledger_id)
+            self.found.deleted_ledgers += 1
+            await self._check_gone(storage, written)
+
+    async def _collect(self, storage: Storage) -> None:
+        collector = self._collector(storage)
+        while True:
+            await self._collect_once(storage, collector)
+            await trio.sleep(0.2)
+
+    def _collector(self, storage: Storage) -> GarbageCollector:
+        return GarbageCollector(storage, self._known, compaction=self.config().compaction)
+
+    async def _collect_once(self, storage: Storage, collector: GarbageCollector) -> None:
+        before = sum(one.figures.compacted_logs for one in storage.collectors)
+        collector.force(major=True)
+        await collector.run_round()
+        self.found.rounds += 1
+        figures = [one.figures for one in storage.collectors]
+        self.found.compacted_logs += sum(one.compacted_logs for one in figures) - before
+        self.found.wrongs += [
+            f"entry log {log_id} is put aside: {why}"
+            for one in figures
+            for log_id, why in one.quarantined.items()
+        ]
+
+    async def _known(self, ledger_ids: Sequence[int]) -> Collection[int]:
+        return ledger_ids
+
+    # --- reading ---
+
+    async def _read(self, storage: Storage) -> None:
+        while True:
+            candidates = [one for one in self._live.values() if one.acked]
+            if candidates:
+                written = self._rng.choice(candidates)
+                first = self._rng.randrange(written.acked)
+                written.readers += 1
+                try:
+                    await self._check_run(storage, written, first, count_max=self._rng.choice((1, 1, 50)))
+                finally:
+                    written.readers -= 1
+            await trio.sleep(READ_PAUSE_S)
+
+    async def _check_run(self, storage: Storage, written: Written, first: int, count_max: int) -> int:
+        count_max = min(count_max, written.acked - first)
+        bodies = await storage.read_run(written.ledger_id, first, count_max, RUN_BYTES)
+        for entry_id, body in enumerate(bodies, first):
+            try:
+                CODEC.unpack(body, written.ledger_id, entry_id)
+            except CorruptEntryError as exc:
+                self.found.wrongs.append(str(exc))
+            if body != self._body(written, entry_id):
+                self.found.wrongs.append(f"entry {written.ledger_id}:{entry_id} is another one")
+        self.found.reads += len(bodies)
+        return len(bodies)
+
+    async def _check_all(self, storage: Storage, written: Written) -> None:
+        first = 0
+        while first < written.acked:
+            first += await self._check_run(storage, written, first, count_max=1000)
+
+    async def _check_gone(self, storage: Storage, written: Written) -> None:
+        try:
+            await storage.read(written.ledger_id, 0)
+        except NoLedgerError:
+            return
+        self.found.wrongs.append(f"ledger {written.ledger_id} was deleted and can be read")
+
+    # --- bounds ---
+
+    async def _sample(self) -> None:
+        while True:
+            disk_bytes = await trio.to_thread.run_sync(_disk_bytes, self._directory)
+            self.found.samples.append(Sample(self.found.written_bytes, _rss_bytes(), disk_bytes))
+            await trio.sleep(SAMPLE_S)
+
+    def _judge(self) -> None:
+        samples, wrongs = self.found.samples, self.found.wrongs
+        disk_bytes = max(sample.disk_bytes for sample in samples)
+        if disk_bytes > self.disk_bytes_max:
+            wrongs.append(f"{disk_bytes / MIB:.0f} MiB of disk, of {self.disk_bytes_max / MIB:.0f} at most")
+        grown = memory_growth_bytes(samples) / MIB
+        if grown > MEMORY_GROWTH_MIB:
+            wrongs.append(f"memory grew by {grown:.0f} MiB, of {MEMORY_GROWTH_MIB:.0f} at most")
+
+    def document(self) -> dict[str, object]:
+        """What ``--json`` prints."""
+        found = self.found
+        return {
+            "written_gib": round(found.written_bytes / GIB, 3),
+            "seconds": round(found.seconds, 1),
+            "mb_per_s": round(found.written_bytes / found.seconds / 1e6, 1),
+            "ledgers": self._next_ledger_id - 1,
+            "deleted_ledgers": found.deleted_ledgers,
+            "entries_checked": found.reads,
+            "gc_rounds": found.rounds,
+            "compacted_logs": found.compacted_logs,
+            "live_mib_max": self.live_bytes_max // MIB,
+            "disk_mib_max": max(sample.disk_bytes for sample in found.samples) // MIB,
+            "disk_mib_allowed": self.disk_bytes_max // MIB,
+            "rss_mib_max": max(sample.rss_bytes for sample in found.samples) // MIB,
+            "rss_mib_growth": round(memory_growth_bytes(found.samples) / MIB, 1),
+            "wrong": found.wrongs[:20],
+        }
+
+
+def memory_growth_bytes(samples: Sequence[Sample]) -> int:
+    """By how much the rest of the run used more than its first third; never less than 0."""
+    third = samples[-1].written_bytes / 3
+    first = [sample.rss_bytes for sample in samples if sample.written_bytes <= third]
+    rest = [sample.rss_bytes for sample in samples if sample.written_bytes > third]
+    return max(0, max(rest) - max(first)) if first and rest else 0
+
+
+async def _durable(storage: Storage) -> None:
+    answered = trio.Event()
+    failures: list[BaseException] = []
+
+    def on_durable(error: BaseException | None) -> None:
+        if error is not None:
+            failures.append(error)
+        answered.set()
+
+    storage.submit(on_durable)
+    await answered.wait()
+    if failures:
+        raise StorageFailedError(str(failures[0])) from failures[0]
+
+
+def _rss_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _disk_bytes(directory: Path) -> int:
+    total = 0
+    for path in files_below(directory):
+        try:
+            total += path.stat().st_blocks * 512
+        except FileNotFoundError:
+            continue  # went while we looked
+    return total
