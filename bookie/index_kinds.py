@@ -70,6 +70,23 @@ def open_index(
         raise
 
 
+def stored_index(disk: Disk, directory: Path) -> EntryIndex | None:
+    """The complete index of whichever kind and page size; None if there is none. Raises as ``open_index``."""
+    key_values = disk.open_key_values(directory / INDEX_DIRECTORY)
+    try:
+        if key_values.get(chunk_index.COMPLETE) is not None:
+            return ChunkIndex(key_values)
+        page_size = key_values.get(page_index.COMPLETE)
+        if page_size is not None:
+            config = PageIndexConfig(page_bytes=int(page_size))
+            return PageIndex(disk, directory, key_values, config)
+    except BaseException:
+        key_values.close()
+        raise
+    key_values.close()
+    return None
+
+
 def stored_ledger_data(disk: Disk, directory: Path) -> dict[int, LedgerData] | None:
     """The data of all ledgers, from a complete index of whichever kind; None if it is not complete.
 

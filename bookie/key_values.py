@@ -65,6 +65,8 @@ class KeyValues(abc.ABC):
     ``OSError`` when the disk or the stored data fail.
     """
 
+    is_read_only = False
+
     @abc.abstractmethod
     def write(self, operations: Sequence[Operation]) -> None:
         """Apply all of them or none. Not durable until ``sync``."""
@@ -96,15 +98,22 @@ class KeyValues(abc.ABC):
 class RocksKeyValues(KeyValues):
     """A RocksDB database whose caches are small and bounded: the operating system caches as well."""
 
-    def __init__(self, path: Path, disk: Disk | None = None) -> None:
+    def __init__(self, path: Path, disk: Disk | None = None, *, read_only: bool = False) -> None:
         """Open or create it. ``StartError`` when RocksDB refuses, or has lost what was synced.
 
         Args:
             disk: Where syncs are counted; None counts none.
+            read_only: Change nothing, not even what RocksDB does by opening. Another process may have it
+                open; then this is what that one had written a moment ago.
         """
         self._path = path
+        self.is_read_only = read_only
+        # Read before the database, which grows if somebody else has it open.
+        count_file = path / _SYNC_COUNT_FILE
+        counted = _read_count(disk, count_file) if disk is not None else None
+        access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
-            self._db = Rdict(str(path), _options(), access_type=AccessType.read_write())
+            self._db = Rdict(str(path), _options(), access_type=access)
         except Exception as exc:  # rocksdict raises bare Exception for everything
             raise StartError(
                 f"the index {path} cannot be opened: {exc}. `dlog bookie rebuild-index` derives it"
@@ -114,22 +123,14 @@ class RocksKeyValues(KeyValues):
         self._counter: File | None = None
         if disk is not None:
             try:
-                self._open_counter(disk)
+                self._check_count(counted)
+                if not read_only:
+                    self._counter = _open_or_create(disk, count_file)
             except BaseException:
                 self.close()
                 raise
 
-    def _open_counter(self, disk: Disk) -> None:
-        path = self._path / _SYNC_COUNT_FILE
-        try:
-            counted = _decode_count(disk.read_file(path))
-        except FileNotFoundError:
-            counted = 0
-            self._counter = disk.open(path, create=True, write=True)
-        else:
-            self._counter = disk.open(path, write=True)
-            if counted is None:
-                log.warning("%s is damaged; whether the index has lost anything cannot be told", path)
+    def _check_count(self, counted: int | None) -> None:
         stored = self.get(_SYNC_COUNT_KEY)
         self._syncs = 0 if stored is None else _COUNT.unpack(stored)[0]
         # An empty database was just made; whether it may be empty is for its owner to say.
@@ -212,6 +213,23 @@ class RocksKeyValues(KeyValues):
     def _broken(self, reason: Exception) -> OSError:
         # rocksdict raises bare Exception whatever happened; to us all of it is a disk that fails.
         return IndexFailedError(errno.EIO, f"index: {reason}", str(self._path))
+
+
+def _read_count(disk: Disk, path: Path) -> int | None:
+    try:
+        counted = _decode_count(disk.read_file(path))
+    except FileNotFoundError:
+        return 0
+    if counted is None:
+        log.warning("%s is damaged; whether the index has lost anything cannot be told", path)
+    return counted
+
+
+def _open_or_create(disk: Disk, path: Path) -> File:
+    try:
+        return disk.open(path, write=True)
+    except FileNotFoundError:
+        return disk.open(path, create=True, write=True)
 
 
 def _encode_count(count: int) -> bytes:

@@ -23,12 +23,14 @@ Source: FileInfo.java, IndexPersistenceMgr.java, LedgerEntryPage.java.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct
+from struct import Struct, unpack_from
 
 import attrs
 
 from bookie.errors import FormatError
+from bookie.index import LedgerRun
 
 PAGE_FILE_HEADER_BYTES = 1024
 LOCATION_BYTES = 8
@@ -38,6 +40,7 @@ _NUMBER = Struct(">i")
 _MAGIC = b"BKLE"
 _FENCED = 1
 _LAC_BYTES_MIN = 16
+_READ_BYTES = 8192
 _NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
 
 
@@ -59,6 +62,21 @@ def page_file_ledger_id(name: str) -> int | None:
     """The ledger id in a file's name; None if it is no index file."""
     match = _NAME.fullmatch(name)
     return int(match[1], 16) if match else None
+
+
+def page_file_runs(read: Callable[[int, int], bytes], ledger_id: int) -> Iterator[LedgerRun]:
+    """The entries of a file, by its bytes alone: whether they are what was written nobody can tell.
+
+    ``read(size, offset)`` is shorter at the end of the file only. A slot that is cut off is no entry.
+    """
+    first, offset = 0, PAGE_FILE_HEADER_BYTES
+    while data := read(_READ_BYTES, offset):
+        count = len(data) // LOCATION_BYTES
+        locations: tuple[int, ...] = unpack_from(f">{count}q", data)
+        slots = [slot for slot, location in enumerate(locations) if location]
+        if slots:
+            yield LedgerRun(ledger_id, [first + s for s in slots], [locations[s] for s in slots])
+        first, offset = first + count, offset + _READ_BYTES
 
 
 def encode_page_file_header(header: PageFileHeader) -> bytes:

@@ -51,7 +51,7 @@ from bookie.errors import FormatError, StartError
 from bookie.index import EntryIndex, LedgerMove, LedgerRun
 from bookie.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
 from bookie.ledgers import LedgerData, decode_ledger_data
-from bookie.page_cache import Page, PageCache
+from bookie.page_cache import Page, PageCache, PageKey
 from bookie.page_file import (
     LOCATION_BYTES,
     PAGE_FILE_HEADER_BYTES,
@@ -110,6 +110,7 @@ class PageIndex(EntryIndex):
         self._marked: set[tuple[int, int]] = set()  # pages with an ``i``
         self._headers: dict[int, bytes] = {}  # to be compared with the files'
         self._deleted: set[int] = set()  # ledgers with a ``d``: their files are still to go
+        self._in_doubt: set[PageKey] = set()  # being overwritten when the power went; of one that only looks
         self._recover()
 
     # --- reading ---
@@ -332,7 +333,8 @@ class PageIndex(EntryIndex):
             crc = _CRC.unpack(value)[0]
         offset = self._offset(number)
         data = self._files.read(ledger_id, self._page_bytes, offset)
-        if len(data) != self._page_bytes or crc32c(data) != crc:
+        is_right = crc32c(data) == crc or (ledger_id, number) in self._in_doubt
+        if len(data) != self._page_bytes or not is_right:
             path = page_file_path(self._directory, ledger_id)
             raise FormatError(
                 f"{path}: the page at offset {offset} is not what was written. The index is damaged: stop the"
@@ -436,6 +438,9 @@ class PageIndex(EntryIndex):
                 f"the index in {self._directory} was made with pageSize={stored.decode('ascii', 'replace')},"
                 f" and the configuration says {self._page_bytes}. Set it back, or rebuild the index"
             )
+        if self._map.is_read_only:
+            self._in_doubt = {_PAGE_KEY.unpack(key)[1:] for key, _ in self._map.scan(b"i", b"j")}
+            return
         self._deleted = {_LEDGER_KEY.unpack(key)[1] for key, _ in self._map.scan(b"d", b"e")}
         if self._deleted:
             self._map.sync()  # what a killed process wrote may not be durable yet

@@ -41,8 +41,8 @@ from bookie.reserve import FLUSH_RESERVE, Reserve
 from bookie.server import Server
 from bookie.server_config import ServerConfig
 from bookie.service import BookieService
-from bookie.storage import CURRENT, Storage, open_storage
-from bookie.storage_config import StorageConfig
+from bookie.storage import Storage, open_storage
+from bookie.storage_config import CURRENT, StorageConfig
 from bookie.tls import peer_context, server_context
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig

@@ -68,6 +68,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (bookie_errors.LogDamagedError, ExitCode.DAMAGED),
     (bookie_errors.IndexMissingError, ExitCode.DAMAGED),
     (bookie_errors.IndexFailedError, ExitCode.DAMAGED),
+    (bookie_errors.NoLedgerError, ExitCode.NOT_FOUND),
     (bookie_errors.DirectoryInUseError, ExitCode.TAKEN),
     (bookie_errors.ConfigError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),

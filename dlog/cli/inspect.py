@@ -1,4 +1,4 @@
-"""`dlog inspect journal|entry-log|map|mark FILE`: a bookie's files, Apache's or ours, while it does not run.
+"""`dlog inspect journal|entry-log|map|index|mark FILE`: a stopped bookie's files, Apache's or ours.
 
 Inside: what the records of a file say, one after the other. Not inside: the formats (``bookie``).
 Always: files are only read, and in pieces: memory does not depend on their size. All records
@@ -30,8 +30,11 @@ from bookie.entry_log_format import (
     FoundEntry,
     decode_map,
     entry_log_id_of,
+    entry_log_name,
+    split_location,
 )
 from bookie.errors import FormatError, JournalCorruptError
+from bookie.index import LedgerRun
 from bookie.journal_format import (
     LENGTH,
     RECORD_HEADER,
@@ -41,6 +44,12 @@ from bookie.journal_format import (
     decode_special,
     journal_id_of,
     journal_name,
+)
+from bookie.page_file import (
+    PAGE_FILE_HEADER_BYTES,
+    decode_page_file_header,
+    page_file_ledger_id,
+    page_file_runs,
 )
 from bookie.replay import JournalScan
 from dlog.cli.output import print_facts, print_json, print_table, tell
@@ -124,6 +133,51 @@ def entry_log(file: Path, ledger_id: int | None, with_data: bool, as_json: bool)
     if scan.damage is not None:
         raise FormatError(f"{file}: {scan.damage}; {count:,} entries before it were printed")
     tell(f"{file.name}: {count:,} entries")
+
+
+@command.command("index")
+@click.argument("file", type=FILE)
+@json_option("one object for the header, then one for each entry, a line each,")
+def index_file(file: Path, as_json: bool) -> None:
+    """Print an index file (LEDGER.idx): what its header says, and where each entry lies.
+
+    The file of one ledger of a bookie with Sorted- or InterleavedLedgerStorage. It has no checksum: damage
+    to a header is told, damage to a location is not.
+    """
+    ledger_id = page_file_ledger_id(file.name)
+    if ledger_id is None:
+        raise click.UsageError(f"{file.name}: no name of an index file, which is LEDGER.idx in hexadecimal")
+    with _reading(file) as (read, size_bytes):
+        header = _named(file, lambda: decode_page_file_header(read(PAGE_FILE_HEADER_BYTES, 0)))
+        lac = None
+        if header.explicit_lac is not None:
+            lac = RECORD_IDS.unpack_from(header.explicit_lac)[1]
+        document = {
+            "ledger": ledger_id,
+            "has_master_key": bool(header.master_key),
+            "fenced": header.fenced,
+            "explicit_lac": lac,
+        }
+        if as_json:
+            print_json(document)
+        else:
+            print_facts((name.replace("_", " "), str(value)) for name, value in document.items())
+        count = 0
+        for run in page_file_runs(read, ledger_id):
+            count += len(run.entry_ids)
+            print_places(run, as_json=as_json)
+    tell(f"{file.name}: {count:,} entries in {size_bytes:,} bytes")
+
+
+def print_places(run: LedgerRun, *, as_json: bool) -> None:
+    """Where entries lie, a line each; the offset is that of the length in front of the entry."""
+    for entry_id, location in zip(run.entry_ids, run.locations, strict=True):
+        log_id, offset = split_location(location)
+        at = offset - LENGTH_BYTES
+        if as_json:
+            print(json.dumps({"entry_id": entry_id, "log": entry_log_name(log_id), "offset": at}))
+        else:
+            print(f"entry {entry_id:>11} {entry_log_name(log_id):>13} {at:>11}")
 
 
 @command.command("map")

@@ -18,6 +18,8 @@ from bookie.ledgers import UNKNOWN_KEY
 from bookie.storage import Storage, open_storage
 from dlog.cli.main import main
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_files"
+
 
 @attrs.frozen
 class Answer:
@@ -131,15 +133,71 @@ def test_damage_changes_nothing_and_has_its_code(dlog: Dlog, config: Path, tmp_p
     assert len(answer.document["directories"][0]["damage"]) == 1
 
 
+def test_the_check_finds_what_is_wrong(dlog: Dlog, config: Path, tmp_path: Path) -> None:
+    answer = dlog("bookie", "check", "--config", str(config), "--json")
+    assert (answer.code, answer.document["problems"]) == (0, 0)
+    assert answer.document["directories"][0]["entries"] == 11
+    log = tmp_path / "ledgers/current/0.log"
+    log.write_bytes(log.read_bytes()[:1100])
+    answer = dlog("bookie", "check", "--config", str(config))
+    assert answer.code == 7
+    assert "entry 1:9" in answer.err
+    assert "problems" in answer.out
+
+
+def test_a_ledger_is_shown_without_its_key(dlog: Dlog, config: Path) -> None:
+    answer = dlog("bookie", "show-ledger", "2", "--config", str(config), "--json", "--entries")
+    ledger, entry = map(json.loads, answer.out.splitlines())
+    assert (ledger["fenced"], ledger["entries"], ledger["last_entry"], ledger["lac"]) == (True, 1, 5, 4)
+    assert (entry["entry_id"], entry["log"]) == (5, "0.log")
+    assert "key two" not in answer.out
+    assert dlog("bookie", "show-ledger", "2", "--config", str(config)).code == 0
+    assert dlog("bookie", "show-ledger", "77", "--config", str(config)).code == 3
+
+
+def test_an_index_file_is_read_by_either_name(dlog: Dlog, tmp_path: Path) -> None:
+    for command in (("inspect", "index"), ("bookie", "read-index")):
+        for name in ("4.17.3-Sorted-restarted", "4.18.0-Interleaved-restarted"):
+            first, *lines = (GOLDEN / f"{name}-2.idx.hex").read_text().splitlines()
+            data = bytearray(int(first.removeprefix("size ")))
+            for line in lines:
+                offset, content = line.split()
+                data[int(offset, 16) : int(offset, 16) + len(content) // 2] = bytes.fromhex(content)
+            file = tmp_path / "2.idx"
+            file.write_bytes(data)
+            answer = dlog(*command, str(file), "--json")
+            header, *entries = map(json.loads, answer.out.splitlines())
+            assert header == {"ledger": 2, "has_master_key": True, "fenced": False, "explicit_lac": 1}
+            assert [entry["entry_id"] for entry in entries] == [0, 1, 2, 3]
+            assert dlog(*command, str(file)).out.count("entry ") == 4
+    file.write_bytes(b"nothing of the kind")
+    assert dlog("inspect", "index", str(file)).code == 7
+    wrong = tmp_path / "2.log"
+    wrong.write_bytes(b"")
+    assert dlog("inspect", "index", str(wrong)).code == 2
+
+
+def test_files_are_read_by_the_names_of_apaches_shell_too(dlog: Dlog, config: Path, tmp_path: Path) -> None:
+    (journal,) = (tmp_path / "journal/current").glob("*.txn")
+    answer = dlog("bookie", "read-log", str(tmp_path / "ledgers/current/0.log"), "--json")
+    assert len(answer.out.splitlines()) == 11
+    assert dlog("bookie", "read-journal", str(journal), "--json").code == 0
+
+
 def test_a_running_bookie_is_left_alone(dlog: Dlog, config: Path) -> None:
     answers = []
 
     async def meanwhile(storage: Storage) -> None:
+        await storage.flush()
         answers.append(dlog("bookie", "rebuild-index", "--config", str(config)))
+        answers.append(dlog("bookie", "check", "--config", str(config)))
+        answers.append(dlog("bookie", "show-ledger", "1", "--config", str(config), "--json"))
 
     served(config, meanwhile)
-    assert answers[0].code == 5
+    assert [answer.code for answer in answers] == [5, 5, 0]
     assert "in use by another process" in answers[0].err
+    assert "the bookie runs" in answers[2].err
+    assert answers[2].document["entries"] == 10
 
 
 def test_a_wrong_command_line_does_nothing(dlog: Dlog, config: Path, tmp_path: Path) -> None:
