@@ -132,6 +132,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/membership.py",
     "ledger/metadata_update.py",
     "ledger/opening.py",
+    "ledger/pending_adds.py",
     "ledger/pipe.py",
     "ledger/placer.py",
     "ledger/read_handle.py",

@@ -209,7 +209,7 @@ class World:
     def write(self) -> None:
         self.entries_left -= 1
         self.handle.submit(b"")
-        self.handle._flush()
+        self.handle._adds.flush()
 
     # What must hold.
 
