@@ -29,7 +29,9 @@ from bookie.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
 from bookie.ledgers import LedgerData, decode_ledger_data, encode_ledger_data
 
 CHUNK_ENTRIES_MAX = 1024
-_CACHED_CHUNKS_MAX = 512
+_STRETCH_BITS = 8  # of a ledger's ids, for which one chunk is kept
+_STRETCHES_MAX = 4  # to either side of an entry, for which its chunk is kept; a full one has five
+_CACHED_STRETCHES_MAX = 8192  # 13 MiB of full chunks
 _KEY = Struct(">cqq")
 _LEDGER_KEY = Struct(">cq")
 _DELTA_MAX = 2**32 - 1
@@ -135,9 +137,9 @@ class ChunkIndex(EntryIndex):
     def __init__(self, key_values: KeyValues) -> None:
         self._map = key_values
         self._last: dict[int, int] = {}  # ledger -> last indexed entry; the storage thread's
-        # Ledger -> the chunk read last. Never cleared but replaced: a reader keeps the one it had when it
-        # looked, so that what it read before a write is not remembered after it.
-        self._cached: dict[int, Chunk] = {}
+        # Ledger and stretch of ids -> the chunk read last there. Never cleared but replaced: a reader keeps
+        # the one it had when it looked, so that what it read before a write is not remembered after it.
+        self._cached: dict[tuple[int, int], Chunk] = {}
 
     # --- reading ---
 
@@ -160,7 +162,8 @@ class ChunkIndex(EntryIndex):
     def _find(self, ledger_id: int, entry_id: int) -> tuple[Chunk, int] | None:
         """The chunk that holds the entry, and its position there."""
         cached = self._cached
-        chunk = cached.get(ledger_id)
+        stretch = ledger_id, entry_id >> _STRETCH_BITS
+        chunk = cached.get(stretch)
         if chunk is None or (position := chunk.position(entry_id)) is None:
             found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
             if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
@@ -169,9 +172,13 @@ class ChunkIndex(EntryIndex):
             position = chunk.position(entry_id)
             if position is None:
                 return None
-            if len(cached) >= _CACHED_CHUNKS_MAX:
+            if len(cached) >= _CACHED_STRETCHES_MAX:
                 cached = self._cached = {}
-            cached[ledger_id] = chunk
+            at = entry_id >> _STRETCH_BITS
+            first = max(chunk.first >> _STRETCH_BITS, at - _STRETCHES_MAX)
+            last = min(chunk.last >> _STRETCH_BITS, at + _STRETCHES_MAX)
+            for number in range(first, last + 1):
+                cached[ledger_id, number] = chunk
         return chunk, position
 
     def forget_cached(self) -> None:

@@ -31,13 +31,30 @@ RUN_BYTES_MAX = 256 << 10  # one read
 _OPEN_LOGS_MAX = 64
 
 
+_COLD_MISSES = 3  # in a row: then the page cache is no longer asked each time
+_COLD_LOOKS = 16  # but every so many reads
+
+
 class _OpenLog:
-    __slots__ = ("file", "is_dropped", "users")
+    __slots__ = ("file", "is_dropped", "misses", "users")
 
     def __init__(self, file: File) -> None:
         self.file = file
         self.users = 0
         self.is_dropped = False
+        self.misses = 0  # of the page cache, in a row
+
+    def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
+        """As ``File.pread_cached``, but not while it is in vain.
+
+        Asking in vain is not for nothing: Linux begins to read the pages, in the loop's time.
+        """
+        if self.misses >= _COLD_MISSES and self.misses % _COLD_LOOKS:
+            self.misses += 1
+            return None
+        data = self.file.pread_cached(size_bytes, offset)
+        self.misses = self.misses + 1 if data is None else 0
+        return data
 
 
 class EntryLogReader:
@@ -68,11 +85,11 @@ class EntryLogReader:
         opened = await self._acquire(ledger_id, entry_id, log_id)
         try:
             file, start = opened.file, offset - LENGTH_BYTES
-            data = file.pread_cached(guess_bytes, start)
+            data = opened.pread_cached(guess_bytes, start)
             if data is not None and len(data) >= RECORD_PREFIX.size:
                 size = _checked_size(data, ledger_id, entry_id, location)
                 if size > len(data):
-                    data = file.pread_cached(size, start)
+                    data = opened.pread_cached(size, start)
                 if data is not None and len(data) >= size:
                     return data[LENGTH_BYTES:size]
             try:
@@ -99,7 +116,7 @@ class EntryLogReader:
         wanted = min(span + 2 * (span // (count - 1)), RUN_BYTES_MAX + GUESS_BYTES)
         opened = await self._acquire(ledger_id, entry_ids[0], log_id)
         try:
-            data = opened.file.pread_cached(wanted, start)
+            data = opened.pread_cached(wanted, start)
             if data is None or len(data) < span:
                 try:
                     data = await self._disk.run(opened.file.pread, wanted, start)

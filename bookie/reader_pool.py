@@ -50,6 +50,7 @@ class ReaderPool:
         self._threads_count = 0
         self._unfinished = 0  # the loop's: jobs whose task waits
         self._room = trio.lowlevel.ParkingLot()
+        self._is_rung = False  # the loop has been told and has not looked yet
 
     def __repr__(self) -> str:
         return f"<ReaderPool with {self._threads_count} threads, {self._unfinished} jobs>"
@@ -106,10 +107,14 @@ class ReaderPool:
                 work.error = exc
             self._done.append(work)
             del work  # a finished job must not keep its data alive while we wait
-            with contextlib.suppress(trio.RunFinishedError):  # nobody is left to hear it
-                ring(self._wake, idempotent=True)
+            # In this order: whoever finds it rung has put his result where the loop will still look.
+            if not self._is_rung:
+                self._is_rung = True
+                with contextlib.suppress(trio.RunFinishedError):  # nobody is left to hear it
+                    ring(self._wake, idempotent=True)
 
     def _wake(self) -> None:
+        self._is_rung = False
         while self._done:
             self._unfinished -= 1
             trio.lowlevel.reschedule(self._done.popleft().task)

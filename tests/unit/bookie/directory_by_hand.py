@@ -29,13 +29,16 @@ class WatchedFile(RealFile):
         return self.disk.change(super().pread(size_bytes, offset), offset)
 
     def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
-        return None  # nothing is in the page cache
+        self.disk.looks += 1
+        return super().pread(size_bytes, offset) if self.disk.is_warm else None
 
 
 class WatchedDisk(RealDisk):
     def __init__(self) -> None:
         super().__init__()
         self.preads: list[tuple[int, int]] = []
+        self.looks = 0  # into the page cache
+        self.is_warm = False
         self.before_pread: Callable[[], None] = lambda: None
         self.change: Callable[[bytes, int], bytes] = lambda data, offset: data
 

@@ -49,6 +49,22 @@ async def test_a_random_read_costs_one_pread_of_its_own_size(directory: Director
     assert [size for _, size in directory.disk.preads] == [60_036] * 5
 
 
+async def test_a_cold_page_cache_is_asked_now_and_then_and_a_warm_one_each_time(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(20_000), 10)
+    ids = iter(random.Random(2).sample(range(0, 20_000, 40), 400))
+    for _ in range(160):
+        await directory.reads.read(1, next(ids))
+    assert 3 + 9 <= directory.disk.looks <= 3 + 11
+    assert len(directory.disk.preads) == 160
+    directory.disk.is_warm = True
+    for _ in range(100):
+        await directory.reads.read(1, next(ids))
+    assert len(directory.disk.preads) <= 160 + 16, "soon it is known to be warm"
+    assert directory.disk.looks > 90
+
+
 async def test_what_was_brought_is_in_memory_for_the_next_who_asks(directory: Directory) -> None:
     directory.store(1, range(40))
     record = directory.ledgers[1]
