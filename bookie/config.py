@@ -30,6 +30,8 @@ from bookie.gc import GcConfig
 from bookie.gc_settings import read_compaction, read_gc, read_per_ledger_logs
 from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.integrity import IntegrityConfig
+from bookie.journal_files import JournalConfig
+from bookie.journal_format import ALIGNMENT_BYTES
 from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
 from bookie.scrubber import ScrubConfig
@@ -281,6 +283,7 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         ledger_directories=_paths(directories.ledger),
         index_directories=_paths(directories.index),
         entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
+        sync_interval_s=_sync_interval_s(settings),
         flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
         reads=_reads(settings, directories),
         scrub=_scrub(settings),
@@ -289,24 +292,41 @@ def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
         compaction=read_compaction(settings),
         per_ledger_logs=read_per_ledger_logs(settings),
     )
-    journal = config.journal
-    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
-    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
-    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
     cache_bytes = settings.integer(
         "skipListSizeLimit", config.write_cache_bytes_max, least=1 << 16, unit="bytes"
     )
     queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=most, unit="MiB")
     return attrs.evolve(
         config,
-        journal=attrs.evolve(
-            journal,
-            file_bytes_max=file_bytes or journal.file_bytes_max,
-            preallocate_bytes=ahead or journal.preallocate_bytes,
-            group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
-        ),
+        journal=_journal(settings),
         write_cache_bytes_max=cache_bytes,
         journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
+    )
+
+
+def _sync_interval_s(settings: Settings) -> float | None:
+    """How old what is written and not synced may get; None where every add is synced."""
+    interval_ms = settings.integer("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="milliseconds")
+    return None if settings.boolean("journalSyncData", True) else interval_ms / 1000
+
+
+def _journal(settings: Settings) -> JournalConfig:
+    journal = JournalConfig()
+    most = 2**31 - 1
+    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
+    alignment_bytes = settings.integer("journalAlignmentSize", 512, least=512, most=most, unit="bytes")
+    if ALIGNMENT_BYTES % alignment_bytes:
+        raise settings.error(
+            "journalAlignmentSize", f"a divisor of {ALIGNMENT_BYTES}, to which groups are aligned"
+        )
+    return attrs.evolve(
+        journal,
+        file_bytes_max=file_bytes or journal.file_bytes_max,
+        backups_max=settings.integer("journalMaxBackups", 5, least=0, most=10_000, unit="files"),
+        preallocate_bytes=ahead or journal.preallocate_bytes,
+        group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
     )
 
 

@@ -27,7 +27,8 @@ ACTING = _names(
     maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
     waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
-    journalSyncData journalMaxSizeMB journalPreAllocSizeMB journalBufferedWritesThreshold
+    journalSyncData journalPageCacheFlushIntervalMSec journalMaxSizeMB journalMaxBackups
+    journalPreAllocSizeMB journalAlignmentSize journalBufferedWritesThreshold
     journalMaxMemorySizeMb skipReplayJournalInvalidRecord
     ledgerStorageClass pageSize pageLimit openFileLimit
     flushInterval logSizeLimit skipListSizeLimit minUsableSizeForEntryLogCreation
@@ -68,9 +69,9 @@ WITHOUT_EFFECT = _names(
     allocatorPoolingConcurrency allocatorOutOfMemoryPolicy allocatorLeakDetectionPolicy
     allocatorExitOnOutOfMemory
     journalFormatVersionToWrite journalWriteBufferSizeKB journalAdaptiveGroupWrites journalMaxGroupWaitMSec
-    journalBufferedEntriesThreshold journalFlushWhenQueueEmpty journalPageCacheFlushIntervalMSec
+    journalBufferedEntriesThreshold journalFlushWhenQueueEmpty
     journalRemoveFromPageCache journalReuseFiles journalChannelProvider numJournalCallbackThreads
-    journalMaxBackups journalAlignmentSize journalQueueSize
+    journalQueueSize
     sortedLedgerStorageEnabled fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity
     fileInfoMaxIdleTime skipListArenaChunkSize skipListArenaMaxAllocSize
     dbStorage_writeCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize

@@ -37,6 +37,10 @@ from bookie.errors import DirectoryInUseError
 from bookie.key_values import KeyValues, RocksKeyValues
 from bookie.reader_pool import ReaderPool
 
+NO_SPACE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+)  # what an ``OSError`` says when there is no room, and nothing is broken
 BLOCK_BYTES = 4096  # direct writes begin and end on a multiple of this, in the file and in memory
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4
@@ -403,8 +407,8 @@ class RealDisk(Disk):
                 f"{path.parent} is in use by another process (id {holder}). Stop that one, or give this"
                 " bookie a directory of its own"
             ) from exc
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
+        with contextlib.suppress(OSError):  # on a full disk; it is for messages only
+            os.pwrite(descriptor, b"%-31d\n" % os.getpid(), 0)  # of one length: nothing is freed and lost
         _locks.add(descriptor)
         return functools.partial(_unlock, descriptor)
 

@@ -20,7 +20,7 @@ import trio
 from bookie.checkpoint import Checkpoints, Marks
 from bookie.directory_store import DirectoryStore
 from bookie.errors import StorageFailedError
-from bookie.journal import JournalFiles
+from bookie.journal_files import JournalFiles
 from bookie.journal_format import NO_MARK
 from bookie.last_mark import LastMarks
 
@@ -83,6 +83,9 @@ class Epochs:
         flushed_before = self._checkpoints.flushed
         marks = self._checkpoints.completed(directory, epoch)
         flushed = self._checkpoints.flushed
+        if marks is None and flushed_before == 0 and any(mark != NO_MARK for mark in self.marks):
+            # Those that a start has found may not be durable yet; then what lies below them may go.
+            marks = self.marks
         if flushed == flushed_before:
             return  # another directory is slower
         while self._sizes and self._sizes[0][0] <= flushed:

@@ -1,7 +1,8 @@
 """The journal: append runs in groups, sync, and tell the loop once per group.
 
-Inside: the files of one journal directory (making, recycling), the thread that writes them, the mark.
-Not inside: the format (``journal_format``), reading back (``replay``), when the mark is stored (``storage``).
+Inside: the thread that writes one journal directory's files, the mark. Not inside: making and recycling files
+(``journal_files``), the format (``journal_format``), reading back (``replay``), when the mark is stored
+(``epochs``).
 Always:
 - a run is answered without an error only after the bytes of its group, and all before them in the
   file, are on stable storage (``sync=False``: are written);
@@ -9,10 +10,6 @@ Always:
 - after the first error nothing is written and nothing is acknowledged any more: a kernel that failed
   to sync may have dropped the dirty pages, so trying again could "succeed" without the data;
 - ``mark`` never decreases and is published after the sync, before the answers; ``lastSynced`` with it.
-
-Files are recycled: overwriting blocks that were written before, with O_DIRECT, needs no change of file
-metadata and is 2 to 4 times as fast as growing a file. What a recycled file still holds is told apart
-by the journal id in each batch's trailer.
 
 The interpreter lock: the thread needs it back after each write. A program that runs a bookie should set
 ``sys.setswitchinterval(0.0002)``, or a busy loop delays every group by up to 5 ms; measured without it:
@@ -27,15 +24,15 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
-from pathlib import Path
 
-import attrs
 from crc32c import crc32c
 
 from bookie.disk import Disk, File
 from bookie.errors import StorageFailedError
 from bookie.group_commit import OnDurable, Run, cut_batches, take_group
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import (
     ALIGNMENT_BYTES,
     FIRST_BATCH_OFFSET,
@@ -44,32 +41,13 @@ from bookie.journal_format import (
     Predecessor,
     batch_bytes,
     encode_batch_end,
-    encode_first_block,
-    journal_id_of,
     journal_name,
 )
-from bookie.last_synced import LastSynced
 
 log = logging.getLogger(__name__)
 
 _SMALL_RECORD_BYTES = 2048  # below: one join; above: one copy each
-_SPARE_PREFIX = "spare-"
-_FILL_BYTES = 1 << 20
 _PREFIXES_MAX = 4096
-
-
-@attrs.frozen(kw_only=True)
-class JournalConfig:
-    """Sizes of one journal; the defaults suit SSDs."""
-
-    file_bytes_max: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(64 << 10))
-    preallocate_bytes: int = attrs.field(default=16 << 20, validator=attrs.validators.ge(ALIGNMENT_BYTES))
-    group_bytes_max: int = attrs.field(
-        default=1 << 20,
-        validator=attrs.validators.and_(attrs.validators.ge(4096), attrs.validators.le(16 << 20)),
-    )
-    spare_files_max: int = attrs.field(default=2, validator=attrs.validators.ge(0))
-    direct: bool = True  # O_DIRECT where the file system takes it
 
 
 class LengthPrefixes(dict[int, bytes]):
@@ -80,95 +58,6 @@ class LengthPrefixes(dict[int, bytes]):
             self.clear()
         prefix = self[length] = LENGTH.pack(length)
         return prefix
-
-
-class JournalFiles:
-    """The files of a journal directory. Its methods block; each is called by one thread at a time."""
-
-    def __init__(self, disk: Disk, directory: Path, config: JournalConfig) -> None:
-        self.directory = directory
-        self._disk = disk
-        self._config = config
-        self._spares: deque[Path] = deque()  # filled by the storage thread, emptied by the journal's
-        self.last_synced = LastSynced(disk, directory)
-
-    def scan(self) -> list[int]:
-        """Ids of the journal files, ascending. Notes the spare ones; removes half-made ones."""
-        ids = []
-        for name in sorted(self._disk.list_directory(self.directory)):
-            if (journal_id := journal_id_of(name)) is not None:
-                ids.append(journal_id)
-            elif name.startswith(_SPARE_PREFIX):
-                self._spares.append(self.directory / name)
-            elif name.endswith(".txn.new"):
-                self._disk.unlink(self.directory / name)
-        return sorted(ids)
-
-    def create(self, journal_id: int, previous: Predecessor) -> tuple[File, int]:
-        """Make the next file and return it with its allocated size. It is durable on return."""
-        path = self.directory / journal_name(journal_id)
-        try:
-            origin = self._spares.popleft()
-            file = self._disk.open(origin, write=True, direct=self._config.direct)
-            allocated = file.size() // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        except IndexError:
-            origin = path.with_name(path.name + ".new")
-            file = self._disk.open(origin, create=True, write=True, direct=self._config.direct)
-            allocated = 0
-        try:
-            if allocated == 0:
-                allocated = self.fill(
-                    file, 0, min(self._config.preallocate_bytes, self._config.file_bytes_max)
-                )
-            # Header first, name second: under its name a file never shows what it held in its last life.
-            block = self._disk.aligned_buffer(FIRST_BATCH_OFFSET + ALIGNMENT_BYTES)
-            block[:FIRST_BATCH_OFFSET] = encode_first_block(journal_id, previous)
-            file.write_durably(block, 0)
-            self._disk.rename(origin, path)
-            self._disk.sync_directory(self.directory)
-        except BaseException:
-            file.close()
-            raise
-        return file, allocated
-
-    def fill(self, file: File, start: int, stop: int) -> int:
-        """Write zeros so that later writes find their blocks allocated; return where they end."""
-        stop = -(-stop // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-        zeros = memoryview(self._disk.aligned_buffer(min(_FILL_BYTES, stop - start)))
-        for offset in range(start, stop, _FILL_BYTES):
-            file.pwrite(zeros[: stop - offset], offset)
-        file.sync()
-        return stop
-
-    def retire_below(self, journal_id: int) -> None:
-        """Recycle or delete the files before this one; the durable mark must exclude them already."""
-        changed = False
-        for name in self._disk.list_directory(self.directory):
-            old_id = journal_id_of(name)
-            if old_id is None or old_id >= journal_id:
-                continue
-            path = self.directory / name
-            if len(self._spares) < self._config.spare_files_max and self._is_worth_keeping(path):
-                spare = self.directory / f"{_SPARE_PREFIX}{old_id:x}"
-                self._disk.rename(path, spare)
-                self._disk.sync_directory(self.directory)
-                self._spares.append(spare)
-            else:
-                self._disk.unlink(path)
-                changed = True
-        if changed:
-            self._disk.sync_directory(self.directory)
-
-    def _is_worth_keeping(self, path: Path) -> bool:
-        file = self._disk.open(path)
-        try:
-            return (
-                self._config.file_bytes_max // 2
-                <= file.size()
-                < self._config.file_bytes_max + ALIGNMENT_BYTES
-            )
-        finally:
-            file.close()
 
 
 class Journal:
@@ -212,7 +101,7 @@ class Journal:
 
     async def start(self) -> None:
         """Make the first file. ``OSError`` if that fails."""
-        await self._thread.call(self._open_next)
+        await self._thread.call(partial(self._open_next, may_use_reserve=True))
 
     def submit(self, records: list[bytes], size_bytes: int, on_durable: OnDurable, *, sync: bool) -> None:
         """Queue a run; ``on_durable`` is called on the loop with None or the error, in order of submission.
@@ -339,7 +228,7 @@ class Journal:
         self._files.last_synced.note(mark)
         self.mark = mark
 
-    def _open_next(self) -> None:
+    def _open_next(self, *, may_use_reserve: bool = False) -> None:
         # Everything in the old file is durable before the new one exists: its end is noted there, and no
         # answer ever depends on two files.
         previous = self._previous
@@ -348,7 +237,9 @@ class Journal:
             previous = Predecessor(self._journal_id, self._position)
             self._file.close()
             self._file = None
-        self._file, self._allocated = self._files.create(self._next_id, previous)
+        self._file, self._allocated = self._files.create(
+            self._next_id, previous, may_use_reserve=may_use_reserve
+        )
         self._journal_id = self._next_id
         self._next_id += 1
         self._position = FIRST_BATCH_OFFSET

@@ -25,7 +25,8 @@ from bookie.checkpoint import Marks
 from bookie.disk import Disk
 from bookie.errors import StorageFailedError
 from bookie.group_commit import OnDurable
-from bookie.journal import Journal, JournalConfig, JournalFiles
+from bookie.journal import Journal
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import Predecessor
 
 _LENGTH_BYTES = 4  # before each record

@@ -2,8 +2,8 @@
 
 Inside: names, reading the greatest, writing all of them. Not inside: which marks are true
 (``checkpoint``), their 16 bytes (``journal_format``).
-Always: a mark is replaced whole or not at all; the greatest readable one counts, for each journal by
-itself; a copy that cannot be written does not matter as long as another one could.
+Always: a mark is replaced whole or not at all, or torn so that it is noticed; the greatest readable one
+counts, for each journal by itself; a copy that cannot be written does not matter if another one could.
 
 With one journal the file is ``lastMark``, with several ``lastMark.<index of the journal>``. Journals may be
 added behind those there were: what the old ones hold is still told by their marks. Fewer journals than there
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bookie.checkpoint import Marks
-from bookie.disk import Disk
+from bookie.disk import NO_SPACE, Disk
 from bookie.errors import FormatError, StartError
 from bookie.journal_format import NO_MARK, JournalMark, decode_mark, encode_mark
 
@@ -100,7 +100,7 @@ class LastMarks:
                 for journal, mark in enumerate(marks):
                     if written[journal] != mark:
                         written[journal] = None
-                        self._disk.replace_file(directory / self._names[journal], encode_mark(mark))
+                        self._write(directory / self._names[journal], encode_mark(mark))
                         written[journal] = mark
             except OSError as exc:
                 failure = exc
@@ -110,6 +110,25 @@ class LastMarks:
                 self._remove_outdated(directory)
         if failure is not None and success_count == 0:
             raise failure
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            self._disk.replace_file(path, data)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE:
+                raise
+            # A full disk must not keep the journals from being recycled: at some start there would be none
+            # left. Overwriting needs no space. Torn, the mark does not count, and then all journal files are
+            # replayed, of which none goes before this write is synced.
+            try:
+                file = self._disk.open(path, write=True)
+            except FileNotFoundError:
+                raise exc from None
+            try:
+                file.pwrite(data, 0)
+                file.sync()
+            finally:
+                file.close()
 
     def _remove_outdated(self, directory: Path) -> None:
         for path in [path for path in self._outdated if path.parent == directory]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from bookie.disk import Disk, File
+from bookie.disk import NO_SPACE, Disk, File
 from bookie.errors import FormatError
 from bookie.journal_format import NO_MARK, JournalMark, decode_synced, encode_synced
 
@@ -35,9 +35,14 @@ class LastSynced:
 
     def note(self, position: JournalMark) -> None:
         """Everything before the position is on stable storage. ``OSError`` if that cannot be noted."""
-        if self._file is None:
-            self._file = self._open()
-        self._file.pwrite(encode_synced(position), 0)
+        try:
+            if self._file is None:
+                self._file = self._open()
+            self._file.pwrite(encode_synced(position), 0)
+        except OSError as exc:
+            # A note that a power cut has emptied needs a block again. An older one, or none, is as true.
+            if exc.errno not in NO_SPACE:
+                raise
 
     def close(self) -> None:
         if self._file is not None:

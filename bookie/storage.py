@@ -82,6 +82,7 @@ async def open_storage(
                 nursery.start_soon(storage._flush_regularly)
                 for store in storage._stores:
                     nursery.start_soon(store.scrubber.run)
+                nursery.start_soon(storage._sync_regularly)
                 try:
                     yield storage
                 except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
@@ -389,6 +390,12 @@ class Storage:
                 self._is_dirty = trio.Event()
                 await self.flush()
 
+    async def _sync_regularly(self) -> None:
+        while self._config.sync_interval_s is not None:
+            await trio.sleep(self._config.sync_interval_s)
+            if self._journals.has_unsynced:
+                await self._journals.sync()
+
     def _answered(self, error: StorageFailedError | None) -> None:
         if error is not None:
             self._fail(error, "the journal")
@@ -429,7 +436,7 @@ class Storage:
                     )
                 self._know(record)
         await self._stores[0].thread.call(self._directory_set.stamp)
-        next_ids, previous = [], []
+        next_ids, previous, ends = [], [], []
         for files, ids, mark in zip(self._journals.files, journal_ids, marks, strict=True):
             end = await read_journal(
                 self._disk,
@@ -442,8 +449,10 @@ class Storage:
             last_id = max(end.last_id, mark.journal_id)
             next_ids.append(last_id + 1 if last_id else wall_ms() + 1)
             previous.append(Predecessor(end.mark.journal_id, end.mark.offset))
-        # All that was replayed becomes durable before a mark moves: until then a crash replays it again.
-        self._epochs.seal(marks)
+            ends.append(end.mark)
+        # All that was replayed becomes durable before a mark moves: until then a crash replays it again. With
+        # the marks files go, of which a full disk needs one.
+        self._epochs.seal(tuple(ends))
         await self._epochs.wait_marked()
         await self._journals.start(next_ids, previous)
         self._epochs.seal(self._journals.marks)

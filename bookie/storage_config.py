@@ -13,7 +13,7 @@ from bookie.compaction_rules import CompactionConfig
 from bookie.entry_log import PerLedgerConfig
 from bookie.entry_reads import ReadConfig
 from bookie.index_kinds import IndexConfig
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.scrubber import ScrubConfig
 
 CURRENT = "current"  # the child of each configured directory that holds everything
@@ -56,6 +56,8 @@ class StorageConfig:
     per_ledger_logs: PerLedgerConfig | None = None  # None: all ledgers of a directory share one log
     compaction: CompactionConfig = attrs.field(factory=CompactionConfig)  # of each ledger directory
     scrub: ScrubConfig = attrs.field(factory=ScrubConfig)  # of each ledger directory
+    # How often a journal is synced that holds unsynced adds; None: when the next run needs it.
+    sync_interval_s: float | None = None
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged
     rebuild_index: bool = False  # derive a missing index from the entry logs; fences all ledgers

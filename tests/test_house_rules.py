@@ -79,6 +79,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/index_view.py",
     "bookie/integrity.py",
     "bookie/journal.py",
+    "bookie/journal_files.py",
     "bookie/journals.py",
     "bookie/last_mark.py",
     "bookie/last_synced.py",

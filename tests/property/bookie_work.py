@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from bookie.errors import StorageFailedError
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.storage import Storage, StorageConfig, open_storage
 from tests.property.forgetful_disk import PowerCutError, World
 

@@ -37,7 +37,7 @@ from bookie.errors import (
     NoLedgerError,
     StartError,
 )
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.ledgers import UNKNOWN_KEY
 from bookie.storage import Storage, StorageConfig, open_storage
 from ledger.digest import DigestType, EntryCodec

@@ -38,7 +38,7 @@ from bookie.errors import (
 from bookie.fullness import FullnessConfig, judge
 from bookie.gc import GarbageCollector, GcConfig
 from bookie.integrity import IntegrityConfig, IntegrityRepair
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.registration import Registration
 from bookie.server import Server

@@ -69,7 +69,7 @@ class FailingFile(RealFile):
 
     def _maybe(self, what: str) -> None:
         if FailingFile.when(self._path, what):
-            raise OSError(28, f"No space left on device: {what} {self._path.name}")
+            raise OSError(5, f"Input/output error: {what} {self._path.name}")
 
 
 class FailingDisk(RealDisk):

@@ -191,6 +191,20 @@ def test_the_older_spelling_of_the_journal_is_understood_and_yields() -> None:
     assert both.directories.journal == ("/new",)
 
 
+def test_the_journals_keys_are_obeyed() -> None:
+    journal = parse(
+        "journalMaxBackups=2\njournalPreAllocSizeMB=4\njournalAlignmentSize=4096\n"
+    ).storage.journal
+    assert (journal.backups_max, journal.preallocate_bytes) == (2, 4 << 20)
+    assert parse().storage.journal.backups_max == 5
+    with pytest.raises(ConfigError, match="a divisor of 4096"):
+        parse("journalAlignmentSize=8192\n")
+    assert parse().storage.sync_interval_s is None
+    assert parse("journalSyncData=false\n").storage.sync_interval_s == 1
+    lazy = parse("journalSyncData=false\njournalPageCacheFlushIntervalMSec=50\n")
+    assert lazy.storage.sync_interval_s == 0.05
+
+
 def test_defaults_are_those_of_apache() -> None:
     config = parse()
     assert config.address.port == 3181

@@ -17,7 +17,7 @@ import attrs
 import pytest
 import trio
 
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.run import Bookie, open_bookie
 from bookie.storage_config import StorageConfig
 from ledger.availability import decode_availability

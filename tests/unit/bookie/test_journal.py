@@ -13,7 +13,8 @@ import trio
 
 from bookie.disk import Buffer, Disk, File, RealDisk, RealFile
 from bookie.errors import StorageFailedError
-from bookie.journal import Journal, JournalConfig, JournalFiles
+from bookie.journal import Journal
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import FIRST_BATCH_OFFSET, NO_MARK, JournalMark, Predecessor
 from bookie.last_synced import read_last_synced
 from bookie.replay import read_journal

@@ -11,7 +11,7 @@ import trio
 
 from bookie.disk import DiskThread, RealDisk
 from bookie.errors import StorageFailedError
-from bookie.journal import JournalConfig, JournalFiles
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import NO_MARK, Predecessor, fence_record
 from bookie.journals import Journals
 from bookie.replay import read_journal

@@ -19,12 +19,13 @@ class PickyDisk(RealDisk):
     def __init__(self) -> None:
         super().__init__()
         self.refused: set[Path] = set()
+        self.errno = 5
         self.unreadable: set[Path] = set()
         self.written: list[Path] = []
 
     def replace_file(self, path: Path, data: bytes) -> None:
         if path.parent in self.refused:
-            raise OSError(28, f"No space left on device: {path}")
+            raise OSError(self.errno, f"refused: {path}")
         self.written.append(path)
         super().replace_file(path, data)
 
@@ -79,7 +80,7 @@ def test_one_directory_that_takes_the_marks_is_enough(
     marks = LastMarks(disk, directories, 1)
     marks.write((FIRST,))
     assert greatest_marks(marks.read()) == (FIRST,)
-    assert "No space left" in caplog.text
+    assert "refused" in caplog.text
     disk.refused.clear()
     marks.write((FIRST,))
     assert [found for (found,) in marks.read()] == [FIRST, FIRST], "the copy that was missing is made up for"
@@ -88,8 +89,25 @@ def test_one_directory_that_takes_the_marks_is_enough(
 def test_a_mark_that_no_directory_takes_is_an_error(directories: list[Path]) -> None:
     disk = PickyDisk()
     disk.refused.update(directories)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="refused"):
         LastMarks(disk, directories, 1).write((FIRST,))
+
+
+def test_on_a_full_disk_a_mark_is_overwritten_and_a_torn_one_does_not_count(directories: list[Path]) -> None:
+    disk = PickyDisk()
+    disk.errno = 28
+    marks = LastMarks(disk, directories, 1)
+    disk.refused.update(directories)
+    with pytest.raises(OSError, match="refused"):  # there is no file yet that could be overwritten
+        marks.write((FIRST,))
+    disk.refused.clear()
+    marks.write((FIRST,))
+    disk.refused.update(directories)
+    marks.write((SECOND,))
+    assert marks.read() == [(SECOND,), (SECOND,)]
+    path = directories[0] / "lastMark"
+    path.write_bytes(encode_mark(FIRST)[:12] + path.read_bytes()[12:])
+    assert marks.read() == [(NO_MARK,), (SECOND,)]
 
 
 def test_only_what_has_moved_is_written(directories: list[Path]) -> None:

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from bookie.disk import RealDisk
 from bookie.errors import JournalCorruptError
-from bookie.journal import JournalConfig, JournalFiles
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import (
     FIRST_BATCH_OFFSET,
     NO_MARK,

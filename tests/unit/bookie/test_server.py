@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.ledgers import LedgerRecord
 from bookie.run import Bookie, open_bookie
 from bookie.server import Server

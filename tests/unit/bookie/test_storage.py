@@ -23,7 +23,7 @@ from bookie.errors import (
     NoLedgerError,
     StorageFailedError,
 )
-from bookie.journal import JournalConfig
+from bookie.journal_files import JournalConfig
 from bookie.journal_format import decode_mark, explicit_lac_record, fence_record, key_record
 from bookie.ledgers import UNKNOWN_KEY
 from bookie.storage import Storage, StorageConfig, open_storage
@@ -310,6 +310,20 @@ async def test_deferred_adds_are_flushed_and_marked(tmp_path: Path) -> None:
         assert mark.offset > 4096
 
 
+async def test_what_is_acknowledged_unsynced_is_synced_soon_if_that_is_wished(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    config = attrs.evolve(config_for(tmp_path), sync_interval_s=1)
+    async with open_storage(RealDisk(), config) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        storage.stage_entry(ledger, 0, -1, entry(1, 0))
+        await submit(storage, sync=False)
+        await trio.sleep(1.1)
+        await storage._journals.sync()  # waits for the one that was begun
+        assert not storage._journals.has_unsynced
+        assert storage._journals._journals[0].sync_count == 2, "the first file's, and one for the entry"
+
+
 # --- what was lost --------------------------------------------------------------------------------
 
 
@@ -390,7 +404,7 @@ async def test_a_failed_write_stops_the_bookie_and_loses_nothing(
             await storage.flush()
             raise AssertionError("the fault was not met")
         error = await storage.wait_failed()
-        assert "No space left" in str(error)
+        assert "Input/output error" in str(error)
         with pytest.raises(StorageFailedError):
             await add(storage, 1, [2])
         with pytest.raises(StorageFailedError):

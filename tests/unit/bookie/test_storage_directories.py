@@ -14,7 +14,7 @@ from storage_by_hand import KEY, FailingDisk, add, entry, kill, names, submit
 
 from bookie.disk import Disk, RealDisk
 from bookie.errors import IndexMissingError, JournalMissingError, StartError, StorageFailedError
-from bookie.journal import JournalConfig, JournalFiles
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import decode_mark, journal_id_of
 from bookie.storage import Storage, StorageConfig, open_storage
 
@@ -269,7 +269,7 @@ async def test_the_failure_of_any_directory_is_the_failure_of_the_bookie(
             await add(storage, 1, [10])
         with pytest.raises(StorageFailedError):
             await storage.flush()
-        assert "No space left" in str(await storage.wait_failed())
+        assert "Input/output error" in str(await storage.wait_failed())
         with pytest.raises(StorageFailedError):
             await add(storage, 0, [10])
         await check(storage, range(4))

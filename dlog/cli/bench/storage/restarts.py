@@ -10,7 +10,8 @@ from pathlib import Path
 import trio
 
 from bookie.disk import RealDisk
-from bookie.journal import Journal, JournalConfig, JournalFiles
+from bookie.journal import Journal
+from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import Predecessor, key_record
 from bookie.storage import Storage, open_storage
 from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
