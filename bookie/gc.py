@@ -46,6 +46,7 @@ class GarbageStore(Protocol):
 
     def ledger_ids(self) -> list[int]: ...
     async def delete_ledger(self, ledger_id: int) -> None: ...
+    async def delete_surplus(self, ledger_id: int) -> None: ...
     @property
     def collectors(self) -> Sequence[LogCollector]: ...
 
@@ -243,7 +244,7 @@ class GarbageCollector:
         interval_s = self._config.surplus_interval_s
         if self._surplus is not None and last_s is not None and 0 < interval_s <= now_s - last_s:
             self._last_surplus_s = now_s
-            dead += await self._surplus(self._store.ledger_ids(), self._store.delete_ledger)
+            dead += await self._surplus(self._store.ledger_ids(), self._store.delete_surplus)
         return dead
 
     def _due(self, forced_minor: bool, forced_major: bool) -> Level | None:

@@ -20,6 +20,7 @@ from bookie.errors import BookieServerError
 from bookie.log_collector import LogCollector
 from bookie.service import BookieService
 from bookie.token_bucket import TokenBucket
+from bookie.tombs import Tombs
 from ledger.catalog import LedgerCatalog
 from ledger.paths import COOKIES, LAYOUT, Layout, ledger_path
 from namespace.errors import NoNodeError
@@ -82,11 +83,20 @@ class ServedLedgers:
     """The storage as ``gc.GarbageStore``, with the service told of each deletion."""
 
     service: BookieService
+    tombs: Tombs | None = None  # None: fences of deleted ledgers are remembered until the next start
 
     def ledger_ids(self) -> list[int]:
         return self.service.storage.ledger_ids()
 
     async def delete_ledger(self, ledger_id: int) -> None:
+        """One that does not exist any more."""
+        ledger = self.service.storage.ledger(ledger_id)
+        if ledger is not None and ledger.fenced and self.tombs is not None:
+            await self.tombs.bury(ledger_id)
+        await self.delete_surplus(ledger_id)
+
+    async def delete_surplus(self, ledger_id: int) -> None:
+        """One that exists, but not here."""
         storage = self.service.storage
         ledger = storage.ledger(ledger_id)
         if ledger is not None:

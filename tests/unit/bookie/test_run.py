@@ -27,7 +27,9 @@ from bookie.errors import (
 )
 from bookie.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.run import open_bookie, run_bookie
+from ledger.catalog import LedgerCatalog
 from ledger.digest import DigestType, EntryCodec, master_key
+from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.paths import Layout
 from ledger.service_info import decode_service_info
 from ledger.wire import v2
@@ -400,3 +402,19 @@ def test_a_bad_configuration_ends_the_program_with_its_message(
     path.write_text("bookieport=1\n")
     assert run_program(path) == ExitCode.CONFIG
     assert "did you mean bookiePort?" in caplog.text
+
+
+async def test_a_bookie_in_anothers_place_has_its_ledgers_in_limbo_before_it_is_announced(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    bookie_id = "bookie-a"
+    await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
+    metadata = LedgerMetadata(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, (bookie_id,)),)
+    )
+    await LedgerCatalog(store, "/ledgers", Layout.HIERARCHICAL).create(metadata, 1)
+    async with running(config_for(tmp_path, f"bookieId={bookie_id}\n"), tree) as bookie:
+        assert await add_one(bookie.port) == AddReply(Code.FENCED, 1, 0)
+        assert (tmp_path / "ledgers/current/DIRTY").exists()
+        assert not (tmp_path / "ledgers/current/DOUBT").exists()
+    assert not (tmp_path / "ledgers/current/DIRTY").exists(), "stopped in order"
