@@ -46,7 +46,6 @@ class GarbageStore(Protocol):
 
     def ledger_ids(self) -> list[int]: ...
     async def delete_ledger(self, ledger_id: int) -> None: ...
-    async def delete_surplus(self, ledger_id: int) -> None: ...
     @property
     def collectors(self) -> Sequence[LogCollector]: ...
 
@@ -107,6 +106,7 @@ class GarbageCollector:
         config: GcConfig | None = None,
         compaction: CompactionConfig | None = None,
         surplus: Surplus | None = None,
+        delete_surplus: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self.state = GcState()
         self._store = store
@@ -114,6 +114,7 @@ class GarbageCollector:
         self._config = config or GcConfig()
         self._compaction = compaction or CompactionConfig()
         self._surplus = surplus
+        self._delete_surplus = delete_surplus or store.delete_ledger
         self._by_order = _Suspended()  # of an operator
         self._by_disk = _Suspended()
         self._is_pressed = False  # the disk is filling up, and every round is to compact
@@ -244,7 +245,7 @@ class GarbageCollector:
         interval_s = self._config.surplus_interval_s
         if self._surplus is not None and last_s is not None and 0 < interval_s <= now_s - last_s:
             self._last_surplus_s = now_s
-            dead += await self._surplus(self._store.ledger_ids(), self._store.delete_surplus)
+            dead += await self._surplus(self._store.ledger_ids(), self._delete_surplus)
         return dead
 
     def _due(self, forced_minor: bool, forced_major: bool) -> Level | None:

@@ -222,8 +222,9 @@ async def run_bookie(
                     cookie.instance_id,
                     config.gc.metadata_requests_per_s,
                 )
+                served = ServedLedgers(bookie.service, await _remembered(bookie, config, disk))
                 garbage = GarbageCollector(
-                    ServedLedgers(bookie.service, await _remembered(bookie, config, disk)),
+                    served,
                     live_ledgers,
                     config=config.gc,
                     compaction=config.storage.compaction,
@@ -235,6 +236,7 @@ async def run_bookie(
                         socket.getfqdn(),
                         config.gc.metadata_requests_per_s,
                     ),
+                    delete_surplus=served.delete_surplus,
                 )
                 async with trio.open_nursery() as background:
                     background.start_soon(garbage.run)

@@ -50,9 +50,6 @@ class Store:
     def ledger_ids(self) -> list[int]:
         return sorted(self.ids)
 
-    async def delete_surplus(self, ledger_id: int) -> None:
-        await self.delete_ledger(ledger_id)
-
     async def delete_ledger(self, ledger_id: int) -> None:
         self.ids.remove(ledger_id)
         self.done.append(f"delete {ledger_id}")
