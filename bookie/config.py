@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from bookie.address import AddressConfig
+from bookie.admin import AdminConfig, read_admin
 from bookie.admission import AdmissionConfig
 from bookie.config_keys import ACTING, NOT_OFFERED, PREFIXES_OF_OTHERS, WITHOUT_EFFECT, nearest_key
 from bookie.entry_log_reader import RUN_BYTES_MAX
@@ -92,6 +93,7 @@ class BookieConfig:
     persist_status: bool = False  # remember over restarts whether it was read-only
     sync_adds: bool = True
     network_location: str | None = None  # announced to clients that place by racks; no key of Apache's
+    admin: AdminConfig | None = None  # HTTP for operators
     gc: GcConfig = attrs.field(factory=GcConfig)
     remarks: tuple[str, ...] = ()  # to be logged: what in the file does nothing here
 
@@ -153,6 +155,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         persist_status=settings.boolean("persistBookieStatusEnabled", False),
         sync_adds=settings.boolean("journalSyncData", True),
         network_location=_network_location(settings),
+        admin=read_admin(settings),
         gc=read_gc(settings),
         remarks=tuple(remarks),
     )

@@ -43,6 +43,7 @@ ACTING = _names(
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
+    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols
@@ -122,7 +123,7 @@ NOT_OFFERED = _names(
     """
     zkEnableSecurity authorizedRoles
     tlsCertFilesRefreshDurationSeconds
-    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerKeyStorePath
+    httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
     autoRecoveryDaemonEnabled rereplicationEntryBatchSize openLedgerRereplicationGracePeriod

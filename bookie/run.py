@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from bookie.address import Identity, Machine, resolve_identity
+from bookie.admin import Admin, serve_admin
 from bookie.admission import begin_admission
 from bookie.cluster_root import prepare_cluster_root
 from bookie.config import BookieConfig
@@ -346,7 +347,10 @@ async def _serve(
     for bound in sockets:
         _listen(bound)
     listeners = [trio.SocketListener(bound) for bound in sockets]
+    admin = Admin(identity.bookie_id, bookie.service, garbage, watch, _wall_ms)
     async with trio.open_nursery() as serving:
+        if config.admin is not None:
+            log.info("operators are heard at %s", await serving.start(serve_admin, admin, config.admin))
         accepting = trio.CancelScope()
 
         async def accept(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
@@ -367,6 +371,7 @@ async def _serve(
                     identity.listen_host or "all addresses",
                     port,
                 )
+                admin.is_ready = True
                 task_status.started(port)
                 async with trio.open_nursery() as watching:
                     watching.start_soon(registration.keep, open_store)
@@ -374,6 +379,7 @@ async def _serve(
                     await stop.wait()
                     watching.cancel_scope.cancel()
         finally:
+            admin.is_stopping = True
             # Nobody new chooses this bookie, then nobody new gets in, then those inside are answered.
             with trio.move_on_after(WITHDRAW_S, shield=True):
                 await registration.withdraw()

@@ -59,6 +59,7 @@ ONLY_IN = {
 SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/admission.py",
+    "bookie/admin.py",
     "bookie/answers.py",
     "bookie/compactor.py",
     "bookie/cookie_check.py",

@@ -18,6 +18,7 @@ from bookie.errors import DirectoryInUseError, NoLedgerError
 from bookie.index_view import IndexView
 from bookie.journal_format import RECORD_IDS
 from bookie.ledgers import LedgerData
+from dlog.cli.bookie_gc import gc
 from dlog.cli.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.output import print_facts, print_json, progress_bar, tell
 from dlog.cli.target import json_option
@@ -246,5 +247,6 @@ def _text(value: object) -> str:
 bookie.add_command(journal, "read-journal")
 bookie.add_command(entry_log, "read-log")
 bookie.add_command(index_file, "read-index")
+bookie.add_command(gc)
 
 command = bookie

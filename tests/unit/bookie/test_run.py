@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -372,6 +374,25 @@ async def test_only_ledgers_that_the_same_cluster_denies_are_garbage(store: Memo
     await store.delete("/ledgers/cookies/b")
     with pytest.raises(ClusterChangedError, match="wiped"):
         await live([5, 7])
+
+
+async def test_operators_are_heard_from_before_it_is_ready_until_its_end(
+    tmp_path: Path, tree: MemoryTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.unit.bookie.test_admin import ask, get
+
+    more = "httpServerEnabled=true\nhttpServerHost=127.0.0.1\nhttpServerPort=0\n"
+    with caplog.at_level(logging.INFO):
+        async with running(config_for(tmp_path, more), tree):
+            (url,) = re.findall(r"operators are heard at (\S+)", caplog.text)
+            assert (await get(url, "state"))["running"]
+            assert (await get(url, "gc_details"))[0]["directory"] == f"{tmp_path}/ledgers/current"
+            status, _ = await ask(url, "PUT", "/api/v1/bookie/gc", b'{"forceMajor": true}')
+            assert status == 200
+            while (await get(url, "gc_details"))[0]["majorCompactionCounter"] == 0:
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(OSError, match="connect"):
+            await ask(url, "GET", "/heartbeat")
 
 
 # The process

@@ -1,0 +1,358 @@
+"""HTTP for operators: garbage collection, read-only by hand, state, space, metrics. Paths and bodies are
+Apache's.
+
+Inside: the routes, the server. Not inside: what they ask for and set off (``gc``, ``disk_watch``,
+``storage``).
+Always: off unless ``httpServerEnabled``; nobody is asked who they are, so that the port belongs on loopback
+or behind something that asks; a request has a bounded body, and sets off nothing that the bookie would not
+do by itself.
+
+Paths of Apache's that need a client of the cluster (lists of ledgers and bookies, recovery) are not here:
+`dlog` has commands for them.
+
+Source: HttpRouter.java, TriggerGCService.java, SuspendCompactionService.java, ResumeCompactionService.java,
+GCDetailsService.java, BookieStateService.java, BookieInfoService.java; reference on operations 3.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from bookie.compaction_rules import Level
+from bookie.disk_watch import DiskWatch
+from bookie.errors import ConfigError, ListenError, StateError
+from bookie.gc import GarbageCollector
+from bookie.service import BookieService
+from bookie.settings import Settings
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+_BODY_BYTES_MAX = 1 << 16
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@attrs.frozen(kw_only=True)
+class AdminConfig:
+    """Where operators' requests are taken."""
+
+    host: str = "0.0.0.0"  # Apache's default
+    port: int = attrs.field(
+        default=8080, validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(65535))
+    )
+
+
+def read_admin(settings: Settings) -> AdminConfig | None:
+    """The keys ``httpServer*``; None if operators are not to be heard. ``ConfigError``."""
+    config = AdminConfig(
+        host=settings.text("httpServerHost") or "0.0.0.0",
+        port=settings.integer("httpServerPort", 8080, most=65535),
+    )
+    wants_tls = settings.boolean("httpServerTlsEnable", False)
+    if not settings.boolean("httpServerEnabled", False):
+        return None
+    if wants_tls:
+        raise settings.error(
+            "httpServerTlsEnable",
+            "false: operators' port is served without TLS. Let it listen on loopback"
+            " (httpServerHost=127.0.0.1), behind a proxy that has a certificate",
+        )
+    return config
+
+
+class BadRequestError(Exception):
+    """What a request asks for makes no sense; the message is the answer."""
+
+
+@attrs.define(eq=False)
+class Admin:
+    """What the routes may see and do of one bookie."""
+
+    bookie_id: str
+    service: BookieService
+    garbage: GarbageCollector
+    watch: DiskWatch
+    wall_ms: Callable[[], int]
+    is_ready: bool = False  # announced, and serving
+    is_stopping: bool = False
+
+    # --- answers; each returns what becomes JSON ---
+
+    def trigger_gc(self, body: dict[str, Any]) -> Any:
+        """``PUT gc``."""
+        if body:
+            self.garbage.force(
+                minor=_flag(body, "forceMinor") or False, major=_flag(body, "forceMajor") or False
+            )
+        else:
+            self.garbage.force()
+        return f"Triggered GC on BookieServer: {self.bookie_id}"
+
+    def gc_status(self) -> Any:
+        """``GET gc``."""
+        return {"is_in_force_gc": _text(self.garbage.state.is_forced)}
+
+    def gc_details(self) -> Any:
+        """``GET gc_details``: one object for each ledger directory. The names not Apache's are behind its."""
+        state = self.garbage.state
+        details = []
+        for collector in self.garbage.collectors:
+            figures = collector.figures
+            details.append(
+                {
+                    "forceCompacting": state.is_forced,
+                    "majorCompacting": figures.running is Level.MAJOR,
+                    "minorCompacting": figures.running is Level.MINOR,
+                    "lastMajorCompactionTime": self._wall(state.last_major_s),
+                    "lastMinorCompactionTime": self._wall(state.last_minor_s),
+                    "lastEntryLocationCompactionTime": 0,
+                    "majorCompactionCounter": state.major_runs,
+                    "minorCompactionCounter": state.minor_runs,
+                    "entryLocationCompactionCounter": 0,
+                    "directory": str(collector.directory),
+                    "collecting": state.is_running,
+                    "entryLogs": figures.logs,
+                    "entryLogBytes": figures.total_bytes,
+                    "liveBytes": figures.live_bytes,
+                    "deletedBytes": figures.deleted_bytes,
+                    "compactedBytes": figures.compacted_bytes,
+                    "copiedBytes": figures.copied_bytes,
+                    "quarantined": {f"{log_id:x}.log": why for log_id, why in figures.quarantined.items()},
+                    "failures": figures.failures,
+                    "lastFailure": figures.last_failure or state.last_failure,
+                }
+            )
+        return details
+
+    def suspend_compaction(self, body: dict[str, Any]) -> Any:
+        """``PUT gc/suspend_compaction``."""
+        minor, major = _one_flag_at_least(body, "suspendMinor", "suspendMajor")
+        self.garbage.suspend(minor=minor, major=major)
+        return f"Suspend majorGC {_text(major)}, minorGC {_text(minor)} on BookieServer: {self.bookie_id}"
+
+    def resume_compaction(self, body: dict[str, Any]) -> Any:
+        """``PUT gc/resume_compaction``."""
+        minor, major = _one_flag_at_least(body, "resumeMinor", "resumeMajor")
+        self.garbage.resume(minor=minor, major=major)
+        return f"Resume majorGC {_text(major)}, minorGC {_text(minor)} on BookieServer: {self.bookie_id}"
+
+    def compaction_status(self) -> Any:
+        """``GET gc/suspend_compaction``."""
+        minor, major = self.garbage.suspended()
+        return {"isMajorGcSuspended": _text(major), "isMinorGcSuspended": _text(minor)}
+
+    def state(self) -> Any:
+        """``GET state``."""
+        rights = self.service.rights
+        return {
+            "running": self.is_ready and not self.is_stopping,
+            "readOnly": not rights.writable,
+            "shuttingDown": self.is_stopping,
+            "availableForHighPriorityWrites": rights.high_priority_writable,
+        }
+
+    def read_only(self) -> Any:
+        """``GET state/readonly``."""
+        return {"readOnly": not self.service.rights.writable}
+
+    def set_read_only(self, body: dict[str, Any]) -> Any:
+        """``PUT state/readonly``."""
+        wanted = _flag(body, "readOnly")
+        if wanted is None:
+            raise BadRequestError('expected {"readOnly": true} or {"readOnly": false}')
+        try:
+            self.watch.set_read_only(wanted)
+        except StateError as exc:
+            raise BadRequestError(str(exc)) from exc
+        return self.read_only()
+
+    def info(self) -> Any:
+        """``GET info``."""
+        usage = self.service.storage.disk_usage()
+        return {"freeSpace": usage.free_bytes, "totalSpace": usage.total_bytes}
+
+    def metrics(self) -> str:
+        """``GET /metrics``, in the text format of Prometheus; names as Apache's bookie has them."""
+        return "".join(
+            f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in self._measurements()
+        )
+
+    def _measurements(self) -> Iterator[tuple[str, str, float]]:
+        state, collectors = self.garbage.state, self.garbage.collectors
+        figures = [collector.figures for collector in collectors]
+        writable = self.service.rights.writable
+        usage = self.service.storage.disk_usage()
+        yield "bookie_SERVER_STATUS", "gauge", (1 if writable else 0) if self.is_ready else -1
+        yield "bookie_ledger_num_dirs", "gauge", len(collectors)
+        yield "bookie_ledger_writable_dirs", "gauge", len(collectors) if writable else 0
+        yield "bookie_disk_total_bytes", "gauge", usage.total_bytes
+        yield "bookie_disk_free_bytes", "gauge", usage.free_bytes
+        yield "bookie_gc_ACTIVE_LEDGER_TOTAL", "gauge", len(self.service.storage.ledger_ids())
+        yield "bookie_gc_ACTIVE_ENTRY_LOG_TOTAL", "gauge", sum(one.logs for one in figures)
+        yield "bookie_gc_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.total_bytes for one in figures)
+        yield "bookie_gc_ACTIVE_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.live_bytes for one in figures)
+        yield "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL", "gauge", sum(len(one.quarantined) for one in figures)
+        yield "bookie_gc_DELETED_LEDGER_TOTAL", "counter", state.deleted_ledgers
+        yield "bookie_gc_MAJOR_COMPACTION_TOTAL", "counter", state.major_runs
+        yield "bookie_gc_MINOR_COMPACTION_TOTAL", "counter", state.minor_runs
+        deleted = sum(one.deleted_bytes for one in figures)
+        yield "bookie_gc_RECLAIMED_DELETION_SPACE_BYTES", "counter", deleted
+        reclaimed = sum(max(0, one.compacted_bytes - one.copied_bytes) for one in figures)
+        yield "bookie_gc_RECLAIMED_COMPACTION_SPACE_BYTES", "counter", reclaimed
+        yield "bookie_gc_RECLAIM_FAILED_TO_DELETE", "counter", sum(one.failures for one in figures)
+
+    def _wall(self, at_s: float | None) -> int:
+        """Milliseconds since 1970 of a time on the loop's clock; 0: never."""
+        return 0 if at_s is None else self.wall_ms() - round((trio.current_time() - at_s) * 1000)
+
+    # --- the application ---
+
+    def application(self) -> Starlette:
+        """The routes."""
+        from starlette.applications import Starlette
+        from starlette.responses import PlainTextResponse, Response
+        from starlette.routing import Route
+
+        def reply(value: Any) -> Response:
+            return Response(json.dumps(value, indent=2), media_type="application/json")
+
+        def get(path: str, answer: Callable[[], Any]) -> Route:
+            async def handle(request: Request) -> Response:
+                return reply(answer())
+
+            return Route(path, handle, methods=["GET"])
+
+        def put(path: str, answer: Callable[[dict[str, Any]], Any]) -> Route:
+            async def handle(request: Request) -> Response:
+                try:
+                    return reply(answer(await _body_of(request)))
+                except BadRequestError as exc:
+                    return PlainTextResponse(f"{exc}\n", status_code=400)
+
+            return Route(path, handle, methods=["PUT"])
+
+        async def heartbeat(request: Request) -> Response:
+            return PlainTextResponse("OK\n")
+
+        async def ready(request: Request) -> Response:
+            is_ready = self.is_ready and not self.is_stopping
+            return PlainTextResponse("OK" if is_ready else "not ready", status_code=200 if is_ready else 503)
+
+        async def metrics(request: Request) -> Response:
+            return Response(self.metrics(), media_type=_METRICS_TYPE)
+
+        base = "/api/v1/bookie"
+        return Starlette(
+            routes=[
+                Route("/heartbeat", heartbeat, methods=["GET"]),
+                Route("/metrics", metrics, methods=["GET"]),
+                Route(f"{base}/is_ready", ready, methods=["GET"]),
+                put(f"{base}/gc", self.trigger_gc),
+                get(f"{base}/gc", self.gc_status),
+                get(f"{base}/gc_details", self.gc_details),
+                put(f"{base}/gc/suspend_compaction", self.suspend_compaction),
+                get(f"{base}/gc/suspend_compaction", self.compaction_status),
+                put(f"{base}/gc/resume_compaction", self.resume_compaction),
+                get(f"{base}/state", self.state),
+                put(f"{base}/state/readonly", self.set_read_only),
+                get(f"{base}/state/readonly", self.read_only),
+                get(f"{base}/info", self.info),
+            ]
+        )
+
+
+async def serve_admin(
+    admin: Admin,
+    config: AdminConfig,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; ``started`` with the address, as a URL.
+
+    Raises:
+        ConfigError: The libraries are not installed.
+        ListenError: The port is taken or is not one of this machine's.
+    """
+    try:
+        from hypercorn.config import Config
+        from hypercorn.trio import serve
+    except ImportError as exc:
+        raise ConfigError(
+            f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
+            " pip install 'dlog-streams[admin]'"
+        ) from exc
+    settings = Config()
+    settings.bind = [f"fd://{_bound(config)}"]
+    settings.accesslog = None
+    settings.errorlog = None
+    settings.graceful_timeout = 1
+    application = admin.application()
+    async with trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
+            await serve(application, settings, task_status=task_status)  # type: ignore[arg-type]
+
+        addresses = await nursery.start(run)
+        task_status.started(addresses[0])
+
+
+def _bound(config: AdminConfig) -> int:
+    """The descriptor of a socket bound to the address; hypercorn's own errors do not say which it was."""
+    bound = socket.socket()
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((config.host, config.port))
+    except OSError as exc:
+        bound.close()
+        raise ListenError(
+            f"the HTTP server cannot listen at {config.host} port {config.port}: {exc.strerror or exc}. Stop"
+            " what listens there, or set httpServerPort"
+        ) from exc
+    return bound.detach()
+
+
+async def _body_of(request: Request) -> dict[str, Any]:
+    body, size_bytes = b"", 0
+    async for chunk in request.stream():
+        size_bytes += len(chunk)
+        if size_bytes <= _BODY_BYTES_MAX:
+            body += chunk
+        elif size_bytes > 16 * _BODY_BYTES_MAX:
+            break
+    if size_bytes > _BODY_BYTES_MAX:
+        raise BadRequestError(f"the body has more than {_BODY_BYTES_MAX} bytes")
+    if not body.strip():
+        return {}
+    try:
+        value = json.loads(body)
+    except ValueError as exc:
+        raise BadRequestError(f"the body is not JSON: {exc}") from exc
+    if not isinstance(value, dict):
+        raise BadRequestError("the body is not a JSON object")
+    return value
+
+
+def _flag(body: dict[str, Any], name: str) -> bool | None:
+    value = body.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequestError(f"{name}: expected true or false, not {value!r}")
+    return value
+
+
+def _one_flag_at_least(body: dict[str, Any], minor: str, major: str) -> tuple[bool, bool]:
+    flags = bool(_flag(body, minor)), bool(_flag(body, major))
+    if not any(flags):
+        raise BadRequestError(f"expected {major} or {minor}, or both, to be true")
+    return flags
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"
