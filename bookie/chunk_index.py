@@ -90,6 +90,15 @@ class Chunk:
         """The chunk's value after the moves of that slice that hold, and the ids that moved."""
         ids = move.entry_ids[start:stop]
         locations = list(self.locations(0, self.count))
+        at = self.position(ids[0]) if ids else None
+        if (
+            at is not None
+            and self.consecutive_from(at, len(ids)) == len(ids) == ids[-1] - ids[0] + 1
+            and locations[at : at + len(ids)] == list(move.old_locations[start:stop])
+        ):  # neighbours, as compaction finds them: compared and set in one go
+            locations[at : at + len(ids)] = move.new_locations[start:stop]
+            value = self._value[: self._locations_at] + pack(f">{self.count}q", *locations)
+            return value, list(ids)
         moved: list[int] = []
         for entry_id, old, new in zip(
             ids, move.old_locations[start:stop], move.new_locations[start:stop], strict=True

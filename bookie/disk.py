@@ -27,6 +27,7 @@ import queue
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,6 +45,8 @@ NO_SPACE = (
 BLOCK_BYTES = 4096  # direct writes begin and end on a multiple of this, in the file and in memory
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4
+_SYNCER_THREADS = 8
+_SYNCS_ALONE_MAX = 4
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview | mmap.mmap
@@ -197,6 +200,13 @@ class Disk(abc.ABC):
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         """Run a short blocking read in one of a few reader threads."""
 
+    def sync_all(self, files: Sequence[File], directories: Sequence[Path]) -> None:
+        """``File.sync`` each, then ``sync_directory`` each. After an error any of them may be synced."""
+        for file in files:
+            file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
+
     def read_file(self, path: Path) -> bytes:
         """The whole of a small file."""
         file = self.open(path)
@@ -348,6 +358,7 @@ class RealDisk(Disk):
 
     def __init__(self) -> None:
         self._readers: ReaderPool | None = None
+        self._syncers: ThreadPoolExecutor | None = None
 
     def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
@@ -393,6 +404,21 @@ class RealDisk(Disk):
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[Path]) -> None:
+        if len(files) + len(directories) < _SYNCS_ALONE_MAX:
+            super().sync_all(files, directories)
+            return
+        # Syncs that wait at the same time share a commit of the file system's journal: 8 times as fast.
+        if self._syncers is None:
+            self._syncers = ThreadPoolExecutor(_SYNCER_THREADS, thread_name_prefix="bookie-sync")
+        for jobs in (
+            [self._syncers.submit(file.sync) for file in files],
+            [self._syncers.submit(self.sync_directory, directory) for directory in directories],
+        ):
+            wait(jobs)  # all of them, also after an error: none may still run when its file is closed
+            for job in jobs:
+                job.result()
 
     def lock(self, path: Path) -> Callable[[], None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -78,12 +78,11 @@ class PageFiles:
 
     def sync(self) -> None:
         """Make what was written durable, then what was made or deleted."""
-        for opened in list(self._open.values()):
-            if opened.is_unsynced:
-                opened.file.sync()
-                opened.is_unsynced = False
-        for directory in sorted(self._unsynced_directories):
-            self._disk.sync_directory(directory)
+        with self._lock:
+            unsynced = [opened for opened in self._open.values() if opened.is_unsynced]
+        self._disk.sync_all([opened.file for opened in unsynced], sorted(self._unsynced_directories))
+        for opened in unsynced:
+            opened.is_unsynced = False
         self._unsynced_directories.clear()
 
     def sync_file(self, ledger_id: int) -> None:

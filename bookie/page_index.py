@@ -348,13 +348,13 @@ class PageIndex(EntryIndex):
             return []
         first = number * self._page_entries
         locations = unpack_from(f">{self._page_entries}q", current)
-        ids: list[int] = []
-        places: list[int] = []
-        for at in range(start, stop):
-            entry_id = move.entry_ids[at]
-            if locations[entry_id - first] == move.old_locations[at]:
-                ids.append(entry_id)
-                places.append(move.new_locations[at])
+        ids = list(move.entry_ids[start:stop])
+        places = list(move.new_locations[start:stop])
+        old = tuple(move.old_locations[start:stop])
+        is_dense = ids[-1] - ids[0] == len(ids) - 1
+        if not is_dense or locations[ids[0] - first : ids[-1] - first + 1] != old:  # compared in one go
+            kept = [at for at, entry_id in enumerate(ids) if locations[entry_id - first] == old[at]]
+            ids, places = [ids[at] for at in kept], [places[at] for at in kept]
         if ids:
             _fill(self._page_to_change(move.ledger_id, number), first, ids, places)
         return ids

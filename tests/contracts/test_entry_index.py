@@ -92,6 +92,19 @@ def test_an_entry_moves_only_from_where_it_lies(index: EntryIndex) -> None:
     assert list(index.locate(3, 0)) == []
 
 
+def test_neighbours_move_together_or_one_by_one(index: EntryIndex) -> None:
+    index.put([LedgerRun(1, range(300), range(1000, 1300)), LedgerRun(2, range(0, 300, 2), range(150))])
+    whole = LedgerMove(1, range(10, 290), range(1010, 1290), range(5010, 5290))
+    assert index.relocate([whole]) == [list(range(10, 290))]
+    assert [index.locate(1, e)[0] for e in (9, 10, 289, 290)] == [1009, 5010, 5289, 1290]
+    one_is_elsewhere = LedgerMove(1, [10, 11, 12], [5010, 7, 5012], [1, 2, 3])
+    assert index.relocate([one_is_elsewhere]) == [[10, 12]]
+    assert [index.locate(1, e)[0] for e in (10, 11, 12)] == [1, 5011, 3]
+    some_are_missing = LedgerMove(2, [4, 5, 6], [2, 3, 3], [90, 91, 92])
+    assert index.relocate([some_are_missing]) == [[4, 6]]
+    assert [list(index.locate(2, e)) for e in (4, 5, 6)] == [[90], [], [92]]
+
+
 def test_ids_that_no_file_can_hold_are_entries_like_others(index: EntryIndex) -> None:
     far = PAGED_ENTRY_ID_STOP
     index.put([LedgerRun(1, [5, far - 1, far, far + 1, 2**63 - 1], [1, 2, 3, 4, 5])])
