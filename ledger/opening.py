@@ -20,7 +20,6 @@ from ledger.catalog import Versioned
 from ledger.cluster import Cluster
 from ledger.digest import Entry, EntryCodec
 from ledger.errors import (
-    BadRequestRefusal,
     BookieError,
     BookieRefusal,
     BookieTimeoutError,
@@ -63,8 +62,7 @@ def refusal_of(reply: Reply, bookie: str, ledger_id: int, entry_id: int | None) 
     """The exception for an answer that is not the one hoped for."""
     if reply.code is Code.OK:
         return BookieError(bookie, f"answered with a {type(reply).__name__} that holds nothing")
-    kind = BookieRefusal.by_code.get(reply.code, BadRequestRefusal)
-    return kind(bookie, ledger_id, entry_id)
+    return BookieRefusal.by_code[reply.code](bookie, ledger_id, entry_id)
 
 
 async def read_entry(
@@ -246,7 +244,12 @@ class _RecoveryRun:
                 if (pause_s := next(pauses, None)) is None:
                     return exc
                 await trio.sleep(pause_s)
-            except (BookieError, CorruptEntryError) as exc:
+            except CorruptEntryError as exc:
+                logger.warning(
+                    "bookie %s holds a damaged entry of the ledger being recovered: %s", bookie, exc
+                )
+                return exc
+            except BookieError as exc:
                 return exc
 
     def _overload_pauses(self) -> Iterator[float]:

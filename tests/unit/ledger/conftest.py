@@ -78,6 +78,7 @@ class DictBookie:
         self.synced: list[int] = []  # ledgers, one for each FORCE
         self.requests: list[object] = []
         self.came_by: list[PipeStream] = []  # the connection of each of them
+        self.urgent: list[object] = []  # those with high priority
 
     async def serve(self, stream: PipeStream) -> None:
         frames = FrameBuffer()
@@ -92,6 +93,8 @@ class DictBookie:
                         incoming = codec.decode_request(data, start, end)
                         self.requests.append(incoming.request)
                         self.came_by.append(stream)
+                        if incoming.high_priority:
+                            self.urgent.append(incoming.request)
                         if isinstance(incoming.request, BatchReadRequest) and not self.knows_batch_read:
                             nursery.cancel_scope.cancel()
                             break

@@ -31,7 +31,7 @@ from ledger.recovery import (
     ReadLength,
     Recovery,
 )
-from ledger.wire.messages import LAST_ENTRY, ReadRequest
+from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest
 
 B1, B2, B3, B4 = "b1:1", "b2:1", "b3:1", "b4:1"
 LEDGER = 1
@@ -103,6 +103,15 @@ async def test_scenario_7_4_over_the_wire_every_recovery_read_fences(cluster: An
         ]
         assert {request.entry_id for request in asked} >= {LAST_ENTRY, 2, 3}
         assert all(request.fence and request.master_key for request in asked)
+        # A bookie that is over capacity, or read-only, still serves a recovery.
+        for bookie in cluster.bookies.values():
+            wanted = [
+                one
+                for one in bookie.requests
+                if isinstance(one, AddRequest) or (isinstance(one, ReadRequest) and one.entry_id >= 0)
+            ]
+            assert [one for one in wanted if isinstance(one, AddRequest)]
+            assert bookie.urgent == wanted
 
 
 def test_a_bookie_that_has_the_entry_proves_those_wrong_that_deny_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from ledger.catalog import open_catalog
+from ledger.catalog import LedgerCatalog, open_catalog
 from ledger.config import ClientConfig
 from ledger.errors import (
     LedgerClosedError,
@@ -327,6 +327,50 @@ async def test_two_recoveries_at_once_agree(cluster: Any, autojump_clock: Any) -
             nursery.start_soon(recover, two)
         assert ends[0] == ends[1]
         assert ends[0][0] >= writer.lac
+
+
+@pytest.mark.parametrize("state", [LedgerState.OPEN, LedgerState.IN_RECOVERY])
+async def test_a_recovery_adopts_the_end_that_somebody_else_wrote_first(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, state: LedgerState
+) -> None:
+    """Before it has marked the ledger, and after it has decided on an end of its own."""
+    real = LedgerCatalog.put
+    async with cluster.client() as client, open_memory_store(cluster.tree) as store:
+        catalog = await open_catalog(store, "/ledgers")
+        writer = await client.create()
+        await writer.append_many([b"x"] * 3)
+        writer.abandon()
+
+        async def put(self: LedgerCatalog, ledger_id: int, *arguments: Any, **keywords: Any) -> Any:
+            found = await catalog.get(ledger_id)
+            if found.metadata.state is state:
+                closed = found.metadata.closed(7, 8)  # another end than would be found here
+                await real(catalog, ledger_id, closed, expected=found.version)
+            return await real(self, ledger_id, *arguments, **keywords)
+
+        monkeypatch.setattr(LedgerCatalog, "put", put)
+        async with await client.open(writer.ledger_id) as reader:
+            assert reader.is_closed
+            assert (reader.last_confirmed, reader.length_bytes) == (7, 8)
+        assert (await client.metadata(writer.ledger_id)).last_entry_id == 7
+
+
+async def test_an_open_ledger_whose_last_segment_is_empty_is_confirmed_up_to_it(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    """Its bookies hold nothing that could say so."""
+    async with cluster.client() as client, open_memory_store(cluster.tree) as store:
+        catalog = await open_catalog(store, "/ledgers")
+        writer = await client.create()
+        await writer.append_many([b"x"] * 3)
+        for name in ("b4:1", "b5:1", "b6:1"):
+            await cluster.start(name)
+        found = await catalog.get(writer.ledger_id)
+        changed = found.metadata.with_ensemble(3, ("b4:1", "b5:1", "b6:1"))
+        await catalog.put(writer.ledger_id, changed, expected=found.version)
+        async with await client.open(writer.ledger_id, recover=False) as reader:
+            assert reader.last_confirmed == 2
+            assert await reader.read_last_confirmed() == 2
 
 
 async def test_an_old_bookie_without_batch_reads_is_read_entry_by_entry(cluster: Any) -> None:
