@@ -226,6 +226,25 @@ def mark_fields(file: str) -> Iterator[Field]:
     yield Field(file, "lastMark", "CRC", 20, 4)
 
 
+def page_file_fields(file: str, data: bytes) -> Iterator[Field]:
+    """A ledger's file of the page index: its header, and slots of its page."""
+
+    def field(name: str, offset: int, size_bytes: int, *, is_length: bool = False) -> Field:
+        return Field(file, "index: .idx file", name, offset, size_bytes, is_length)
+
+    (key_bytes,) = struct.unpack_from(">i", data, 8)
+    yield field("magic", 0, 4)
+    yield field("version", 4, 4)
+    yield field("key length", 8, 4, is_length=True)
+    yield field("master key", 12, key_bytes)
+    yield field("state", 12 + key_bytes, 4)
+    yield field("rest of the header", 16 + key_bytes, 1024 - 16 - key_bytes)
+    for slot in (0, 7, 15):
+        yield field("location", 1024 + 8 * slot, 8)
+    if len(data) > 1024 + 128:
+        yield field("rest of the page", 1024 + 128, len(data) - 1024 - 128)
+
+
 def database_fields(file: str, data: bytes, pieces: int) -> Iterator[Field]:
     """A file of the index's database, whose inner layout is its own: pieces from beginning to end."""
     name = Path(file).name

@@ -9,8 +9,11 @@ with stays when a ledger is deleted. It is not if an acknowledged entry is denie
 
 from __future__ import annotations
 
+import copy
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,13 @@ from damage import (
     entry_log_fields,
     journal_fields,
     mark_fields,
+    page_file_fields,
     small_file_fields,
 )
 
+from bookie.admission import begin_admission
+from bookie.compaction_rules import CompactionConfig
 from bookie.cookie import Cookie
-from bookie.cookie_check import check_cookies
 from bookie.disk import RealDisk, RealFile
 from bookie.errors import (
     CookieError,
@@ -36,15 +41,24 @@ from bookie.errors import (
     NoEntryError,
     NoLedgerError,
     StartError,
+    StorageFailedError,
 )
+from bookie.gc import GarbageCollector
+from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.journal_files import JournalConfig
 from bookie.ledgers import UNKNOWN_KEY
 from bookie.storage import Storage, StorageConfig, open_storage
+from ledger.catalog import LedgerCatalog
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import CorruptEntryError
+from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.paths import Layout
 from namespace.memory import MemoryTree, open_memory_store
 
-CODEC = EntryCodec(DigestType.CRC32C, b"matrix")
+PASSWORD = b"matrix"
+CODEC = EntryCodec(DigestType.CRC32C, PASSWORD)
+NAME, ROOT = "b1:1", "/ledgers"
+LAYOUT = Layout.HIERARCHICAL
 LEDGERS = (1, 2, 3, 4)
 FENCED = 3  # fenced before the checkpoint
 FENCED_LATE = 4  # fenced behind it
@@ -61,10 +75,11 @@ REMEDIES = (
     "recover",
     "give",
     "replace",
+    "rebuild",
 )
 
 
-def config_below(root: Path) -> StorageConfig:
+def config_below(root: Path, kind: IndexKind) -> StorageConfig:
     """Small files, so that there are several of each."""
     journals: Any = (root / "journal",)
     ledgers: Any = (root / "ledgers",)
@@ -76,6 +91,8 @@ def config_below(root: Path) -> StorageConfig:
         ),
         entry_log_bytes_max=8 << 10,
         flush_interval_s=1000,
+        index=IndexConfig(kind=kind),
+        compaction=CompactionConfig(reserve_bytes=0),
     )
 
 
@@ -87,6 +104,7 @@ class Truth:
     fenced: set[int] = attrs.field(factory=set)
     lac_packets: dict[int, bytes] = attrs.field(factory=dict)
     ledgers_of_log: dict[str, dict[str, set[int]]] = attrs.field(factory=dict)  # of each kept store
+    trees: dict[str, MemoryTree] = attrs.field(factory=dict)  # the metadata store that goes with each
 
     def last_entry_id(self, ledger_id: int) -> int:
         return max(entry for ledger, entry in self.entries if ledger == ledger_id)
@@ -119,11 +137,24 @@ class ModestDisk(RealDisk):
 # --- making it ------------------------------------------------------------------------------------
 
 
-def make_store(root: Path, kept: Path) -> Truth:
+@asynccontextmanager
+async def opened(
+    disk: RealDisk, tree: MemoryTree, root: Path, config: StorageConfig
+) -> AsyncIterator[Storage]:
+    """The storage as a bookie opens it: with its cookie, and after its doubts have been cleared."""
+    cookie = Cookie(NAME, (str(root / "journal"),), (str(root / "ledgers"),), (), None)
+    async with open_memory_store(tree) as store:
+        admission = await begin_admission(store, ROOT, LAYOUT, disk, cookie, config)
+        async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
+            await admission.complete(storage)
+            yield storage
+        await admission.stopped()
+
+
+def make_store(root: Path, kept: Path, kind: IndexKind) -> Truth:
     """Write a store below ``root``; ``kept/killed`` is what a SIGKILL leaves, ``kept/stopped`` a stop."""
     truth = Truth()
-    trio.run(_write_store, root, kept, truth)
-    shutil.copytree(root, kept / "stopped")
+    trio.run(_write_store, root, kept, kind, truth)
     for which in ("killed", "stopped"):
         truth.ledgers_of_log[which] = {
             path.name: {ledger for _, _, ledger, _ in entries_of(path.read_bytes())}
@@ -132,15 +163,27 @@ def make_store(root: Path, kept: Path) -> Truth:
     return truth
 
 
-async def _write_store(root: Path, kept: Path, truth: Truth) -> None:
-    await _check_cookies(root)
-    async with open_storage(RealDisk(), config_below(root)) as storage:
-        for ledger_id in LEDGERS:
-            storage.create_ledger(ledger_id, CODEC.master_key)
+async def _write_store(root: Path, kept: Path, kind: IndexKind, truth: Truth) -> None:
+    config, tree = config_below(root, kind), MemoryTree(lambda: 1000)
+    async with open_memory_store(tree) as store:
+        await store.create(ROOT)
+    async with opened(RealDisk(), tree, root, config) as storage:
+        # Recorded only now: a new bookie puts in limbo what names it, as another may have borne its name.
+        async with open_memory_store(tree) as store:
+            for ledger_id in LEDGERS:
+                metadata = LedgerMetadata(
+                    ensemble_size=1,
+                    write_quorum=1,
+                    ack_quorum=1,
+                    ensembles=(Ensemble(0, (NAME,)),),
+                    password=PASSWORD,
+                )
+                await LedgerCatalog(store, ROOT, LAYOUT).create(metadata, ledger_id)
+                storage.create_ledger(ledger_id, CODEC.master_key)
         for first in (0, 4):
             await _add(storage, truth, first, first + 4)
             await storage.flush()
-    async with open_storage(RealDisk(), config_below(root)) as storage:
+    async with opened(RealDisk(), tree, root, config) as storage:
         await _fence(storage, truth, FENCED)
         await _add(storage, truth, 8, 10, lac_of=1)
         await storage.flush()
@@ -149,6 +192,9 @@ async def _write_store(root: Path, kept: Path, truth: Truth) -> None:
         await _add(storage, truth, 12, 14, lac_of=2)
         await _add(storage, truth, 14, 16)
         shutil.copytree(root, kept / "killed")
+        truth.trees["killed"] = copy.deepcopy(tree)
+    shutil.copytree(root, kept / "stopped")
+    truth.trees["stopped"] = tree
 
 
 async def _add(storage: Storage, truth: Truth, first: int, stop: int, *, lac_of: int = 0) -> None:
@@ -189,18 +235,6 @@ async def _durable(storage: Storage) -> None:
     assert not failures
 
 
-async def _check_cookies(root: Path) -> None:
-    cookie = Cookie("b:1", (str(root / "journal"),), (str(root / "ledgers"),), (), None)
-    async with open_memory_store(MemoryTree()) as store:
-        await store.create("/ledgers")
-        # The node is there whenever the disks are stamped; what is hurt here is the disks.
-        if (root / "ledgers/current/VERSION").exists():
-            from bookie.cookie import encode_cookie
-
-            await store.create("/ledgers/cookies/b:1", encode_cookie(cookie), parents=True)
-        await check_cookies(store, "/ledgers", RealDisk(), cookie, possible_ids=())
-
-
 # --- what can be hurt -----------------------------------------------------------------------------
 
 
@@ -212,7 +246,9 @@ def fields_of(store: Path, *, pieces: int) -> Iterator[Field]:
         if not path.is_file():
             continue
         file, data = str(path.relative_to(store)), path.read_bytes()
-        if path.parent.name == "index":
+        if path.suffix == ".idx":
+            yield from page_file_fields(file, data)
+        elif path.parent.name == "index":
             yield from database_fields(file, data, pieces)
         elif path.suffix == ".txn":
             below = mark_offset if int(path.stem, 16) == journal_id else 0
@@ -241,35 +277,34 @@ class Verdict:
         return " / ".join(sorted(self.outcomes)) or "harmless"
 
 
-def judge(root: Path, truth: Truth, which: str, damaged: Path, **changes: Any) -> Verdict:
-    """Start the copy of the store ``which`` below ``root`` twice, and ask for everything."""
+def judge(config: StorageConfig, truth: Truth, which: str, damaged: Path) -> Verdict:
+    """Start a copy of the store ``which`` twice, and ask for everything."""
     verdict = Verdict()
-    trio.run(_judge, root, truth, which, damaged, verdict, changes)
+    trio.run(_judge, config, truth, which, damaged, verdict)
     return verdict
 
 
-async def _judge(
-    root: Path, truth: Truth, which: str, damaged: Path, verdict: Verdict, changes: dict[str, Any]
-) -> None:
-    config = attrs.evolve(config_below(root), **changes)
+async def _judge(config: StorageConfig, truth: Truth, which: str, damaged: Path, verdict: Verdict) -> None:
+    root = config.ledger_directories[0].parent
+    tree = copy.deepcopy(truth.trees[which])
     gone: set[int] = set()
     for start in range(2):
         try:
-            await _check_cookies(root)
-            async with open_storage(ModestDisk(), config) as storage:
+            async with opened(ModestDisk(), tree, root, config) as storage:
                 await _question(storage, truth, verdict, gone)
                 if start == 0:
                     await storage.delete_ledger(DELETED)
                     gone.add(DELETED)
-                    await _collect(root, storage, truth.ledgers_of_log[which], verdict)
+                    await _collect(damaged, storage, truth.ledgers_of_log[which], verdict)
                     unreadable = verdict.unreadable.copy()
                     await _question(storage, truth, verdict, gone)
                     if more := verdict.unreadable - unreadable:
                         verdict.wrongs.append(f"garbage collection made {sorted(more)} unreadable")
-        except (StartError, CookieError, DirectoryError) as exc:
-            if start == 1:
+        except (StartError, CookieError, DirectoryError, StorageFailedError) as exc:
+            has_started = start == 1 or bool(gone)
+            if has_started and not isinstance(exc, StorageFailedError):
                 verdict.wrongs.append(f"started once, and then not again: {exc}")
-            verdict.outcomes.add("start refused")
+            verdict.outcomes.add("the bookie stops" if has_started else "start refused")
             message = str(exc)
             if damaged.name not in message and f"{damaged.parent.name}" not in message:
                 verdict.wrongs.append(f"the refusal does not name {damaged.name}: {message}")
@@ -284,12 +319,20 @@ async def _judge(
 
 
 async def _collect(
-    root: Path, storage: Storage, ledgers_of_log: dict[str, set[int]], verdict: Verdict
+    damaged: Path, storage: Storage, ledgers_of_log: dict[str, set[int]], verdict: Verdict
 ) -> None:
-    await storage.remove_dead_logs()
-    for name, ledgers in ledgers_of_log.items():
-        if not (root / "ledgers/current" / name).exists() and ledgers - {DELETED}:
-            verdict.wrongs.append(f"garbage collection deleted {name}, which holds live ledgers")
+    """Garbage collection, then compaction; a log that was moved whole may go, one that is hurt may not."""
+    collector = GarbageCollector(storage, _all_live, compaction=CompactionConfig(reserve_bytes=0))
+    await collector.run_round()
+    is_live = bool(ledgers_of_log.get(damaged.name, set()) - {DELETED})
+    if is_live and damaged.name not in await trio.to_thread.run_sync(os.listdir, damaged.parent):
+        verdict.wrongs.append("the damaged log, which holds live ledgers, was taken for a dead one")
+    collector.force(major=True)
+    await collector.run_round()
+
+
+async def _all_live(ledger_ids: Sequence[int]) -> Collection[int]:
+    return ledger_ids
 
 
 async def _question(storage: Storage, truth: Truth, verdict: Verdict, gone: set[int]) -> None:
@@ -304,6 +347,10 @@ async def _question(storage: Storage, truth: Truth, verdict: Verdict, gone: set[
             verdict.unreadable.add((ledger_id, entry_id))
             continue
         except (NoEntryError, NoLedgerError) as exc:
+            record = storage.ledger(ledger_id)
+            if record is not None and record.limbo:
+                verdict.outcomes.add("denied to nobody (limbo)")
+                continue
             verdict.wrongs.append(f"{where} is denied: {exc}")
             continue
         if stored != body:
@@ -323,6 +370,9 @@ async def _question_ledger(storage: Storage, truth: Truth, verdict: Verdict, led
     if record is None:
         verdict.wrongs.append(f"ledger {ledger_id} is not known")
         return
+    if record.limbo:
+        verdict.outcomes.add("ledgers in limbo")
+        return
     last = truth.last_entry_id(ledger_id)
     if record.master_key not in (CODEC.master_key, UNKNOWN_KEY):
         verdict.wrongs.append(f"ledger {ledger_id} has another key")
@@ -339,7 +389,7 @@ async def _question_ledger(storage: Storage, truth: Truth, verdict: Verdict, led
         verdict.outcomes.add("explicit LAC lost")
     try:
         listed = set(await storage.entry_ids(ledger_id))
-    except OSError:
+    except EntryUnreadableError:
         verdict.outcomes.add("I/O error for the entry")
         return
     missing = {entry for ledger, entry in truth.entries if ledger == ledger_id} - listed
