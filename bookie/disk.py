@@ -59,6 +59,7 @@ class DiskUsage:
 
     total_bytes: int
     free_bytes: int  # what this process may still use
+    device: int = 0  # the same for all directories of a file system; 0: not known
 
 
 class File(abc.ABC):
@@ -440,7 +441,8 @@ class RealDisk(Disk):
 
     def usage(self, path: Path) -> DiskUsage:
         figures = os.statvfs(path)
-        return DiskUsage(figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize)
+        total_bytes, free_bytes = figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize
+        return DiskUsage(total_bytes, free_bytes, os.stat(path).st_dev)
 
     def check_directory(self, path: Path) -> None:
         super().check_directory(path)

@@ -1,7 +1,7 @@
 """The journals of a bookie as one: which ledger goes to which, and runs that touch several.
 
-Inside: the staged runs, submitting them, the marks. Not inside: one journal's files and thread
-(``journal``), what records mean (``storage``).
+Inside: the staged runs, submitting them, the marks, which file is each one's next. Not inside: one journal's
+files and thread (``journal``), what records mean (``storage``).
 Always: all records of a ledger go to one journal, in order; a run is answered once, when every part of it
 is durable; after the first failure of any journal no run is answered as durable any more.
 
@@ -16,7 +16,7 @@ Source: BookieImpl.java (getJournal, MathUtils.signSafeMod); reference on bookie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import trio
@@ -28,6 +28,7 @@ from bookie.group_commit import OnDurable
 from bookie.journal import Journal
 from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import Predecessor
+from bookie.replay import read_journal
 
 _LENGTH_BYTES = 4  # before each record
 
@@ -49,15 +50,39 @@ class Journals:
         self.files = [JournalFiles(disk, directory, config) for directory in directories]
         self._staged: list[list[bytes]] = [[] for _ in directories]  # of each, what is not submitted
         self._awaited: set[int] = set()  # journals without staged records that the next run waits for
+        self._next: list[tuple[int, Predecessor]] = []  # the id of each one's next file, what it follows
         self._journals: list[Journal] = []
         self._error: StorageFailedError | None = None
 
     def __len__(self) -> int:
         return len(self.files)
 
-    async def start(self, next_ids: Sequence[int], previous: Sequence[Predecessor]) -> None:
-        """Make the first file of each. ``OSError`` if that fails."""
-        for files, next_id, before in zip(self.files, next_ids, previous, strict=True):
+    async def replay(
+        self,
+        journal_ids: Sequence[Sequence[int]],
+        marks: Marks,
+        apply: Callable[[Sequence[bytes]], Awaitable[None]],
+        *,
+        wall_ms: Callable[[], int],
+        skip_damaged: bool = False,
+    ) -> Marks:
+        """Hand over all records behind the marks, one journal after the other; where each journal ends.
+
+        Raises ``StartError``; nothing has been changed then.
+        """
+        self._next = []
+        ends = []
+        for files, ids, mark in zip(self.files, journal_ids, marks, strict=True):
+            end = await read_journal(self._disk, files.directory, ids, mark, apply, skip_damaged=skip_damaged)
+            last_id = max(end.last_id, mark.journal_id)
+            before = Predecessor(end.mark.journal_id, end.mark.offset)
+            self._next.append((last_id + 1 if last_id else wall_ms() + 1, before))
+            ends.append(end.mark)
+        return tuple(ends)
+
+    async def start(self) -> None:
+        """Make the next file of each, after ``replay``. ``OSError`` if that fails."""
+        for files, (next_id, before) in zip(self.files, self._next, strict=True):
             journal = Journal(
                 self._disk,
                 files,
@@ -68,10 +93,6 @@ class Journals:
             )
             self._journals.append(journal)
             await journal.start()
-
-    @property
-    def is_started(self) -> bool:
-        return len(self._journals) == len(self.files)
 
     @property
     def marks(self) -> Marks:
@@ -139,6 +160,13 @@ class Journals:
         for journal in self._journals:
             journal.submit([], 0, parts.part_answered, sync=True)
         await answered.wait()
+
+    async def sync_regularly(self, interval_s: float | None) -> None:
+        """Sync what was written unsynced, every so often; with None, never."""
+        while interval_s is not None:
+            await trio.sleep(interval_s)
+            if self.has_unsynced:
+                await self.sync()
 
     async def aclose(self) -> None:
         """Answer what is queued, sync, close the files, end the threads."""

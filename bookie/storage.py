@@ -38,7 +38,6 @@ from bookie.epochs import Epochs
 from bookie.errors import NoLedgerError, StartError, StorageFailedError
 from bookie.group_commit import OnDurable
 from bookie.journal_format import (
-    Predecessor,
     explicit_lac_record,
     fence_record,
     key_record,
@@ -47,7 +46,7 @@ from bookie.journals import Journals
 from bookie.last_mark import LastMarks, greatest_marks
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.log_collector import LogCollector
-from bookie.replay import apply_records, read_journal
+from bookie.replay import apply_records
 from bookie.scrubber import scrub_before_serving
 from bookie.storage_config import CURRENT, LOCK, StorageConfig
 from bookie.write_cache import ENTRY_OVERHEAD_BYTES
@@ -82,7 +81,7 @@ async def open_storage(
                 nursery.start_soon(storage._flush_regularly)
                 for store in storage._stores:
                     nursery.start_soon(store.scrubber.run)
-                nursery.start_soon(storage._sync_regularly)
+                nursery.start_soon(storage._journals.sync_regularly, config.sync_interval_s)
                 try:
                     yield storage
                 except BaseException as exc:  # kept as it is, not wrapped into the nursery's group
@@ -376,9 +375,10 @@ class Storage:
         return self._failure
 
     def disk_usage(self) -> DiskUsage:
-        """Of the file systems that hold the entry logs, together."""
+        """Of the file systems that hold the entry logs, together, each counted once."""
         usages = [self._disk.usage(store.directory) for store in self._stores]
-        return DiskUsage(sum(u.total_bytes for u in usages), sum(u.free_bytes for u in usages))
+        several = list({usage.device or -at: usage for at, usage in enumerate(usages)}.values())
+        return DiskUsage(sum(u.total_bytes for u in several), sum(u.free_bytes for u in several))
 
     # --- what must happen by itself; on the loop ---
 
@@ -389,12 +389,6 @@ class Storage:
                 await trio.sleep(self._config.flush_interval_s)
                 self._is_dirty = trio.Event()
                 await self.flush()
-
-    async def _sync_regularly(self) -> None:
-        while self._config.sync_interval_s is not None:
-            await trio.sleep(self._config.sync_interval_s)
-            if self._journals.has_unsynced:
-                await self._journals.sync()
 
     def _answered(self, error: StorageFailedError | None) -> None:
         if error is not None:
@@ -436,25 +430,18 @@ class Storage:
                     )
                 self._know(record)
         await self._stores[0].thread.call(self._directory_set.stamp)
-        next_ids, previous, ends = [], [], []
-        for files, ids, mark in zip(self._journals.files, journal_ids, marks, strict=True):
-            end = await read_journal(
-                self._disk,
-                files.directory,
-                ids,
-                mark,
-                self._replay,
-                skip_damaged=self._config.skip_damaged_journal,
-            )
-            last_id = max(end.last_id, mark.journal_id)
-            next_ids.append(last_id + 1 if last_id else wall_ms() + 1)
-            previous.append(Predecessor(end.mark.journal_id, end.mark.offset))
-            ends.append(end.mark)
+        ends = await self._journals.replay(
+            journal_ids,
+            marks,
+            self._replay,
+            wall_ms=wall_ms,
+            skip_damaged=self._config.skip_damaged_journal,
+        )
         # All that was replayed becomes durable before a mark moves: until then a crash replays it again. With
         # the marks files go, of which a full disk needs one.
-        self._epochs.seal(tuple(ends))
+        self._epochs.seal(ends)
         await self._epochs.wait_marked()
-        await self._journals.start(next_ids, previous)
+        await self._journals.start()
         self._epochs.seal(self._journals.marks)
         await self._epochs.wait_marked()
         if self._config.scrub.on_start:

@@ -12,7 +12,7 @@ import trio
 from bookie.disk import DiskThread, RealDisk
 from bookie.errors import StorageFailedError
 from bookie.journal_files import JournalConfig, JournalFiles
-from bookie.journal_format import NO_MARK, Predecessor, fence_record
+from bookie.journal_format import NO_MARK, fence_record
 from bookie.journals import Journals
 from bookie.replay import read_journal
 
@@ -92,7 +92,15 @@ async def started(
     for path in directories:
         path.mkdir(exist_ok=True)
     journals = Journals(disk, directories, SMALL, on_answered=on_answered)
-    await journals.start([1] * count, [Predecessor(0, 0)] * count)
+
+    async def apply(records: Sequence[bytes]) -> None:
+        raise AssertionError("nothing is there yet")
+
+    assert (
+        await journals.replay([[]] * count, (NO_MARK,) * count, apply, wall_ms=lambda: 0)
+        == (NO_MARK,) * count
+    )
+    await journals.start()
     return journals
 
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 from storage_by_hand import KEY, FailingDisk, add, entry, kill, names, submit
 
-from bookie.disk import Disk, RealDisk
+from bookie.disk import Disk, DiskUsage, RealDisk
 from bookie.errors import IndexMissingError, JournalMissingError, StartError, StorageFailedError
 from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import decode_mark, journal_id_of
@@ -124,6 +124,20 @@ def test_a_directory_is_configured_once_and_an_index_for_each(tmp_path: Path) ->
         StorageConfig(journal_directories=(tmp_path,), ledger_directories=())
     with pytest.raises(ValueError, match="one for each"):
         attrs.evolve(config_for(tmp_path), index_directories=(tmp_path / "i",))
+
+
+async def test_a_file_system_that_holds_several_directories_is_counted_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        one = RealDisk().usage(tmp_path)
+        both = storage.disk_usage()
+        assert both.total_bytes == one.total_bytes
+        storage._disk = UnknownDevices()
+        assert storage.disk_usage().total_bytes == 2 * one.total_bytes
+
+
+class UnknownDevices(RealDisk):
+    def usage(self, path: Path) -> DiskUsage:
+        return attrs.evolve(super().usage(path), device=0)
 
 
 # --- more and fewer -------------------------------------------------------------------------------
