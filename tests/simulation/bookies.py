@@ -68,7 +68,7 @@ RESTART_S = 1.0  # a supervisor starts a bookie again that has ended by itself
 FULLNESS = FullnessConfig(check_interval_s=1.5, high_priority_bytes_min=1 << 34)
 JOURNALS = (Path("/journal0"), Path("/journal1"))
 LEDGERS = (Path("/ledgers0"), Path("/ledgers1"))
-ADMISSION = AdmissionConfig(raise_interval_s=1.0)
+ADMISSION = AdmissionConfig(raise_interval_s=2.0)
 INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, run_bytes_max=4096)
 _ADD = Struct(">20sqqq")
 _READ = Struct(">qq")

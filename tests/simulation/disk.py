@@ -129,7 +129,9 @@ class ProcessDisk(Disk):
     def list_directory(self, path: Path) -> list[str]:
         if self.is_gone:
             raise ProcessGoneError("the process is dead")
-        return sorted(file.name for file in self.platter.names if file.parent == path)
+        prefix = f"{path}/"
+        found = [file[len(prefix) :] for file in map(str, self.platter.names) if file.startswith(prefix)]
+        return sorted(name for name in found if "/" not in name)
 
     def make_directory(self, path: Path) -> None:
         pass

@@ -78,7 +78,7 @@ class Shape:
             digest_type=rng.choice([DigestType.CRC32C] * 3 + [DigestType.CRC32, DigestType.MAC]),
             password=rng.choice([b"", b"secret"]),
             flush_interval_s=rng.choice([0.7, 2.0, 7.0]),
-            gc_interval_s=rng.choice([3.0, 6.0, 20.0, 60.0]),
+            gc_interval_s=rng.choice([4.0, 10.0, 30.0]),
             journals=rng.choice([1, 1, 2]),
             ledger_directories=rng.choice([1, 1, 2]),
             entry_log_bytes=rng.choice([6 << 10, 24 << 10, 24 << 10]),
