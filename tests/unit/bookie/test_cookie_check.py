@@ -172,3 +172,69 @@ async def test_a_cluster_without_an_instance_id_is_tolerated(store: MemoryStore,
     assert b"instanceId" not in (await store.get(NODE)).value
     await store.create(f"{ROOT}/INSTANCEID", b"1234")
     assert await read_instance_id(store, ROOT) == "1234"
+
+
+async def test_a_decommissioned_bookie_that_lost_a_disk_is_not_new(
+    store: MemoryStore, cookie: Cookie, tmp_path: Path
+) -> None:
+    several = attrs.evolve(cookie, ledger_directories=(f"{tmp_path}/l1", f"{tmp_path}/l2"))
+    await check(store, several)
+    version_file(f"{tmp_path}/l1").with_name("0.log").write_bytes(b"data")
+    version_file(f"{tmp_path}/l2").unlink()
+    await store.delete(NODE)
+    with pytest.raises(CookieError, match="no cookie for it at /ledgers/cookies/b:1"):
+        await check(store, several)
+    assert not version_file(f"{tmp_path}/l2").exists()
+
+
+async def test_an_expansion_that_was_interrupted_before_the_node_goes_on(
+    store: MemoryStore, cookie: Cookie, tmp_path: Path
+) -> None:
+    await check(store, cookie)
+    more = attrs.evolve(cookie, ledger_directories=(*cookie.ledger_directories, f"{tmp_path}/l2"))
+    assert await check(store, more, expand=True) is Verdict.EXPAND
+    await store.put(NODE, encode_cookie(cookie))  # as if the last step had not come
+    assert await check(store, more, expand=True) is Verdict.EXPAND
+    assert (await store.get(NODE)).value == encode_cookie(more)
+    assert await check(store, more) is Verdict.START
+
+
+@pytest.mark.parametrize("lost", ["j1", "j2", "l1", "l2", "i1", "i2"])
+async def test_every_lost_directory_is_named_with_both_cookies_and_the_remedy(
+    store: MemoryStore, tmp_path: Path, lost: str
+) -> None:
+    names = {which: tuple(f"{tmp_path}/{which}{n}" for n in (1, 2)) for which in "jli"}
+    cookie = Cookie("b:1", names["j"], names["l"], names["i"], "cluster")
+    await check(store, cookie)
+    version_file(f"{tmp_path}/{lost}").unlink()
+    with pytest.raises(CookieError) as refused:
+        await check(store, cookie)
+    told = str(refused.value)
+    assert f"{tmp_path}/{lost} has no VERSION file" in told
+    assert "--- node /ledgers/cookies/b:1" in told
+    assert "+++ configured" in told
+    assert "dataIntegrityStampMissingCookies=true" in told
+    assert all(version_file(name).exists() for which in names.values() for name in which if lost not in name)
+
+
+async def test_directories_in_another_order_are_other_directories(
+    store: MemoryStore, cookie: Cookie, tmp_path: Path
+) -> None:
+    several = attrs.evolve(cookie, ledger_directories=(f"{tmp_path}/l1", f"{tmp_path}/l2"))
+    await check(store, several)
+    swapped = attrs.evolve(cookie, ledger_directories=(f"{tmp_path}/l2", f"{tmp_path}/l1"))
+    with pytest.raises(CookieError, match="restore the directories in the configuration, in their order"):
+        await check(store, swapped)
+
+
+async def test_a_first_start_that_was_interrupted_with_data_goes_on_if_it_left_a_doubt(
+    store: MemoryStore, cookie: Cookie
+) -> None:
+    await check(store, cookie)
+    await store.delete(NODE)
+    file = version_file(cookie.ledger_directories[0])
+    file.with_name("0.log").write_bytes(b"data")
+    with pytest.raises(CookieError):
+        await check(store, cookie)
+    file.with_name("DOUBT").write_bytes(b"the bookie is new\n")
+    assert await check(store, cookie) is Verdict.NEW
