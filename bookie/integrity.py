@@ -142,6 +142,10 @@ class IntegrityRepair:
                 return  # told by wait_failed
             except (LedgerError, NamespaceError, OSError) as exc:
                 self._failed(f"{type(exc).__name__}: {exc}")
+            except Exception as exc:
+                # Whatever it is, the bookie serves well without this; reported here, and here it stops.
+                log.exception("bookie %s: its repair failed", self._bookie_id)
+                self._failed(f"{type(exc).__name__}: {exc}")
             self.figures.ledgers_in_limbo = len(self._in_limbo())
             if not self.figures.ledgers_in_limbo:
                 break

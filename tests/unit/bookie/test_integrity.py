@@ -238,3 +238,26 @@ def test_the_runs_are_what_the_write_sets_say(size: int, data: st.DataObject) ->
     ]
     assert sorted(found) == expected
     assert len(set(found)) == len(found)
+
+
+async def test_a_client_that_fails_in_an_unforeseen_way_takes_nothing_with_it(
+    bookies: Bookies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bookies.open_client() as client:
+        ledger_id = await write_ledger(client, [b"x"] * 4)
+    round_of, failures = integrity.IntegrityRepair._round, 2
+
+    async def fails_twice(self: integrity.IntegrityRepair, *arguments: Any) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise ExceptionGroup("several", [OSError("one"), ValueError("another")])
+        await round_of(self, *arguments)
+
+    monkeypatch.setattr(integrity.IntegrityRepair, "_round", fails_twice)
+    monkeypatch.setattr(integrity.log, "exception", lambda *arguments: None)
+    life = await bookies.replace(A)
+    with trio.fail_after(60):
+        await life.repaired.wait()
+    assert failures == 0
+    assert await bookies.entry_ids(A, ledger_id) == [0, 1, 2, 3]
