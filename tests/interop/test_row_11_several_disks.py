@@ -1,0 +1,107 @@
+"""Row 11, several disks: what a killed bookie of Apache left in its journals and ledger directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import trio
+from clients import PASSWORD, TEST_TIMEOUT_S, our_client
+from driver import Driver
+from originals import Bookie, Cluster, Originals
+from table import proves
+
+from bookie.disk import RealDisk
+from bookie.journal_format import NO_MARK, decode_mark
+from bookie.storage import open_storage
+from bookie.storage_config import StorageConfig
+from ledger.digest import DigestType, EntryCodec, master_key
+
+LEDGERS = 6
+ENTRIES = 40
+
+
+@attrs.frozen
+class Left:
+    """What a bookie with two of each left behind, killed."""
+
+    bookie: Bookie
+    payloads: dict[tuple[int, int], bytes]
+    fenced: int
+
+    def paths(self, name: str) -> list[Path]:
+        return [self.bookie.home / f"{name}-{number}" for number in range(2)]
+
+
+def _left_by_apaches(originals: Originals, driver: Driver) -> Left:
+    root = "/several-disks"
+    driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
+    cluster = Cluster(originals, root)
+    bookie = Bookie(originals, "java", root)
+    for name, key in (("journal", "journalDirectories"), ("ledgers", "ledgerDirectories")):
+        bookie.settings[key] = ",".join(str(bookie.home / f"{name}-{number}") for number in range(2))
+    bookie.settings["flushInterval"] = 500
+    bookie.settings["ledgerStorageClass"] = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+    for name in ("journal-0", "journal-1", "ledgers-0", "ledgers-1"):
+        (bookie.home / name).mkdir(parents=True)
+    cluster.bookies.append(bookie)
+    bookie.start()
+    payloads: dict[tuple[int, int], bytes] = {}
+    fenced: list[int] = []
+
+    async def fill() -> None:
+        with trio.fail_after(TEST_TIMEOUT_S):
+            async with our_client(cluster) as client, our_client(cluster) as other:
+                writers = [
+                    await client.create(
+                        ensemble_size=1,
+                        write_quorum=1,
+                        ack_quorum=1,
+                        digest_type=DigestType.CRC32C,
+                        password=PASSWORD,
+                    )
+                    for _ in range(LEDGERS)
+                ]
+                for number in range(ENTRIES):
+                    for writer in writers:
+                        payload = b"%d of %d" % (number, writer.ledger_id)
+                        payloads[writer.ledger_id, await writer.append(payload)] = payload
+                    if number == ENTRIES // 2:
+                        await trio.sleep(1.2)  # a checkpoint comes by
+                await other.open(writers[3].ledger_id, password=PASSWORD)
+                fenced.append(writers[3].ledger_id)
+                bookie.kill()
+
+    trio.run(fill)
+    return Left(bookie, payloads, fenced[0])
+
+
+@proves(11, "ours read theirs")
+def test_what_a_killed_bookie_of_apaches_left_on_several_disks_is_all_read(
+    originals: Originals, driver: Driver
+) -> None:
+    left = _left_by_apaches(originals, driver)
+    assert all(list(path.glob("current/*.txn")) for path in left.paths("journal")), "both journals were used"
+    for path in left.paths("ledgers"):
+        for journal in range(2):
+            mark = (path / f"current/lastMark.{journal}").read_bytes()
+            assert len(mark) == 16
+            assert decode_mark(mark) > NO_MARK, "the checkpoint in the middle"
+    config = StorageConfig(
+        journal_directories=left.paths("journal"),
+        ledger_directories=left.paths("ledgers"),
+        rebuild_index=True,
+    )
+
+    async def read() -> None:
+        codec = EntryCodec(DigestType.CRC32C, PASSWORD)
+        async with open_storage(RealDisk(), config) as storage:
+            for (ledger_id, entry_id), payload in left.payloads.items():
+                body = await storage.read(ledger_id, entry_id)
+                assert bytes(codec.unpack(body, ledger_id, entry_id).payload) == payload
+            ledger = storage.ledger(left.fenced)
+            assert ledger is not None
+            assert ledger.fenced
+            assert ledger.master_key in (b"", master_key(PASSWORD))
+
+    trio.run(read)
