@@ -4,7 +4,7 @@ share.
 ``python storage_victim.py DIRECTORY SEED FIRST_LEDGER INDEX PROMISES`` opens the storage, compares everything
 that PROMISES says with what is there, prints ``checked N``, and goes on with new ledgers. Each line it prints
 is a promise: ``entries L N`` once all entries of ledger L below N are durable, ``fenced L``, ``deleting L``
-before it begins to delete a ledger and ``deleted L`` afterwards; ``round N M`` tells of garbage collection
+before it begins to delete a ledger and ``deleted L`` after the next checkpoint; ``round N M`` tells of garbage collection
 and of the logs compacted so far. Anything wrong ends it with code 1 and a message.
 """
 
@@ -218,6 +218,7 @@ async def live(root: Path, seed: int, first_ledger_id: int, kind: IndexKind, pro
                 del there[gone]
                 _say("deleting", gone)
                 await storage.delete_ledger(gone)
+                await storage.flush()  # until then the journal may bring it back, and the next round takes it
                 _say("deleted", gone)
                 try:
                     await storage.read(gone, 0)
