@@ -4,8 +4,8 @@ share.
 ``python storage_victim.py DIRECTORY SEED FIRST_LEDGER INDEX PROMISES`` opens the storage, compares everything
 that PROMISES says with what is there, prints ``checked N``, and goes on with new ledgers. Each line it prints
 is a promise: ``entries L N`` once all entries of ledger L below N are durable, ``fenced L``, ``deleting L``
-before it begins to delete a ledger and ``deleted L`` after the next checkpoint; ``round N M`` tells of garbage collection
-and of the logs compacted so far. Anything wrong ends it with code 1 and a message.
+before it begins to delete a ledger and ``deleted L`` after the next checkpoint; ``round N M`` tells of
+garbage collection and of the logs compacted. Anything wrong ends it with code 1 and a message.
 """
 
 from __future__ import annotations
