@@ -74,26 +74,28 @@ class EntryLogReader:
     def open_logs_count(self) -> int:
         return len(self._open)
 
-    async def read(
-        self, ledger_id: int, entry_id: int, location: int, *, guess_bytes: int = GUESS_BYTES
-    ) -> bytes:
+    async def read(self, ledger_id: int, entry_id: int, location: int, *, next_location: int = 0) -> bytes:
         """The entry at the location. ``EntryUnreadableError`` if it is not there or is another one.
 
-        ``guess_bytes``: what the entry most likely has, with its length; a wrong guess costs a second read.
+        ``next_location``: of another entry that is known, where this one must have ended.
         """
+        span_bytes = _span_bytes(location, next_location)
+        guess_bytes = span_bytes if 0 < span_bytes <= RUN_BYTES_MAX else GUESS_BYTES
         log_id, offset = split_location(location)
         opened = await self._acquire(ledger_id, entry_id, log_id)
         try:
             file, start = opened.file, offset - LENGTH_BYTES
             data = opened.pread_cached(guess_bytes, start)
             if data is not None and len(data) >= RECORD_PREFIX.size:
-                size = _checked_size(data, ledger_id, entry_id, location)
+                size = _checked_size(data, ledger_id, entry_id, location, span_bytes)
                 if size > len(data):
                     data = opened.pread_cached(size, start)
                 if data is not None and len(data) >= size:
                     return data[LENGTH_BYTES:size]
             try:
-                return await self._disk.run(_read_one, file, ledger_id, entry_id, location, guess_bytes)
+                return await self._disk.run(
+                    _read_one, file, ledger_id, entry_id, location, guess_bytes, span_bytes
+                )
             except OSError as exc:
                 raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
         finally:
@@ -109,7 +111,7 @@ class EntryLogReader:
         """
         count, span = _neighbours(locations, min(RUN_BYTES_MAX, size_bytes_max))
         if count < 2:
-            return [await self.read(ledger_id, entry_ids[0], locations[0])]
+            return [await self._read_first(ledger_id, entry_ids, locations)]
         log_id, offset = split_location(locations[0])
         start = offset - LENGTH_BYTES
         # The length of the last entry is not known, but most entries of a run have about the same.
@@ -126,8 +128,12 @@ class EntryLogReader:
             self._release(opened)
         bodies = _split(data, ledger_id, entry_ids[:count], locations[:count], size_bytes_max)
         if not bodies:  # alone it comes out whole, or with the error that says what is wrong
-            return [await self.read(ledger_id, entry_ids[0], locations[0])]
+            return [await self._read_first(ledger_id, entry_ids, locations)]
         return bodies
+
+    async def _read_first(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> bytes:
+        next_location = locations[1] if len(locations) > 1 else 0
+        return await self.read(ledger_id, entry_ids[0], locations[0], next_location=next_location)
 
     def forget(self, log_id: int) -> None:
         """The log is being deleted; readers that are in it finish undisturbed."""
@@ -185,7 +191,14 @@ class EntryLogReader:
             opened.file.close()
 
 
-def _checked_size(data: bytes, ledger_id: int, entry_id: int, location: int) -> int:
+def _span_bytes(location: int, next_location: int) -> int:
+    """From one entry to another behind it in the same log; 0: unknown."""
+    return (
+        next_location - location if location < next_location and location >> 32 == next_location >> 32 else 0
+    )
+
+
+def _checked_size(data: bytes, ledger_id: int, entry_id: int, location: int, span_bytes: int) -> int:
     """Bytes of the record that ``data`` begins with, with its length in front."""
     size, stored_ledger_id, stored_entry_id = RECORD_PREFIX.unpack_from(data)
     if (stored_ledger_id, stored_entry_id) != (ledger_id, entry_id):
@@ -193,21 +206,25 @@ def _checked_size(data: bytes, ledger_id: int, entry_id: int, location: int) -> 
         raise unreadable(ledger_id, entry_id, location, what)
     if not ENTRY_BYTES_MIN <= size <= RECORD_BYTES_MAX:
         raise unreadable(ledger_id, entry_id, location, f"its length reads as {size}")
+    if 0 < span_bytes < LENGTH_BYTES + size:
+        raise unreadable(ledger_id, entry_id, location, f"its length, {size}, reaches into the next entry")
     return LENGTH_BYTES + int(size)
 
 
-def _read_one(file: File, ledger_id: int, entry_id: int, location: int, guess_bytes: int) -> bytes:
+def _read_one(
+    file: File, ledger_id: int, entry_id: int, location: int, guess_bytes: int, span_bytes: int
+) -> bytes:
     """As ``EntryLogReader.read``, in a reader thread: all of it in one go. ``OSError`` from the disk."""
     start = split_location(location)[1] - LENGTH_BYTES
     data = file.pread(guess_bytes, start)
     if len(data) < RECORD_PREFIX.size:
         raise unreadable(ledger_id, entry_id, location, "the log ends before it")
-    size = _checked_size(data, ledger_id, entry_id, location)
+    size = _checked_size(data, ledger_id, entry_id, location, span_bytes)
     if len(data) < size:
         data = file.pread(size, start)
         if len(data) < size:
             raise unreadable(ledger_id, entry_id, location, "the log ends within it")
-        if _checked_size(data, ledger_id, entry_id, location) != size:
+        if _checked_size(data, ledger_id, entry_id, location, span_bytes) != size:
             raise unreadable(ledger_id, entry_id, location, "two reads of it differ")
     return data[LENGTH_BYTES:size]
 

@@ -19,7 +19,7 @@ import attrs
 
 from bookie.damaged_entries import DamagedEntries
 from bookie.disk import Disk
-from bookie.entry_log_reader import GUESS_BYTES, RUN_BYTES_MAX, EntryLogReader
+from bookie.entry_log_reader import RUN_BYTES_MAX, EntryLogReader
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
 from bookie.index import EntryIndex, LedgerRun
 from bookie.ledgers import LedgerRecord
@@ -103,9 +103,8 @@ class EntryReads:
         try:
             if window:
                 return (await self._read_ahead(record, entry_id, window))[0]
-            span = found[1] - location if len(found) > 1 else 0
-            guess = span if 0 < span <= RUN_BYTES_MAX else GUESS_BYTES
-            body = await self._reader.read(ledger_id, entry_id, location, guess_bytes=guess)
+            next_location = found[1] if len(found) > 1 else 0
+            body = await self._reader.read(ledger_id, entry_id, location, next_location=next_location)
         except EntryUnreadableError as exc:
             return await self._read_moved(ledger_id, entry_id, location, exc)
         if self._ledgers.get(ledger_id) is record:  # not deleted meanwhile

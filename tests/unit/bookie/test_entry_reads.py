@@ -222,6 +222,24 @@ async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_erro
     directory.close()
 
 
+async def test_a_length_that_reaches_into_the_next_entry_is_not_believed(directory: Directory) -> None:
+    directory.store(1, range(10), 100)
+    place = directory.index.locate(1, 4)[0] & 0xFFFF_FFFF
+
+    def change(data: bytes, offset: int) -> bytes:
+        changed = bytearray(data)
+        at = place - 1 - offset  # the lowest byte of its length: 132 becomes 196
+        if 0 <= at < len(changed):
+            changed[at] |= 64
+        return bytes(changed)
+
+    directory.disk.change = change
+    with pytest.raises(EntryUnreadableError, match="reaches into the next entry"):
+        await directory.reads.read(1, 4)
+    assert await directory.reads.read_run(1, 2, 8, 1 << 20) == [body(1, 2, 100), body(1, 3, 100)]
+    assert await directory.reads.read(1, 5) == body(1, 5, 100)
+
+
 async def test_a_deleted_ledger_is_unknown_and_nothing_of_it_is_kept(directory: Directory) -> None:
     directory.store(1, range(10))
     for entry_id in range(3):
