@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ledger.adv_handle import AdvWriteHandle
+from ledger.background import open_background
 from ledger.bookie_health import BookieHealth
 from ledger.catalog import open_catalog
 from ledger.cluster import Cluster
@@ -275,20 +276,12 @@ async def open_ledger_client(
     config = config or ClientConfig()
     catalog = await open_catalog(store, root, layout, rng=rng)
     rng = rng or random.Random()
-    error: Exception | None = None
     async with (
         open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
         open_transport(dial, membership.resolve, config.transport) as transport,
-        trio.open_nursery() as nursery,
+        open_background() as nursery,
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
         client = LedgerClient(Cluster(transport, catalog, membership, rng, config, placer), nursery, wall_ms)
-        try:
-            yield client
-        except Exception as exc:
-            error = exc  # raised below: a nursery would wrap it into a group
-        finally:
-            nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+        yield client

@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from ledger.background import open_background
 from ledger.bookie_health import BookieHealth, counts_as_error
 from ledger.errors import BookieUnavailableError, MetadataFormatError
 from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
@@ -182,17 +183,9 @@ async def open_membership(
     """
     membership = Membership(store, root, health)
     watch = await membership._refresh()
-    error: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         nursery.start_soon(membership._follow, watch)
-        try:
-            yield membership
-        except Exception as exc:
-            error = exc  # raised below: a nursery would wrap it into a group
-        finally:
-            nursery.cancel_scope.cancel()
-    if error is not None:
-        raise error
+        yield membership
 
 
 def _parse_address(bookie: str) -> Address | None:

@@ -22,6 +22,7 @@ import trio
 
 from ledger.add_lanes import SILENT_TICKS, AddSink
 from ledger.auth import ClientAuth
+from ledger.background import open_background
 from ledger.connection import OPERATIONS, Call
 from ledger.dial import Address, Dial
 from ledger.errors import BookieTimeoutError, BookieUnavailableError
@@ -282,15 +283,10 @@ async def open_transport(
         dial: Opens a stream to an address; ``ledger.dial.dial_tcp``.
         resolve: Where a bookie listens now.
     """
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         transport = Transport(dial, resolve, config or TransportConfig(), nursery)
         nursery.start_soon(transport._tick)
         try:
             yield transport
-        except Exception as exc:
-            failure = exc  # raised outside the nursery, which would wrap it into a group
         finally:
             transport._close()
-    if failure is not None:
-        raise failure

@@ -118,6 +118,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/segment_keeper.py",
     "dlog/segments.py",
     "ledger/adv_handle.py",
+    "ledger/background.py",
     "ledger/catalog.py",
     "ledger/client.py",
     "ledger/closing.py",
