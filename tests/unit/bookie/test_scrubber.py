@@ -202,6 +202,40 @@ async def test_compaction_and_deletion_under_its_hands_raise_no_alarm(directory:
     assert 1 not in directory.ledgers
 
 
+async def test_an_entry_that_has_moved_each_time_it_is_looked_for_raises_no_alarm(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(5))
+    directory.writer.close()
+    ask, walk = directory.index.locate, directory.index.runs
+    moves_left = 3
+
+    def move() -> None:
+        nonlocal moves_left
+        if moves_left:
+            moves_left -= 1
+            directory.index.locate = ask  # type: ignore[method-assign]
+            old = ask(1, 0)[0] >> 32
+            directory.move(1, range(5))
+            directory.reader.forget(old)
+            directory.index.locate = locate  # type: ignore[method-assign]
+
+    def runs(ledger_id: int, first_entry_id: int = 0) -> list[LedgerRun]:
+        found = list(walk(ledger_id, first_entry_id))
+        move()  # what was found is old when it is used
+        return found
+
+    def locate(ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        found = ask(ledger_id, entry_id, count_max)
+        move()
+        return found
+
+    directory.index.runs = runs  # type: ignore[assignment, method-assign]
+    directory.index.locate = locate  # type: ignore[method-assign]
+    assert await found_in(directory) == []
+    assert moves_left == 0
+
+
 async def test_a_ledger_made_anew_with_another_digest_while_it_is_read_raises_no_alarm(
     directory: Directory,
 ) -> None:

@@ -205,7 +205,8 @@ async def test_a_slow_disk_slows_its_writers_and_not_the_readers(nursery: trio.N
     ours, theirs = memory_stream_pair()
     nursery.start_soon(server.serve_stream, theirs)
     await ours.send_all(v2.encode_request(ReadRequest(1, 1)))
-    assert await ours.receive_some(1 << 20), "the disk has no room, and a read needs none"
+    with trio.fail_after(30):
+        assert await ours.receive_some(1 << 20), "the disk has no room, and a read needs none"
     nursery.cancel_scope.cancel()
 
 
