@@ -94,8 +94,8 @@ def storage_config(shape: Shape) -> StorageConfig:
         entry_log_bytes_max=shape.entry_log_bytes,
         flush_interval_s=shape.flush_interval_s,
         compaction=CompactionConfig(
-            minor_interval_s=2 * shape.gc_interval_s,
-            major_interval_s=5 * shape.gc_interval_s,
+            minor_interval_s=shape.gc_interval_s,
+            major_interval_s=2 * shape.gc_interval_s,
             slice_bytes=4096,
             reserve_bytes=0,
         ),

@@ -73,7 +73,7 @@ class Shape:
             horizon_s=rng.uniform(6, 12) if storm else rng.uniform(12, 30),
             entries_max=rng.choice([2, 6, 15]) if storm != "ensemble" else 20,
             pause_s=rng.choice([0.005, 0.02, 0.05] if storm else [0.05, 0.4, 1.2]),
-            truncation=rng.choice([0.0, 0.3]),
+            truncation=rng.choice([0.0, 0.3, 0.7]),
             add_version=rng.choice([2, 2, 2, 2, 3]),
             digest_type=rng.choice([DigestType.CRC32C] * 3 + [DigestType.CRC32, DigestType.MAC]),
             password=rng.choice([b"", b"secret"]),
