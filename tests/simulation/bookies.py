@@ -529,7 +529,7 @@ class BookieMachine:
         for ledger_id in storage.ledger_ids():
             try:
                 entry_ids = await storage.entry_ids(ledger_id)
-            except OSError:
+            except (EntryUnreadableError, OSError):
                 continue  # its index cannot be read: it will say so whenever it is asked
             for entry_id in entry_ids:
                 try:

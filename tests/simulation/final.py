@@ -105,7 +105,7 @@ async def _ask_bookie(
             continue
         try:
             entry_ids = await storage.entry_ids(ledger_id)
-        except OSError as exc:  # its index cannot be read
+        except (EntryUnreadableError, OSError) as exc:  # its index cannot be read
             replicas.setdefault((ledger_id, 0), {})[name] = f"{type(exc).__name__}: {exc}"
             continue
         for entry_id in entry_ids:
