@@ -22,13 +22,14 @@ from bookie.compaction_files import leftovers
 from bookie.compaction_rules import CompactionConfig, Level
 from bookie.entry_log import PerLedgerConfig
 from bookie.errors import NoLedgerError, StorageFailedError
+from bookie.index_kinds import IndexKind
 from bookie.journal import JournalConfig
 from bookie.log_summary import summarise
 from bookie.storage import Storage, StorageConfig, open_storage
 from tests.property.bookie_work import KEY, body_of
 from tests.property.forgetful_disk import PowerCutError, World
 
-STRIDE = int(os.environ.get("DLOG_CRASH_STRIDE", "3"))  # 1: the power is cut at every step
+STRIDE = int(os.environ.get("DLOG_CRASH_STRIDE", "7"))  # 1: the power is cut at every step
 LOGS = Path("/l/current")
 CONFIG = StorageConfig(
     journal_directories=(Path("/j"),),
@@ -149,7 +150,9 @@ async def check_entries(storage: Storage, kept: Kept) -> None:
             await storage.read(ledger_id, 0)
 
 
-async def play(seed: int, cut_at: int | None, *, per_ledger: bool = False) -> int:
+async def play(
+    seed: int, cut_at: int | None, *, per_ledger: bool = False, kind: IndexKind = IndexKind.CHUNKS
+) -> int:
     """Compact until the power is cut, and while it is cut once more; then look. The steps of the former."""
     rng = random.Random(seed)
     config = attrs.evolve(CONFIG, per_ledger_logs=PerLedgerConfig(open_logs_max=2) if per_ledger else None)
@@ -179,20 +182,30 @@ async def play(seed: int, cut_at: int | None, *, per_ledger: bool = False) -> in
     return steps
 
 
-@pytest.mark.parametrize("per_ledger", [False, True])
+@pytest.mark.parametrize(
+    ("per_ledger", "kind"),
+    [(False, IndexKind.CHUNKS), (True, IndexKind.CHUNKS), (False, IndexKind.PAGES)],
+)
 async def test_every_live_entry_is_readable_and_space_returns_wherever_the_power_is_cut(
-    per_ledger: bool,
+    per_ledger: bool, kind: IndexKind
 ) -> None:
-    steps = await play(1, None, per_ledger=per_ledger)
+    steps = await play(1, None, per_ledger=per_ledger, kind=kind)
     assert steps > 60
     for cut_at in range(1, steps + 1, STRIDE):
-        await play(1, cut_at, per_ledger=per_ledger)
+        await play(1, cut_at, per_ledger=per_ledger, kind=kind)
 
 
 @settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1), cut_at=st.integers(1, 150), per_ledger=st.booleans())
-def test_every_live_entry_is_readable_under_any_work(seed: int, cut_at: int, per_ledger: bool) -> None:
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    cut_at=st.integers(1, 150),
+    per_ledger=st.booleans(),
+    kind=st.sampled_from(IndexKind),
+)
+def test_every_live_entry_is_readable_under_any_work(
+    seed: int, cut_at: int, per_ledger: bool, kind: IndexKind
+) -> None:
     async def run() -> None:
-        await play(seed, cut_at, per_ledger=per_ledger)
+        await play(seed, cut_at, per_ledger=per_ledger, kind=kind)
 
     trio.run(run)
