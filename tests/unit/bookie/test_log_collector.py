@@ -15,10 +15,11 @@ import trio
 
 from bookie.compaction_files import leftovers
 from bookie.compaction_rules import CompactionConfig, Level
+from bookie.compactor import Copy
 from bookie.disk import RealDisk
 from bookie.entry_log_format import HEADER_BYTES, encode_header
 from bookie.entry_log_ids import entry_log_ids
-from bookie.errors import NoLedgerError
+from bookie.errors import CompactionError, NoLedgerError, SourceUnreadableError
 from bookie.log_collector import LogCollector
 from bookie.log_summary import summarise
 from bookie.storage import Storage, StorageConfig, open_storage
@@ -236,7 +237,74 @@ async def test_a_cancelled_compaction_leaves_no_copy_behind(
         assert logs(tmp_path) == {2: {1: 13200}}, "the cancelled copy's id does not come back"
 
 
+async def test_a_log_that_is_still_written_to_is_left_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await add(storage, 2, range(100))
+        await storage.flush()
+        await storage.delete_ledger(2)
+        await collect(storage)
+        await add(storage, 1, range(10, 20))
+        await storage.flush()
+        storage._stores[0].reads.drop_ledger(1)
+        assert await readable(storage, {1: range(20)})
+        assert sorted(logs(tmp_path)) == [0]
+
+
+async def test_a_compaction_that_could_not_be_finished_is_left_to_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 2: range(90)})
+        await storage.delete_ledger(2)
+
+        def fail(*_: object) -> None:
+            raise CompactionError("the disk does not want to")
+
+        monkeypatch.setattr("bookie.compactor.delete_sources", fail)
+        collector = await collect(storage)
+        assert collector.figures.failures == 1
+        assert await collector.remove_dead() == []
+        assert await collector.compact(Level.MAJOR) == 0
+        present = sorted(name for name in names(tmp_path) if ".log" in name)
+        assert present == ["0.log", "1.log", "1.log.0.compacted"]
+        assert collector.figures.logs == 0, "neither is anybody's to delete or to compact"
+        monkeypatch.undo()
+        await collect(storage)
+        assert logs(tmp_path) == {1: {1: 1320}}
+        assert leftovers(names(tmp_path)).pending == {}
+        assert await readable(storage, {1: range(10)})
+
+
 # --- what cannot be followed ---
+
+
+@pytest.mark.parametrize("harm", ["a ledger id", "a length", "zeros at the end"])
+async def test_a_source_that_is_not_what_its_map_says_is_noticed_before_anything_is_published(
+    tmp_path: Path, harm: str
+) -> None:
+    async with opened(tmp_path) as storage:
+        log_id = await a_log(storage, {1: range(10), 2: range(90)})
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(path.read_bytes())
+        match harm:
+            case "a ledger id":
+                data[HEADER_BYTES + 132 * 5 + 11] ^= 8
+            case "a length":
+                data[HEADER_BYTES + 132 * 5 + 2] ^= 1
+            case _:
+                data[HEADER_BYTES + 132 * 95 : HEADER_BYTES + 132 * 100] = bytes(132 * 5)
+        path.write_bytes(data)
+        store = storage._stores[0]
+        summary = summarise(RealDisk(), path.parent, log_id)
+        assert summary.has_map
+        copy = Copy(
+            RealDisk(), path.parent, store.files.index, [summary], 9, lambda ledger: True, slice_bytes=4096
+        )
+        with pytest.raises(SourceUnreadableError, match="log is kept"):
+            list(iter(copy.step, None))
+        copy.discard()
+        assert leftovers(names(tmp_path)).abandoned == ()
 
 
 def flip(path: Path, at: int, mask: int) -> None:
