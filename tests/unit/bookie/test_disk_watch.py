@@ -165,7 +165,8 @@ async def test_a_bad_directory_ends_it_with_the_evidence_and_the_remedy(
     with pytest.raises(
         DirectoryError, match=r"two/current is bad: .*read-only file system.*replace the disk"
     ):
-        await watched.watch.run()
+        with trio.fail_after(100):
+            await watched.watch.run()
     journal = Watched(tmp_path, journal_directories=[tmp_path / "journal"])
     with pytest.raises(DirectoryError, match="journal/current is bad"):
         await journal.start()
