@@ -56,9 +56,9 @@ async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[in
     places = _places(config.ledger_directories[0] / "current")
     async with open_storage(RealDisk(), config) as storage:
         make_cold(files_below(directory))
-        started = now()
+        cpu, started = time.process_time(), now()
         latencies = await _read_all(storage, places)
-        seconds = now() - started
+        seconds, cpu = now() - started, time.process_time() - cpu
     # After ours, not before: whatever else caches below the kernel then favours the floor.
     make_cold(files_below(directory))
     floor_s = _plain_preads_s(places)
@@ -68,7 +68,11 @@ async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[in
         unit="reads/s",
         bar=READS_BAR,
         floor=len(places) / floor_s,
-        details={"p50_ms": latencies.quantile(0.50) * 1000, "p99_ms": latencies.quantile(0.99) * 1000},
+        details={
+            "p50_ms": latencies.quantile(0.50) * 1000,
+            "p99_ms": latencies.quantile(0.99) * 1000,
+            "cpu_us_per_read": cpu / len(places) * 1e6,
+        },
     )
 
 
