@@ -14,6 +14,7 @@ from ledger.placement_policy import (
     adherence,
     choose_spread_ensemble,
     choose_spread_replacements,
+    spans_racks,
 )
 from ledger.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
 
@@ -220,3 +221,29 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         PlacementConfig(local_location="r1")
     with pytest.raises(LocationError):
         FixedLocations({"b1": "nowhere"})
+
+
+def test_bookies_in_unknown_places_are_no_second_rack() -> None:
+    topology = Topology({"a": "/r1", "b": "/r1", "c": "/r2"})
+    assert not spans_racks(["a", "b", "unknown"], topology, 2)
+    assert spans_racks(["a", "c", "unknown"], topology, 2)
+
+
+def test_a_replacement_is_from_the_failed_bookies_region_though_another_has_fewer() -> None:
+    candidates = regions(eu=2, us=3, asia=1)
+    for seed in range(20):
+        chosen, _ = choose_spread_replacements(
+            REGIONS, candidates, ("eu0", "us0", "us1"), {2}, 3, 2, random.Random(seed)
+        )
+        assert chosen == {2: "us2"}
+
+
+def test_random_replacements_are_quarantined_ones_only_where_there_are_no_others() -> None:
+    candidates = Candidates(writable=set("abcxyz"), quarantined={"x", "y"})
+    for seed in range(20):
+        rng = random.Random(seed)
+        one, _ = choose_spread_replacements(PlacementConfig(), candidates, list("abc"), {1}, 3, 2, rng)
+        assert one == {1: "z"}
+        two, _ = choose_spread_replacements(PlacementConfig(), candidates, list("abc"), {0, 2}, 3, 2, rng)
+        assert "z" in two.values()
+        assert len(set(two.values())) == 2
