@@ -151,9 +151,17 @@ async def check_entries(storage: Storage, kept: Kept) -> None:
 
 
 async def play(
-    seed: int, cut_at: int | None, *, per_ledger: bool = False, kind: IndexKind = IndexKind.CHUNKS
+    seed: int,
+    cut_at: int | None,
+    *,
+    per_ledger: bool = False,
+    kind: IndexKind = IndexKind.CHUNKS,
+    fail_at: int | None = None,
 ) -> int:
-    """Compact until the power is cut, and while it is cut once more; then look. The steps of the former."""
+    """Compact until the power is cut, and while it is cut once more; then look. The steps of the former.
+
+    ``fail_at``: this step of it ends in an error.
+    """
     rng = random.Random(seed)
     config = attrs.evolve(CONFIG, per_ledger_logs=PerLedgerConfig(open_logs_max=2) if per_ledger else None)
     world, kept = World(), Kept()
@@ -163,6 +171,7 @@ async def play(
             await fill(storage, kept, rng)
             began = world.steps
             world.cut_at = None if cut_at is None else began + cut_at
+            world.fail_at = None if fail_at is None else began + fail_at
             with contextlib.suppress(PowerCutError, StorageFailedError):
                 try:
                     async with trio.open_nursery() as nursery:
@@ -193,6 +202,12 @@ async def test_every_live_entry_is_readable_and_space_returns_wherever_the_power
     assert steps > 60
     for cut_at in range(1, steps + 1, STRIDE):
         await play(1, cut_at, per_ledger=per_ledger, kind=kind)
+
+
+async def test_an_error_of_the_disk_costs_nothing_that_was_acknowledged() -> None:
+    steps = await play(2, None)
+    for fail_at in range(1, steps + 1, STRIDE):
+        await play(2, None, fail_at=fail_at)
 
 
 @settings(max_examples=15)
