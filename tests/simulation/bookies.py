@@ -405,6 +405,8 @@ class BookieMachine:
                 root = root.__cause__
             if root is None:
                 self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+            elif self.is_damaged and self.world.injector.is_over:
+                self._give_up()  # a block of its index that a flush needs: it fails at each start
         elif isinstance(cause, CookieError | StartError):
             if self.is_damaged:
                 self._give_up()
