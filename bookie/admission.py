@@ -90,6 +90,11 @@ class Admission:
         """Why something may be missing from the disks; None if nothing is."""
         return self._reason
 
+    @property
+    def accepts_losses(self) -> bool:
+        """Whether the storage may find directories empty that were not: then every ledger is in limbo."""
+        return self._reason is not None and self._config.limbo and self._config.replace_lost_directories
+
     async def complete(self, storage: Storage) -> int:
         """Do what must be done before anybody is served; how many ledgers are in limbo now by this start.
 

@@ -61,8 +61,11 @@ def decode_stamp(data: bytes) -> Stamp:
     return Stamp(int(match[2]), int(match[3]))
 
 
-def positions(found: Sequence[FoundDirectory]) -> list[int]:
+def positions(found: Sequence[FoundDirectory], *, accepts_losses: bool = False) -> list[int]:
     """The position of each directory, old ones where they say, new ones behind them.
+
+    Args:
+        accepts_losses: Empty directories may take the places of those that are missing.
 
     Raises:
         StartError: One is missing, there twice, or not of this bookie.
@@ -79,7 +82,8 @@ def positions(found: Sequence[FoundDirectory]) -> list[int]:
                 )
     missing = [position for position in range(count) if position not in taken]
     strangers = [one for one in found if one.stamp is None and one.is_used]
-    if len(missing) > len(strangers):
+    new = [one for one in found if one.stamp is None and not one.is_used]
+    if len(missing) > len(strangers) + (len(new) if accepts_losses else 0):
         raise StartError(
             f"this bookie was run with {count} ledger directories, and {len(missing)} of them"
             f" {'is' if len(missing) == 1 else 'are'} not among"
@@ -95,15 +99,16 @@ def positions(found: Sequence[FoundDirectory]) -> list[int]:
     free = iter(position for position in range(len(found)) if position not in taken)
     # Used ones first: those without a stamp that can be read were there before the new ones.
     chosen = {one.path: next(free) for one in strangers}
-    chosen |= {one.path: next(free) for one in found if one.stamp is None and not one.is_used}
+    chosen |= {one.path: next(free) for one in new}
     return [chosen[one.path] if one.stamp is None else one.stamp.position for one in found]
 
 
 class DirectorySet:
     """The stamps of all ledger directories. Blocks."""
 
-    def __init__(self, disk: Disk, directories: Sequence[Path]) -> None:
+    def __init__(self, disk: Disk, directories: Sequence[Path], *, accepts_losses: bool = False) -> None:
         self._disk = disk
+        self._accepts_losses = accepts_losses
         self._directories = tuple(directories)
         self._found: list[FoundDirectory] = []
         self._positions: list[int] = []
@@ -111,7 +116,7 @@ class DirectorySet:
     def check(self) -> None:
         """``StartError`` if these are not all the directories, or not only those; changes nothing."""
         self._found = [self._look(directory) for directory in self._directories]
-        self._positions = positions(self._found)
+        self._positions = positions(self._found, accepts_losses=self._accepts_losses)
 
     def stamp(self) -> None:
         """Note that these are all the directories from now on."""

@@ -16,6 +16,7 @@ Source: BookieImpl.java (getJournal, MathUtils.signSafeMod); reference on bookie
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -27,8 +28,10 @@ from bookie.errors import StorageFailedError
 from bookie.group_commit import OnDurable
 from bookie.journal import Journal
 from bookie.journal_files import JournalConfig, JournalFiles
-from bookie.journal_format import Predecessor
+from bookie.journal_format import NO_MARK, Predecessor
 from bookie.replay import read_journal
+
+log = logging.getLogger(__name__)
 
 _LENGTH_BYTES = 4  # before each record
 
@@ -65,14 +68,26 @@ class Journals:
         *,
         wall_ms: Callable[[], int],
         skip_damaged: bool = False,
+        accepts_losses: bool = False,
     ) -> Marks:
         """Hand over all records behind the marks, one journal after the other; where each journal ends.
+
+        ``accepts_losses``: a journal that has no file at all was replaced by an empty directory.
 
         Raises ``StartError``; nothing has been changed then.
         """
         self._next = []
         ends = []
         for files, ids, mark in zip(self.files, journal_ids, marks, strict=True):
+            if accepts_losses and not ids and mark != NO_MARK:
+                log.error(
+                    "%s: empty, and the journal is lost from %s on",
+                    files.directory,
+                    mark,
+                )
+                ends.append(mark)
+                self._next.append((mark.journal_id + 1, Predecessor(0, 0)))
+                continue
             end = await read_journal(self._disk, files.directory, ids, mark, apply, skip_damaged=skip_damaged)
             last_id = max(end.last_id, mark.journal_id)
             before = Predecessor(end.mark.journal_id, end.mark.offset)
@@ -102,6 +117,8 @@ class Journals:
     @property
     def queued_bytes(self) -> int:
         """Submitted and not answered."""
+        if len(self._journals) == 1:  # asked for each chunk that arrives
+            return self._journals[0].queued_bytes
         return sum([journal.queued_bytes for journal in self._journals])
 
     @property
@@ -126,7 +143,6 @@ class Journals:
         """Hand over what is staged; how many records that is, and how many bytes."""
         if len(self._staged) == 1:
             staged = self._staged[0]
-            self._awaited.clear()
             records = staged.copy()
             staged.clear()
             count = len(records)

@@ -209,7 +209,7 @@ async def run_bookie(
                 wait_s=config.metadata.session_timeout_ms / 1000,
             )
             async with open_bookie(
-                config.storage,
+                attrs.evolve(config.storage, accepts_losses=admission.accepts_losses),
                 server_config=attrs.evolve(config.server, tls=tls),
                 sync_adds=config.sync_adds,
                 disk=disk,

@@ -126,7 +126,7 @@ class Storage:
                 zip(directories, index_directories, strict=True)
             )
         ]
-        self._directory_set = DirectorySet(disk, directories)
+        self._directory_set = DirectorySet(disk, directories, accepts_losses=config.accepts_losses)
         self._last_marks = LastMarks(disk, directories, len(self._journals))
         self._epochs = Epochs(
             self._stores,
@@ -258,9 +258,10 @@ class Storage:
             trio.lowlevel.current_trio_token().run_sync_soon(on_durable, self._failure)
             return
         count, body_bytes = self._journals.submit(on_durable, sync=sync)
-        self._epochs.active_bytes += body_bytes + _OVERHEAD_BYTES * count
-        if self._epochs.active_bytes >= self._seal_at_bytes:
-            self._epochs.seal(self._journals.marks)
+        epochs = self._epochs
+        epochs.active_bytes += body_bytes + _OVERHEAD_BYTES * count
+        if epochs.active_bytes >= self._seal_at_bytes:
+            epochs.seal(self._journals.marks)
         elif not self._is_dirty.is_set():
             self._is_dirty.set()
 
@@ -436,6 +437,7 @@ class Storage:
             self._replay,
             wall_ms=wall_ms,
             skip_damaged=self._config.skip_damaged_journal,
+            accepts_losses=self._config.accepts_losses,
         )
         # All that was replayed becomes durable before a mark moves: until then a crash replays it again. With
         # the marks files go, of which a full disk needs one.

@@ -59,6 +59,8 @@ class StorageConfig:
     # How often a journal is synced that holds unsynced adds; None: when the next run needs it.
     sync_interval_s: float | None = None
     flush_interval_s: float = attrs.field(default=10, validator=attrs.validators.gt(0))
+    # Empty directories may stand for lost ones: whoever sets it puts every ledger in limbo.
+    accepts_losses: bool = False
     skip_damaged_journal: bool = False  # give up the rest of a journal file that is damaged
     rebuild_index: bool = False  # derive a missing index from the entry logs; fences all ledgers
 

@@ -93,7 +93,8 @@ class Bookies:
     ) -> None:
         try:
             admission = await self.begin(name, **more)
-            async with open_bookie(self.storage_config(name)) as bookie:
+            storage_config = attrs.evolve(self.storage_config(name), accepts_losses=admission.accepts_losses)
+            async with open_bookie(storage_config) as bookie:
                 count = await admission.complete(bookie.storage)
                 repair = IntegrityRepair(bookie.storage, name, self.open_client, INTEGRITY)
                 async with trio.open_nursery() as nursery:

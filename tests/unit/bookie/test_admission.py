@@ -182,10 +182,11 @@ async def test_an_old_copy_of_one_directory_is_recognised(bookies: Bookies) -> N
     assert "is an old copy" in str((await bookies.start(NAME)).admission.doubt)
 
 
-async def test_a_lost_directory_is_replaced_only_if_that_is_allowed(bookies: Bookies) -> None:
+@pytest.mark.parametrize("lost", ["j", "l", "jl"])
+async def test_a_lost_directory_is_replaced_only_if_that_is_allowed(bookies: Bookies, lost: str) -> None:
     await record_ledger(bookies, 1)
     await bookies.stop(NAME)
-    for which in "jl":
+    for which in lost:
         shutil.rmtree(current(bookies, which))
     with pytest.raises(CookieError, match="dataIntegrityStampMissingCookies=true") as refused:
         await bookies.begin(NAME)

@@ -47,6 +47,12 @@ def test_a_directory_that_is_missing_or_wiped_stops_the_start(present: list[Foun
         positions(present)
 
 
+def test_an_empty_directory_may_take_the_place_of_a_lost_one_if_that_is_wished() -> None:
+    assert positions([found(A, is_used=False), found(B, (1, 2))], accepts_losses=True) == [0, 1]
+    with pytest.raises(StartError, match="left out"):  # which is not to leave one out
+        positions([found(B, (1, 2))], accepts_losses=True)
+
+
 def test_a_copy_stops_the_start() -> None:
     with pytest.raises(StartError, match="/a and /b both say"):
         positions([found(A, (0, 2)), found(B, (0, 2)), found(C, (1, 2))])

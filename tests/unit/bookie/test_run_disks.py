@@ -119,6 +119,24 @@ async def test_directories_of_the_configuration_are_used_and_more_of_them_after_
             await check(stream, ledger_id)
 
 
+@pytest.mark.parametrize("lost", ["journal-1", "ledgers-1"])
+async def test_a_lost_directory_may_be_replaced_by_an_empty_one(tmp_path: Path, lost: str) -> None:
+    tree = MemoryTree()
+    async with serving(config_for(tmp_path, journals=2, ledgers=2), tree) as stream:
+        for ledger_id in range(4):
+            await add(stream, ledger_id)
+    (tmp_path / lost).rename(tmp_path / "gone")
+    if lost == "ledgers-1":
+        (tmp_path / "index-1").rename(tmp_path / "gone-too")
+    config = config_for(tmp_path, journals=2, ledgers=2, more="dataIntegrityStampMissingCookies=true\n")
+    async with serving(config, tree) as stream:
+        for ledger_id in (0, 2):
+            await check(stream, ledger_id)
+        await add(stream, 5)
+    async with serving(config_for(tmp_path, journals=2, ledgers=2), tree) as stream:
+        await check(stream, 5)
+
+
 async def test_a_bookie_does_not_start_without_one_of_its_journals(tmp_path: Path) -> None:
     tree = MemoryTree()
     async with serving(config_for(tmp_path, journals=2, ledgers=1), tree) as stream:

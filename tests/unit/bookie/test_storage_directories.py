@@ -182,6 +182,24 @@ async def test_without_one_of_its_ledger_directories_a_bookie_does_not_start(tmp
             raise AssertionError("opened with an empty directory")
 
 
+@pytest.mark.parametrize("lost", ["l1", "j1", "l0"])
+async def test_a_directory_may_be_lost_if_whoever_starts_the_bookie_takes_care_of_that(
+    tmp_path: Path, lost: str
+) -> None:
+    async with opened(tmp_path) as storage:
+        await fill(storage, range(4))
+    (tmp_path / lost).rename(tmp_path / "gone")
+    config = attrs.evolve(config_for(tmp_path), accepts_losses=True)
+    kept = {"l1": range(0, 4, 2), "j1": range(4), "l0": range(1, 4, 2)}[lost]
+    async with open_storage(RealDisk(), config) as storage:
+        assert storage.ledger_ids() == list(kept)
+        await check(storage, kept)
+        await fill(storage, range(4, 8))
+    async with opened(tmp_path) as storage:  # from now on all are there
+        await check(storage, kept)
+        await check(storage, range(4, 8))
+
+
 async def test_the_order_of_the_ledger_directories_does_not_matter(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await fill(storage, range(4))
