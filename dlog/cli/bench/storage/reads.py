@@ -29,7 +29,7 @@ from dlog.cli.bench.storage.room import files_below, make_cold
 now = time.perf_counter
 
 READS_MAX = 20_000
-READS_INFLIGHT = 4
+READS_INFLIGHT = 16
 READS_BAR = Bar(least=0.5, of_ratio=True)
 
 
