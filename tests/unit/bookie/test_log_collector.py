@@ -49,10 +49,10 @@ async def opened(
         yield storage
 
 
-async def add(storage: Storage, ledger_id: int, entry_ids: Iterable[int]) -> None:
+async def add(storage: Storage, ledger_id: int, entry_ids: Iterable[int], *, size: int = 96) -> None:
     ledger = storage.ledger(ledger_id) or storage.create_ledger(ledger_id, KEY)
     for entry_id in entry_ids:
-        storage.stage_entry(ledger, entry_id, -1, entry(ledger_id, entry_id))
+        storage.stage_entry(ledger, entry_id, -1, entry(ledger_id, entry_id, size))
     answered = trio.Event()
     storage.submit(lambda error: answered.set())
     await answered.wait()
@@ -153,7 +153,8 @@ async def test_a_striped_ledger_is_copied_whole(tmp_path: Path) -> None:
         assert await storage.entry_ids(1) == list(range(0, 3000, 3))
 
 
-async def test_what_happens_meanwhile_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", [2, 20, 27, 29])  # while copying; at its end; while the index moves
+async def test_what_happens_meanwhile_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     """Entries stored again, a ledger deleted, one deleted and made anew: between any two slices."""
     async with opened(tmp_path) as storage:
         await a_log(storage, {1: range(60), 2: range(60), 3: range(60), 4: range(600)})
@@ -164,24 +165,27 @@ async def test_what_happens_meanwhile_wins(tmp_path: Path, monkeypatch: pytest.M
         async def meanwhile(size_bytes: int, entries: int) -> None:
             nonlocal slices
             slices += 1
-            if slices == 2:
+            if slices == at:
                 await add(storage, 1, range(10))
                 await storage.flush()
                 await storage.delete_ledger(2)
                 await storage.delete_ledger(3)
-                await add(storage, 3, range(5))
+                await add(storage, 3, range(5), size=200)
                 await storage.flush()
 
         monkeypatch.setattr(collector, "_wait_for", meanwhile)
         await collect(storage)
-        assert slices > 6
-        assert await readable(storage, {1: range(60), 3: range(5)})
+        assert slices > at
+        assert await readable(storage, {1: range(60)})
         assert await storage.entry_ids(3) == list(range(5))
+        for entry_id in range(5):
+            assert await storage.read(3, entry_id) == entry(3, entry_id, 200), "of the ledger made anew"
         with pytest.raises(NoLedgerError):
             await storage.read(2, 0)
     async with opened(tmp_path) as storage:
         assert storage.ledger_ids() == [1, 3]
-        assert await readable(storage, {1: range(60), 3: range(5)})
+        assert await readable(storage, {1: range(60)})
+        assert await storage.read(3, 4) == entry(3, 4, 200)
 
 
 async def test_readers_never_notice(tmp_path: Path) -> None:
