@@ -169,6 +169,8 @@ def entry_log_fields(file: str, data: bytes) -> Iterator[Field]:
     """Header, map, and every field of the first, a middle and the last entry."""
     (map_offset,) = struct.unpack_from(">q", data, 8)
     kind = "complete entry log" if map_offset else "open entry log"
+    if Path(file).suffix in (".compacting", ".compacted"):
+        kind = f"compaction's N.log{'.M' if file.endswith('ed') else ''}{Path(file).suffix}"
 
     def field(name: str, offset: int, size_bytes: int, *, is_length: bool = False) -> Field:
         return Field(file, kind, name, offset, size_bytes, is_length)
@@ -258,6 +260,7 @@ def database_fields(file: str, data: bytes, pieces: int) -> Iterator[Field]:
                 ("IDENTITY", "index: identity"),
                 ("LOG", "index: text log"),
                 ("LOCK", "index: lock"),
+                ("synced", "index: count of syncs"),
             )
             if name.startswith(start)
         ),

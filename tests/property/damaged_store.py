@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,7 @@ LEDGERS = (1, 2, 3, 4)
 FENCED = 3  # fenced before the checkpoint
 FENCED_LATE = 4  # fenced behind it
 DELETED = 2  # by the judge, to see what garbage collection takes along
+STATES = ("killed", "stopped", "copying", "ready")  # the last two: killed in the midst of a compaction
 READ_BYTES_MAX = 32 << 20  # asked for at once, whatever a length says
 REMEDIES = (
     "start once",
@@ -134,6 +135,24 @@ class ModestDisk(RealDisk):
         return file
 
 
+class CompactionWatch(RealDisk):
+    """Takes a copy of the store before a log's copy gets its second name, and after it lost its first."""
+
+    def __init__(self, take: Callable[[str], None]) -> None:
+        super().__init__()
+        self._take = take
+
+    def link(self, old: Path, new: Path) -> None:
+        if new.suffix == ".compacted":
+            self._take("copying")
+        super().link(old, new)
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        if path.suffix == ".compacting":
+            self._take("ready")
+
+
 # --- making it ------------------------------------------------------------------------------------
 
 
@@ -155,7 +174,7 @@ def make_store(root: Path, kept: Path, kind: IndexKind) -> Truth:
     """Write a store below ``root``; ``kept/killed`` is what a SIGKILL leaves, ``kept/stopped`` a stop."""
     truth = Truth()
     trio.run(_write_store, root, kept, kind, truth)
-    for which in ("killed", "stopped"):
+    for which in STATES:
         truth.ledgers_of_log[which] = {
             path.name: {ledger for _, _, ledger, _ in entries_of(path.read_bytes())}
             for path in (kept / which / "ledgers/current").glob("*.log")
@@ -194,7 +213,19 @@ async def _write_store(root: Path, kept: Path, kind: IndexKind, truth: Truth) ->
         shutil.copytree(root, kept / "killed")
         truth.trees["killed"] = copy.deepcopy(tree)
     shutil.copytree(root, kept / "stopped")
-    truth.trees["stopped"] = tree
+    truth.trees["stopped"] = copy.deepcopy(tree)
+
+    def take(which: str) -> None:
+        if which not in truth.trees:
+            shutil.copytree(root, kept / which)
+            truth.trees[which] = copy.deepcopy(tree)
+
+    async with opened(CompactionWatch(take), tree, root, config) as storage:
+        await storage.delete_ledger(DELETED)
+        await storage.flush()
+        collector = GarbageCollector(storage, _all_live, compaction=config.compaction)
+        collector.force(major=True)
+        await collector.run_round()
 
 
 async def _add(storage: Storage, truth: Truth, first: int, stop: int, *, lac_of: int = 0) -> None:
@@ -246,7 +277,10 @@ def fields_of(store: Path, *, pieces: int) -> Iterator[Field]:
         if not path.is_file():
             continue
         file, data = str(path.relative_to(store)), path.read_bytes()
-        if path.suffix == ".idx":
+        if store.name in ("copying", "ready"):
+            if path.suffix in (".compacting", ".compacted"):
+                yield from entry_log_fields(file, data)
+        elif path.suffix == ".idx":
             yield from page_file_fields(file, data)
         elif path.parent.name == "index":
             yield from database_fields(file, data, pieces)
@@ -271,6 +305,7 @@ class Verdict:
 
     outcomes: set[str] = attrs.field(factory=set)  # of the table; empty: as if nothing had happened
     unreadable: set[tuple[int, int]] = attrs.field(factory=set)
+    asked: int = 0  # how often everything was asked for
     wrongs: list[str] = attrs.field(factory=list)  # what must never be
 
     def __str__(self) -> str:
@@ -287,7 +322,7 @@ def judge(config: StorageConfig, truth: Truth, which: str, damaged: Path) -> Ver
 async def _judge(config: StorageConfig, truth: Truth, which: str, damaged: Path, verdict: Verdict) -> None:
     root = config.ledger_directories[0].parent
     tree = copy.deepcopy(truth.trees[which])
-    gone: set[int] = set()
+    gone = {DELETED} if which in ("copying", "ready") else set[int]()
     for start in range(2):
         try:
             async with opened(ModestDisk(), tree, root, config) as storage:
@@ -301,7 +336,7 @@ async def _judge(config: StorageConfig, truth: Truth, which: str, damaged: Path,
                     if more := verdict.unreadable - unreadable:
                         verdict.wrongs.append(f"garbage collection made {sorted(more)} unreadable")
         except (StartError, CookieError, DirectoryError, StorageFailedError) as exc:
-            has_started = start == 1 or bool(gone)
+            has_started = start == 1 or bool(verdict.asked)
             if has_started and not isinstance(exc, StorageFailedError):
                 verdict.wrongs.append(f"started once, and then not again: {exc}")
             verdict.outcomes.add("the bookie stops" if has_started else "start refused")
@@ -336,6 +371,7 @@ async def _all_live(ledger_ids: Sequence[int]) -> Collection[int]:
 
 
 async def _question(storage: Storage, truth: Truth, verdict: Verdict, gone: set[int]) -> None:
+    verdict.asked += 1
     for (ledger_id, entry_id), body in truth.entries.items():
         if ledger_id in gone:
             continue

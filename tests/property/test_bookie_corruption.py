@@ -18,13 +18,12 @@ from pathlib import Path
 import attrs
 import pytest
 from damage import Damage, damages_of
-from damaged_store import Truth, Verdict, config_below, fields_of, judge, make_store
+from damaged_store import STATES, Truth, Verdict, config_below, fields_of, judge, make_store
 
 from bookie.index_kinds import IndexKind
 
 MODE = os.environ.get("DLOG_CORRUPTION", "100")
 DOCUMENT = Path(__file__).parents[2] / "docs/storage-damage.md"
-STATES = ("killed", "stopped")
 # Its files are RocksDB's own: which bytes mean what changes from run to run, and so does what comes of it.
 DATABASE = {"harmless", "start refused", "I/O error for the entry"}
 
