@@ -7,12 +7,12 @@ against error), and can be killed, wiped, silenced and told to refuse. No disk, 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
@@ -42,6 +42,9 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+
+ENDS_WITHIN_S = 20.0  # what a test does with a client takes milliseconds
+MOCK_ENDS_WITHIN_S = 3_600.0
 
 
 class DictLedger:
@@ -271,9 +274,12 @@ class DictCluster:
 
     @asynccontextmanager
     async def client(
-        self, config: ClientConfig | None = None, *, ends_within_s: float = math.inf
+        self, config: ClientConfig | None = None, *, ends_within_s: float | None = None
     ) -> AsyncIterator[LedgerClient]:
-        """A client; ``ends_within_s`` is for where a broken rule would let a mock clock run for ever."""
+        """A client for so long at most: where a rule is broken a test fails, and does not wait for ever."""
+        if ends_within_s is None:
+            is_mocked = isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
+            ends_within_s = MOCK_ENDS_WITHIN_S if is_mocked else ENDS_WITHIN_S
         with trio.fail_after(ends_within_s):
             async with (
                 open_memory_store(self.tree) as store,

@@ -91,7 +91,7 @@ async def holders(cluster: Any, metadata: LedgerMetadata, ledger_id: int, entry_
 async def test_a_conflict_that_leaves_the_ledger_open_is_written_anew_over_what_was_found(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, dead = await begun(cluster, client)
         somebody.writes = lambda found: attrs.evolve(found, custom={"by": b"somebody else"})
         await writer.append_many([b"x"] * 5)
@@ -105,7 +105,7 @@ async def test_a_conflict_that_leaves_the_ledger_open_is_written_anew_over_what_
 async def test_a_writer_that_finds_a_recovery_stops_and_leaves_the_metadata_to_it(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, dead = await begun(cluster, client)
         somebody.writes = LedgerMetadata.in_recovery
         with pytest.raises(LedgerFencedError, match="in recovery"):
@@ -118,7 +118,7 @@ async def test_a_writer_that_finds_a_recovery_stops_and_leaves_the_metadata_to_i
 async def test_a_writer_that_finds_its_ledger_closed_is_told_where(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, _ = await begun(cluster, client)
         somebody.writes = lambda found: found.closed(3, 4)
         with pytest.raises(LedgerFencedError, match="closed by somebody else at entry 3"):
@@ -130,7 +130,7 @@ async def test_the_failing_bookie_may_have_been_replaced_by_somebody_else(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
     """What is stored counts: the writer sends what is pending to the bookie that it finds."""
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, dead = await begun(cluster, client)
         somebody.writes = lambda found: found.with_ensemble(
             writer.lac + 1, tuple({dead: "b9:1"}.get(name, name) for name in found.last_ensemble.bookies)
@@ -149,7 +149,7 @@ async def test_the_failing_bookie_may_have_been_replaced_by_somebody_else(
 async def test_a_new_bookie_that_somebody_else_took_in_is_not_taken_twice(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, dead = await begun(cluster, client)
         await cluster.stop("b5:1")
         spare = next(
@@ -181,7 +181,7 @@ async def test_a_new_bookie_that_somebody_else_took_in_is_not_taken_twice(
 async def test_metadata_that_no_client_writes_ends_the_writer_and_only_the_writer(
     cluster: Any, somebody: Somebody, autojump_clock: Any, write: Any, evidence: str
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, _ = await begun(cluster, client)
         somebody.writes = write
         with pytest.raises(LedgerWriteError, match=evidence):
@@ -193,7 +193,7 @@ async def test_metadata_that_no_client_writes_ends_the_writer_and_only_the_write
 async def test_a_ledger_deleted_meanwhile_ends_the_writer(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, _ = await begun(cluster, client)
 
         async def delete(found: Versioned) -> None:
@@ -207,7 +207,7 @@ async def test_a_ledger_deleted_meanwhile_ends_the_writer(
 async def test_metadata_that_does_not_parse_ends_the_writer_and_is_left_as_it_is(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, _ = await begun(cluster, client)
         path = somebody.catalog.path(writer.ledger_id)
 
@@ -226,7 +226,7 @@ async def test_a_session_that_expires_during_a_change_ends_the_writer(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
     """Whether the change was taken is unknown: nothing may be confirmed any more."""
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, _ = await begun(cluster, client)
 
         async def expire(found: Versioned) -> None:
@@ -240,7 +240,7 @@ async def test_a_session_that_expires_during_a_change_ends_the_writer(
 async def test_conflicts_are_answered_as_often_as_they_come(
     cluster: Any, somebody: Somebody, autojump_clock: Any
 ) -> None:
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer, dead = await begun(cluster, client)
 
         def again(found: LedgerMetadata) -> LedgerMetadata:

@@ -128,7 +128,7 @@ async def test_bookies_that_fail_during_a_change_are_replaced_after_it_and_hold_
             writing -= 1
 
     monkeypatch.setattr(LedgerCatalog, "put", slow_put)
-    async with cluster.client(ends_within_s=3600) as client:
+    async with cluster.client() as client:
         writer = await client.create()
         await writer.append_many([b"%d" % number for number in range(5)])
         first, second, third = writer.metadata.last_ensemble.bookies

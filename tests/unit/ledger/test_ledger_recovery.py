@@ -203,11 +203,31 @@ def test_without_coverage_nothing_is_read(answer: Exception) -> None:
     assert isinstance(gave_up, GiveUp)
 
 
-def test_a_wrong_key_ends_it() -> None:
-    one = recovery()
-    (gave_up,) = one.lac_answered(B1, UnauthorizedRefusal(B1, LEDGER))
-    assert isinstance(gave_up, GiveUp)
-    assert isinstance(gave_up.error, WrongPasswordError)
+def test_a_wrong_key_ends_it_wherever_it_is_told() -> None:
+    """In the LAC query, in a recovery read, in a recovery add: no further answer is waited for."""
+    refusal = UnauthorizedRefusal(B1, LEDGER)
+
+    def reading() -> Recovery:
+        one = recovery()
+        one.lac_answered(B1, no(B1))
+        one.lac_answered(B2, no(B2))
+        return one
+
+    def adding() -> Recovery:
+        one = reading()
+        assert one.entry_answered(B2, 0, entry(0, -1)) != []
+        return one
+
+    for one, tell in (
+        (recovery(), lambda one: one.lac_answered(B1, refusal)),
+        (reading(), lambda one: one.entry_answered(B1, 0, refusal)),
+        (adding(), lambda one: one.add_answered(B1, 0, refusal)),
+    ):
+        (gave_up,) = tell(one)
+        assert isinstance(gave_up, GiveUp)
+        assert isinstance(gave_up.error, WrongPasswordError)
+        assert one.entry_answered(B3, 0, entry(0, -1)) == []
+        assert one.add_answered(B2, 0, None) == []
 
 
 def test_an_empty_last_segment_closes_in_front_of_it_and_reads_nothing_of_earlier_ones() -> None:

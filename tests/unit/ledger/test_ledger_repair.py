@@ -446,7 +446,7 @@ async def test_after_an_ensemble_change_of_unknown_outcome_nothing_is_confirmed(
     cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.start("b4:1")
-    async with cluster.client(IMPATIENT, ends_within_s=3600) as client:
+    async with cluster.client(IMPATIENT) as client:
         writer = await client.create(ack_quorum=3)
         await writer.append(b"0")
         real = MemoryStore.put

@@ -72,7 +72,7 @@ async def test_after_a_quorum_timeout_a_ledger_in_recovery_is_left_to_it(
 async def test_a_delayed_change_waits_until_a_quorum_is_in_danger(cluster: Any, autojump_clock: Any) -> None:
     for name in ("b4:1", "b5:1"):
         await cluster.start(name)
-    async with cluster.client(ClientConfig(delay_ensemble_change=True), ends_within_s=3600) as client:
+    async with cluster.client(ClientConfig(delay_ensemble_change=True)) as client:
         writer = await client.create()
         await writer.append(b"0")
         first, second, _ = writer.metadata.last_ensemble.bookies

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,6 +69,12 @@ async def test_a_script_that_fails_is_named_with_what_it_did(
         await make_locator(script(tmp_path, body), membership).locate(["10.0.0.1:3181"])
     with pytest.raises(LocationError, match=r"missing\.sh failed"):
         await make_locator(ScriptLocations(path=tmp_path / "missing.sh"), membership).locate(["b:1"])
+
+
+async def test_a_script_that_takes_too_long_is_stopped(tmp_path: Path, membership: Any) -> None:
+    slow = ScriptLocations(path=script(tmp_path, "exec sleep 60").path, timeout_s=0.05)
+    with trio.fail_after(10), pytest.raises(LocationError, match=r"topology\.sh took longer than 0\.05 s"):
+        await make_locator(slow, membership).locate(["10.0.0.1:3181"])
 
 
 async def test_a_table_is_read_again_when_it_has_changed(tmp_path: Path, membership: Any) -> None:

@@ -111,6 +111,14 @@ def test_a_replacement_is_from_the_failed_bookies_rack_if_one_is_there() -> None
     assert chosen == {1: "d0"}
 
 
+def test_a_replacement_is_from_any_rack_where_the_failed_bookies_rack_has_none_left() -> None:
+    for config in (RACKS, ENFORCED):
+        chosen, reason = choose_spread_replacements(
+            config, racks(a=2, b=1, c=1), ("a0", "b0", "c0"), {1}, 3, 2, random.Random(1)
+        )
+        assert (chosen, reason) == ({1: "a1"}, None)
+
+
 def test_a_replacement_that_enforced_racks_forbid_is_not_made_and_the_reason_is_told() -> None:
     chosen, reason = choose_spread_replacements(
         ENFORCED, racks(a=5, b=1), ("a0", "b0", "a1"), {1}, 3, 2, random.Random(1)
@@ -221,6 +229,16 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         PlacementConfig(local_location="r1")
     with pytest.raises(LocationError):
         FixedLocations({"b1": "nowhere"})
+
+
+def test_an_ensemble_with_bookies_in_unknown_places_adheres_only_where_racks_are_not_enforced() -> None:
+    topology = Topology({"a0": "/a", "b0": "/b", "a1": "/a"})
+    ensemble = ("a0", "b0", "unknown")  # two racks without it
+    assert adherence(ensemble, topology, RACKS, 3, 2) is Adherence.MEETS
+    assert adherence(ensemble, topology, ENFORCED, 3, 2) is Adherence.FAILS
+    # Nowhere is no second rack: of the write set that wraps around nothing is known but /a.
+    assert adherence(("a0", "b0", "unknown"), topology, RACKS, 2, 2) is Adherence.FAILS
+    assert adherence(("a0", "b0", "a1"), topology, ENFORCED, 3, 2) is Adherence.MEETS
 
 
 def test_bookies_in_unknown_places_are_no_second_rack() -> None:
