@@ -22,6 +22,7 @@ from bookie.service import BookieService, Session
 from bookie.storage import Storage
 from ledger import opening
 from ledger.digest import DigestType, EntryCodec
+from ledger.ensemble_change import EnsembleChange
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.recovery import Recovery
 from ledger.repair import EnsembleRepair
@@ -159,10 +160,18 @@ def _overlapping_ensemble_changes() -> Iterator[None]:
         self.changing_ensemble = True
         return finish(self, ensemble)
 
+    try_again = EnsembleRepair._try_again
+
+    async def try_again_if_any(self: EnsembleRepair) -> None:
+        if self._writer.failures:  # another change may have ended them
+            await try_again(self)
+
     never = property(lambda self: False, lambda self, value: None)
     with (
         patch.object(LedgerWriter, "begin_change", begin_change),
         patch.object(LedgerWriter, "finish_change", finish_change),
+        patch.object(EnsembleRepair, "_try_again", try_again_if_any),
+        patch.object(EnsembleChange, "check_found", lambda self, metadata: None),
         patch.object(EnsembleRepair, "is_running", never, create=True),
     ):
         yield

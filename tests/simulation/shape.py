@@ -42,6 +42,7 @@ class Shape:
     ledger_directories: int
     entry_log_bytes: int
     journal_bytes: int
+    has_page_index: bool  # a file for each ledger; else chunks in a map
     losses: tuple[str, ...]  # what a power cut does to writes that were not synced
     tears: bool
     reorders: bool
@@ -83,6 +84,7 @@ class Shape:
             ledger_directories=rng.choice([1, 1, 2]),
             entry_log_bytes=rng.choice([6 << 10, 24 << 10, 24 << 10]),
             journal_bytes=rng.choice([64 << 10, 128 << 10]),
+            has_page_index=random.Random(f"index {seed}").random() < 0.3,
             losses=tuple(loss for loss in LOSSES if loss in kinds),
             tears=TORN in kinds,
             reorders="reorder" in kinds,
