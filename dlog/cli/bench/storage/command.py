@@ -86,8 +86,9 @@ def command(
         print_json({figure.part: figure.document() for figure in figures})
     else:
         print_table(
-            ("part", "measured", "floor", "ratio", "bar", "met", "more"), [_row(figure) for figure in figures]
+            ("part", "measured", "floor", "ratio", "bar", "met"), [_row(figure) for figure in figures]
         )
+        print_facts((figure.part, _details(figure)) for figure in figures)
     return ExitCode.FAILED if check and not all(figure.is_met for figure in figures) else ExitCode.OK
 
 
@@ -127,5 +128,8 @@ def _row(figure: Figure) -> tuple[str, ...]:
         "-" if figure.ratio is None else f"{figure.ratio:.3f}",
         str(figure.bar),
         "yes" if figure.is_met else "NO",
-        ", ".join(f"{name}={value:,.3f}" for name, value in figure.details.items()),
     )
+
+
+def _details(figure: Figure) -> str:
+    return ", ".join(f"{name}={value:,.3f}" for name, value in figure.details.items())
