@@ -24,6 +24,8 @@ async def close_at(
     Raises:
         LedgerFencedError: Somebody else closed it elsewhere, or is recovering it.
         LedgerWriteError: Whether it is closed is unknown: the metadata store failed.
+        NoSuchLedgerError: It was deleted.
+        MetadataFormatError: Somebody wrote metadata that do not parse; nothing is written over them.
     """
     ledger_id = current.ledger_id
 

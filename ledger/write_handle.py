@@ -270,6 +270,11 @@ class WriteHandle:
                 entry is in it, perhaps pending ones too.
             LedgerWriteError: Pending entries could not be confirmed, and the ledger is closed without them;
                 or the metadata store could not be reached (the message says which).
+            NoSuchLedgerError: The ledger was deleted meanwhile; there is nothing left to close.
+            MetadataFormatError: Somebody wrote metadata that do not parse. They are left as they are, and the
+                ledger is not closed: mend them, then open it with recovery.
+            WrongPasswordError: A bookie holds the ledger under another key, which had ended the handle.
+            LedgerClosedError: The handle was abandoned, or its client has ended; a recovery decides the end.
         """
         self._is_accepting = False
         async with self._close_lock:

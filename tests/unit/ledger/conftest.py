@@ -7,7 +7,8 @@ against error), and can be killed, wiped, silenced and told to refuse. No disk, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -43,8 +44,30 @@ from ledger.wire.messages import (
 )
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
-ENDS_WITHIN_S = 20.0  # what a test does with a client takes milliseconds
+ENDS_WITHIN_S = 20.0  # of real time; what a test does with a client takes less than one
 MOCK_ENDS_WITHIN_S = 3_600.0
+
+
+class _WallBound(trio.abc.Instrument):
+    """Cancels a scope when too much real time has passed: a mock clock stands still while tasks spin."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope, self._end = scope, time.monotonic() + ENDS_WITHIN_S
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if time.monotonic() > self._end:
+            self._scope.cancel()
+
+
+@contextlib.contextmanager
+def wall_bound(scope: trio.CancelScope) -> Iterator[None]:
+    """Let what runs inside end in real time, whatever the clock."""
+    bound = _WallBound(scope)
+    trio.lowlevel.add_instrument(bound)
+    try:
+        yield
+    finally:
+        trio.lowlevel.remove_instrument(bound)
 
 
 class DictLedger:
@@ -280,7 +303,7 @@ class DictCluster:
         if ends_within_s is None:
             is_mocked = isinstance(trio.lowlevel.current_clock(), trio.testing.MockClock)
             ends_within_s = MOCK_ENDS_WITHIN_S if is_mocked else ENDS_WITHIN_S
-        with trio.fail_after(ends_within_s):
+        with trio.fail_after(ends_within_s) as scope, wall_bound(scope):
             async with (
                 open_memory_store(self.tree) as store,
                 open_ledger_client(store, self.dial, config or ClientConfig()) as client,
