@@ -10,17 +10,21 @@ Source: ScanAndCompareGarbageCollector.java (``verifyMetadataOnGC``); nats-io/na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 
 import attrs
 import trio
 
 from bookie.cookie_check import read_instance_id
-from bookie.errors import BookieServerError
+from bookie.disk import Disk
+from bookie.errors import BookieServerError, DirectoryError
 from bookie.log_collector import LogCollector
 from bookie.service import BookieService
+from bookie.storage_config import CURRENT
 from bookie.token_bucket import TokenBucket
-from bookie.tombs import Tombs
+from bookie.tombs import TOMBS, Tombs
 from ledger.catalog import LedgerCatalog
 from ledger.paths import COOKIES, LAYOUT, Layout, ledger_path
 from namespace.errors import NoNodeError
@@ -29,6 +33,29 @@ from namespace.store import MetadataStore
 
 class ClusterChangedError(BookieServerError):
     """The metadata store does not hold the cluster this bookie joined. Nothing is deleted on its word."""
+
+
+async def named_ledgers(
+    store: MetadataStore,
+    root: str,
+    layout: Layout,
+    local: Iterable[int],
+    requests_per_s: float = 1000,
+) -> set[int]:
+    """Those the store names: all of a complete listing, and of ``local`` each whose own node is there.
+
+    Raises:
+        NamespaceError: It cannot be said.
+    """
+    named = set(await LedgerCatalog(store, root, layout).ledger_ids())
+    bucket = TokenBucket(requests_per_s)
+    for ledger_id in local:
+        if ledger_id in named:
+            continue
+        await trio.sleep(bucket.take(1, trio.current_time()))
+        if await store.exists(ledger_path(root, layout, ledger_id)):
+            named.add(ledger_id)
+    return named
 
 
 @attrs.frozen
@@ -50,14 +77,7 @@ class LiveLedgers:
         """
         store = self.store()
         await self._check_cluster(store)
-        live = set(await LedgerCatalog(store, self.root, self.layout).ledger_ids())
-        bucket = TokenBucket(self.requests_per_s)
-        for ledger_id in local:
-            if ledger_id in live:
-                continue
-            await trio.sleep(bucket.take(1, trio.current_time()))
-            if await store.exists(ledger_path(self.root, self.layout, ledger_id)):
-                live.add(ledger_id)
+        live = await named_ledgers(store, self.root, self.layout, local, self.requests_per_s)
         await self._check_cluster(store)
         return live
 
@@ -107,3 +127,21 @@ class ServedLedgers:
     @property
     def collectors(self) -> Sequence[LogCollector]:
         return self.service.storage.collectors
+
+
+async def remember_tombs(service: BookieService, ledger_directory: Path, disk: Disk) -> Tombs:
+    """The fenced ledgers that were deleted by earlier lives; the service knows of them now.
+
+    Raises:
+        DirectoryError: They cannot be read.
+    """
+    path = ledger_directory / CURRENT / TOMBS
+    tombs = Tombs(disk, path, lambda: time.time_ns() // 1_000_000)
+    try:
+        buried = await disk.run(tombs.read)
+    except OSError as exc:
+        raise DirectoryError(f"{path} cannot be read: {exc.strerror or exc}") from exc
+    for ledger_id in buried:
+        if service.storage.ledger(ledger_id) is None:
+            service.ledger_deleted(ledger_id, fenced=True)
+    return tombs

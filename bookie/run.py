@@ -32,10 +32,10 @@ from bookie.cookie import Cookie
 from bookie.cookie_check import read_instance_id
 from bookie.disk import Disk, RealDisk
 from bookie.disk_watch import DiskWatch
-from bookie.errors import DirectoryError, ListenError, StorageFailedError
+from bookie.errors import ListenError, StorageFailedError
 from bookie.gc import GarbageCollector
 from bookie.integrity import IntegrityRepair
-from bookie.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.live_ledgers import LiveLedgers, ServedLedgers, remember_tombs
 from bookie.over_replicated import OverReplicated
 from bookie.registration import OpenStore, Registration
 from bookie.reserve import FLUSH_RESERVE, Reserve
@@ -45,7 +45,6 @@ from bookie.service import BookieService
 from bookie.storage import Storage, open_storage
 from bookie.storage_config import CURRENT, StorageConfig
 from bookie.tls import peer_context, server_context
-from bookie.tombs import TOMBS, Tombs
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.dial import dial_tcp
@@ -223,7 +222,10 @@ async def run_bookie(
                     cookie.instance_id,
                     config.gc.metadata_requests_per_s,
                 )
-                served = ServedLedgers(bookie.service, await _remembered(bookie, config, disk))
+                served = ServedLedgers(
+                    bookie.service,
+                    await remember_tombs(bookie.service, config.storage.ledger_directories[0], disk),
+                )
                 garbage = GarbageCollector(
                     served,
                     live_ledgers,
@@ -271,20 +273,6 @@ async def run_bookie(
         for bound in sockets:
             bound.close()
     log.info("bookie %s has stopped", identity.bookie_id)
-
-
-async def _remembered(bookie: Bookie, config: BookieConfig, disk: Disk) -> Tombs:
-    """The fenced ledgers that were deleted by earlier lives; the service knows of them now."""
-    path = config.storage.ledger_directories[0] / CURRENT / TOMBS
-    tombs = Tombs(disk, path, lambda: time.time_ns() // 1_000_000)
-    try:
-        buried = await disk.run(tombs.read)
-    except OSError as exc:
-        raise DirectoryError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-    for ledger_id in buried:
-        if bookie.storage.ledger(ledger_id) is None:
-            bookie.service.ledger_deleted(ledger_id, fenced=True)
-    return tombs
 
 
 @asynccontextmanager

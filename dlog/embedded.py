@@ -7,7 +7,7 @@ takes away with the process however it ends; everything that was acknowledged is
 that only reads or writes never needs to know who hosts.
 
     metadata.sqlite   the metadata store, shared by all processes
-    bookie/           the bookie's journal and ledgers, as Apache's
+    bookie/           the bookie's journal and ledgers, as Apache's, and ``METADATA`` (``bound_metadata``)
     bookie.sock       where the host serves the other processes
     host.lock         locked (flock) by the host
 
@@ -35,15 +35,23 @@ import attrs
 import trio
 
 from bookie.cluster_root import prepare_cluster_root
+from bookie.disk import RealDisk
 from bookie.errors import BookieServerError
 from bookie.run import Bookie, open_bookie
 from bookie.storage_config import StorageConfig
+from dlog.embedded_garbage import (
+    COMPACTION,
+    ENTRY_LOG_BYTES_MAX,
+    EmbeddedGarbage,
+    identity_of,
+    open_garbage,
+)
 from dlog.errors import EmbeddedStoreError
 from dlog.nursery import ServiceTasks, open_service_tasks
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.dial import Address
-from ledger.paths import available_path
+from ledger.paths import Layout, available_path
 from ledger.pipe import stream_pair
 from namespace.errors import NodeExistsError
 from namespace.sqlite import SqliteStore, open_sqlite_store
@@ -66,6 +74,7 @@ class EmbeddedStack:
 
     store: SqliteStore
     client: LedgerClient
+    hosting: Hosting
 
 
 class _Directory:
@@ -125,11 +134,16 @@ class _Directory:
             pass  # what was wanted
 
 
-class _Hosting:
+class Hosting:
     """Reaches the directory's bookie, wherever it runs, and runs it here if it runs nowhere."""
 
-    def __init__(self, directory: _Directory, tasks: ServiceTasks) -> None:
+    def __init__(
+        self, directory: _Directory, tasks: ServiceTasks, store: SqliteStore, layout: Layout
+    ) -> None:
+        self.garbage: EmbeddedGarbage | None = None  # while the bookie runs here and fits the metadata
         self._directory, self._tasks = directory, tasks
+        self._store, self._layout = store, layout
+        self._metadata_file = identity_of(directory.path / METADATA)
         self._bookie: Bookie | None = None
         self._streams: trio.Nursery | None = None
         self._is_hosting = False
@@ -179,18 +193,39 @@ class _Hosting:
     async def _host(self, fd: int) -> None:
         path = self._directory.path
         directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
-        config = StorageConfig(journal_directories=directories, ledger_directories=directories)
+        config = StorageConfig(
+            journal_directories=directories,
+            ledger_directories=directories,
+            entry_log_bytes_max=ENTRY_LOG_BYTES_MAX,
+            compaction=COMPACTION,
+        )
+        disk = RealDisk()
         try:
-            async with open_bookie(config) as bookie:
+            async with open_bookie(config, disk=disk) as bookie:
+                garbage = await open_garbage(
+                    bookie,
+                    self._store,
+                    LEDGERS_ROOT,
+                    self._layout,
+                    disk,
+                    path / BOOKIE,
+                    lambda: self._metadata_file == identity_of(path / METADATA) is not None,
+                )
                 listener = self._listen()
                 number = listener.socket.fileno()  # serving closes it, and then it has none
                 try:
                     async with trio.open_nursery() as streams:
                         await streams.start(bookie.serve_listeners, [listener])
-                        self._bookie, self._streams = bookie, streams
+                        self._bookie, self._streams, self.garbage = bookie, streams, garbage
                         self._change()
                         logger.info("%s: this process (%d) hosts the bookie", path, os.getpid())
-                        await self._stop.wait()
+                        async with trio.open_nursery() as rounds:
+                            if garbage is not None:
+                                rounds.start_soon(garbage.run)
+                            await self._stop.wait()
+                            rounds.cancel_scope.cancel()
+                        if garbage is not None:
+                            await garbage.finish()
                         # First nobody finds it any more, then those who did are answered, then it closes, and
                         # only then may another process have the lock.
                         self._bookie = None
@@ -199,7 +234,7 @@ class _Hosting:
                             await bookie.drain()
                         streams.cancel_scope.cancel()
                 finally:
-                    self._bookie = self._streams = None
+                    self._bookie = self._streams = self.garbage = None
                     del _not_for_children[number]
                     listener.socket.close()
         except (BookieServerError, OSError) as exc:
@@ -227,6 +262,11 @@ class _Hosting:
         _not_for_children[sock.fileno()] = sock.close
         return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
 
+    def ledger_deleted(self, _ledger_id: int) -> None:
+        """This process has deleted a ledger; its space is given back if the bookie runs here."""
+        if self.garbage is not None:
+            self.garbage.ledger_deleted()
+
     async def stop(self) -> None:
         """Close the bookie if it runs here; the clients of this process are gone already."""
         self._stop.set()
@@ -245,14 +285,15 @@ async def open_embedded_stack(path: Path, config: ClientConfig | None = None) ->
     directory = _Directory(path)
     try:
         async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
-            await _prepare(store)
-            hosting = _Hosting(directory, tasks)
+            hosting = Hosting(directory, tasks, store, await _prepare(store))
             try:
                 # Now rather than at the first write: a directory that cannot work is told at once.
                 stream = await hosting.dial(Address("", 0))
                 await stream.aclose()
-                async with open_ledger_client(store, hosting.dial, config, root=LEDGERS_ROOT) as client:
-                    yield EmbeddedStack(store, client)
+                async with open_ledger_client(
+                    store, hosting.dial, config, root=LEDGERS_ROOT, on_deleted=hosting.ledger_deleted
+                ) as client:
+                    yield EmbeddedStack(store, client, hosting)
             finally:
                 with trio.CancelScope(shield=True):
                     await hosting.stop()
@@ -260,15 +301,16 @@ async def open_embedded_stack(path: Path, config: ClientConfig | None = None) ->
         directory.close()
 
 
-async def _prepare(store: SqliteStore) -> None:
-    """The nodes that administrators make in a cluster."""
-    await prepare_cluster_root(store, LEDGERS_ROOT, None)
+async def _prepare(store: SqliteStore) -> Layout:
+    """The nodes that administrators make in a cluster; how it lays out ledgers."""
+    layout = await prepare_cluster_root(store, LEDGERS_ROOT, None)
     for node in (NAMESPACE_PATH, available_path(LEDGERS_ROOT, BOOKIE_ID)):
         try:
             # The bookie's node is no ephemeral one: whoever wants the bookie and finds it gone becomes it.
             await store.create(node, b"", parents=True)
         except NodeExistsError:
             pass
+    return layout
 
 
 # What a forked child must not keep open: with the lock and the listening socket of a host that was killed, it

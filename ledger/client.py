@@ -50,8 +50,15 @@ class BookieSpace:
 class LedgerClient:
     """A program's access to the ledgers of one cluster. Made by ``open_ledger_client``."""
 
-    def __init__(self, cluster: Cluster, nursery: trio.Nursery, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        wall_ms: Callable[[], int],
+        on_deleted: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._cluster, self._nursery, self._wall_ms = cluster, nursery, wall_ms
+        self._on_deleted = on_deleted
         self._writers: set[WriteHandle] = set()
 
     def __repr__(self) -> str:
@@ -218,6 +225,7 @@ class LedgerClient:
         Deleting one that does not exist is success. If cancelled, it may or may not be deleted.
         """
         await self._cluster.catalog.delete(ledger_id)
+        self._on_deleted(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """A ledger's metadata as the store holds it now.
@@ -262,12 +270,14 @@ async def open_ledger_client(
     rng: random.Random | None = None,
     layout: Layout | None = None,
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    on_deleted: Callable[[int], None] = lambda _: None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client; leaving the block closes its connections and ends its handles, without closing ledgers.
 
     Args:
         layout: How ledger ids become nodes; None for what the root says, or else the default.
         wall_ms: Epoch milliseconds, for the creation time in ledger metadata.
+        on_deleted: Told of each ledger deleted through this client.
 
     Raises:
         MetadataFormatError: The root has a LAYOUT that does not parse, or another one than ``layout``.
@@ -283,5 +293,6 @@ async def open_ledger_client(
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
-        client = LedgerClient(Cluster(transport, catalog, membership, rng, config, placer), nursery, wall_ms)
+        cluster = Cluster(transport, catalog, membership, rng, config, placer)
+        client = LedgerClient(cluster, nursery, wall_ms, on_deleted)
         yield client

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "spark_integration": {"dlog"},
 }
 # Where programs are assembled: these may import everything below a command, bookies included.
-ROOTS = ("dlog/embedded.py", "dlog/connect.py", "dlog/cluster/", "dlog/cli/")
+ROOTS = ("dlog/embedded.py", "dlog/embedded_garbage.py", "dlog/connect.py", "dlog/cluster/", "dlog/cli/")
 # The demo counts its records by Spark as a user's program would.
 SPARK_ROOT = "dlog/cli/demo/spark_count.py"
 
@@ -61,6 +61,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/admission.py",
     "bookie/admin.py",
     "bookie/answers.py",
+    "bookie/bound_metadata.py",
     "bookie/compactor.py",
     "bookie/cookie_check.py",
     "bookie/directory_set.py",
@@ -109,6 +110,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/cluster/",
     "dlog/connect.py",
     "dlog/embedded.py",
+    "dlog/embedded_garbage.py",
     "dlog/log_reader.py",
     "dlog/log_source.py",
     "dlog/log_writer.py",

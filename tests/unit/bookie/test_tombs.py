@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from bookie.config import parse_config
 from bookie.disk import RealDisk
-from bookie.live_ledgers import ServedLedgers
-from bookie.run import _remembered, open_bookie
+from bookie.live_ledgers import ServedLedgers, remember_tombs
+from bookie.run import open_bookie
 from bookie.storage_config import StorageConfig
 from bookie.tombs import KEEP_MS, Tombs
 
@@ -97,6 +97,6 @@ async def test_a_bookie_remembers_them_over_a_restart(tmp_path: Path) -> None:
         "test.conf",
     )
     async with open_bookie(config.storage) as bookie:
-        await _remembered(bookie, config, RealDisk())
+        await remember_tombs(bookie.service, tmp_path / "ledgers", RealDisk())
         assert bookie.service.was_fenced_and_deleted(1)
         assert not bookie.service.was_fenced_and_deleted(2)
