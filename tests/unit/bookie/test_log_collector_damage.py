@@ -1,0 +1,159 @@
+"""What compaction does with logs that are damaged, torn, or no logs: keep them, and tell."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from pathlib import Path
+
+import pytest
+from logs_by_hand import (
+    KEY,
+    a_log,
+    collect,
+    entry,
+    logs,
+    names,
+    opened,
+    readable,
+)
+
+from bookie.compaction_files import leftovers
+from bookie.compaction_rules import Level
+from bookie.compactor import Copy
+from bookie.disk import RealDisk
+from bookie.entry_log_format import HEADER_BYTES, encode_header
+from bookie.errors import SourceUnreadableError
+from bookie.log_summary import summarise
+
+
+@pytest.mark.parametrize("harm", ["a ledger id", "a length", "zeros at the end"])
+async def test_a_source_that_is_not_what_its_map_says_is_noticed_before_anything_is_published(
+    tmp_path: Path, harm: str
+) -> None:
+    async with opened(tmp_path) as storage:
+        log_id = await a_log(storage, {1: range(10), 2: range(90)})
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(path.read_bytes())
+        match harm:
+            case "a ledger id":
+                data[HEADER_BYTES + 132 * 5 + 11] ^= 8
+            case "a length":
+                data[HEADER_BYTES + 132 * 5 + 2] ^= 1
+            case _:
+                data[HEADER_BYTES + 132 * 95 : HEADER_BYTES + 132 * 100] = bytes(132 * 5)
+        path.write_bytes(data)
+        store = storage._stores[0]
+        summary = summarise(RealDisk(), path.parent, log_id)
+        assert summary.has_map
+        copy = Copy(
+            RealDisk(), path.parent, store.files.index, [summary], 9, lambda ledger: True, slice_bytes=4096
+        )
+        with pytest.raises(SourceUnreadableError, match="log is kept"):
+            list(iter(copy.step, None))
+        copy.discard()
+        assert leftovers(names(tmp_path)).abandoned == ()
+
+
+def flip(path: Path, at: int, mask: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= mask
+    path.write_bytes(data)
+
+
+async def test_a_damaged_log_is_kept_and_told_of_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path) as storage:
+        for number in range(3):
+            await a_log(storage, {1: range(number * 10, number * 10 + 10), 2: range(100 * number, 100)})
+        await a_log(storage, {2: range(500, 600)})
+        await storage.delete_ledger(2)
+        flip(tmp_path / "l/current/0.log", HEADER_BYTES + 132 * 20, 0x40)  # a length
+        with caplog.at_level(logging.ERROR):
+            collector = await collect(storage)
+        assert list(collector.figures.quarantined) == [0]
+        assert "0.log is kept" in caplog.text
+        assert 0 in logs(tmp_path)
+        assert 1 not in logs(tmp_path) or logs(tmp_path)[1] == {1: 1320}
+        assert 3 not in logs(tmp_path), "nothing in it was live"
+        assert await readable(storage, {1: range(30)})
+        caplog.clear()
+        await storage.delete_ledger(1)
+        await collect(storage)
+        assert 0 in logs(tmp_path), "also when all its ledgers are dead"
+        assert caplog.text == "", "it is told once"
+
+
+async def test_an_entry_that_a_scan_steps_over_keeps_its_log(tmp_path: Path) -> None:
+    """A flipped bit makes one record cover the next, and all sums still hold."""
+    async with opened(tmp_path) as storage:
+        # Records of 128 bytes: 128 more is one bit.
+        ledger, other = storage.create_ledger(1, KEY), storage.create_ledger(2, KEY)
+        for entry_id in range(10):
+            storage.stage_entry(ledger, entry_id, -1, entry(1, entry_id, 92))
+            storage.stage_entry(other, entry_id, -1, entry(2, entry_id, 92))
+        await a_log(storage, {})
+        await storage.delete_ledger(2)
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(path.read_bytes())
+        length = struct.unpack_from(">i", data, HEADER_BYTES + 128 * 4)[0]
+        assert length == 124
+        struct.pack_into(">i", data, HEADER_BYTES + 128 * 4, 124 + 128)
+        path.write_bytes(data)
+        assert await storage.read(1, 5) == entry(1, 5, 92), "it is still where the index says"
+        collector = await collect(storage)
+        assert list(collector.figures.quarantined) == [0]
+        for entry_id in (0, 3, 5, 6, 9):
+            assert await storage.read(1, entry_id) == entry(1, entry_id, 92)
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 5) == entry(1, 5, 92)
+        await collect(storage)
+        assert await storage.read(1, 5) == entry(1, 5, 92)
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+async def test_the_torn_end_of_a_log_is_damage_if_the_index_knows_entries_there(
+    tmp_path: Path, is_synced: bool
+) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 2: range(30)})
+        path = tmp_path / "l/current/0.log"
+        records = path.read_bytes()[HEADER_BYTES : HEADER_BYTES + 132 * 40]
+        if is_synced:
+            records = records[: 132 * 35]  # what was there is gone
+        path.write_bytes(encode_header() + records + bytes(700) + b"\xff\xee\xdd" * 99)
+        await storage.delete_ledger(1)
+        collector = await collect(storage, Level.MAJOR)
+        if is_synced:
+            assert list(collector.figures.quarantined) == [0]
+            assert path.exists()
+        else:
+            assert collector.figures.quarantined == {}
+            assert logs(tmp_path) == {1: {2: 3960}}, "a crash left it so; it is compacted like another"
+        assert await readable(storage, {2: range(25)})
+
+
+async def test_a_log_without_a_map_goes_only_if_the_index_has_nothing_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(1)})
+        path = tmp_path / "l/current/0.log"
+        data = bytearray(encode_header() + path.read_bytes()[HEADER_BYTES : HEADER_BYTES + 132])
+        struct.pack_into(">q", data, HEADER_BYTES + 4, 7)  # another ledger's, by a flipped bit or two
+        path.write_bytes(data)
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == []
+        assert list(collector.figures.quarantined) == [0]
+        assert path.exists()
+
+
+async def test_a_file_that_is_no_log_is_kept(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(1)})
+        (tmp_path / "l/current/77.log").write_bytes(b"somebody's notes" * 100)
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == []
+        assert list(collector.figures.quarantined) == [0x77]
+
+
+# --- time and space; on a disk and a clock of our own ---
