@@ -222,19 +222,35 @@ async def test_metadata_that_does_not_parse_ends_the_writer_and_is_left_as_it_is
         assert await other.append(b"the client lives") == 0
 
 
+@pytest.mark.parametrize("is_taken", [False, True])
 async def test_a_session_that_expires_during_a_change_ends_the_writer(
-    cluster: Any, somebody: Somebody, autojump_clock: Any
+    cluster: Any, somebody: Somebody, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch, is_taken: bool
 ) -> None:
-    """Whether the change was taken is unknown: nothing may be confirmed any more."""
+    """Whether the change was taken is unknown: nothing may be confirmed any more, and nothing is lost."""
+    real = MemoryStore.put
+
+    async def put_and_expire(self: MemoryStore, path: str, value: bytes, *, expected: int = -1) -> Any:
+        if is_taken:
+            await real(self, path, value, expected=expected)
+        self.expire()
+        raise SessionExpiredError(path)
+
     async with cluster.client() as client:
-        writer, _ = await begun(cluster, client)
-
-        async def expire(found: Versioned) -> None:
-            raise SessionExpiredError("the session has expired")
-
-        somebody.does = expire
+        writer, dead = await begun(cluster, client)
+        monkeypatch.setattr(MemoryStore, "put", put_and_expire)
         with pytest.raises(LedgerWriteError, match="outcome of an ensemble change is unknown"):
             await write_on(writer)
+        confirmed = writer.lac
+        await trio.sleep(30)
+        assert writer.lac == confirmed
+        with pytest.raises(LedgerWriteError, match="outcome of an ensemble change is unknown"):
+            writer.submit(b"z")
+    monkeypatch.setattr(MemoryStore, "put", real)
+    stored = (await somebody.catalog.get(writer.ledger_id)).metadata.last_ensemble.bookies
+    assert (dead in stored) is not is_taken
+    async with cluster.client() as other, await other.open(writer.ledger_id) as reader:
+        assert reader.last_confirmed >= confirmed
+        assert len(await reader.read(0, confirmed)) == confirmed + 1
 
 
 async def test_conflicts_are_answered_as_often_as_they_come(

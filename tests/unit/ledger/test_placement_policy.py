@@ -105,13 +105,18 @@ def test_a_replacement_is_from_the_failed_bookies_rack_if_one_is_there() -> None
         )
         assert reason is None
         assert chosen[1][0] == "b"
+        # Also where another rack has none of them yet.
+        chosen, _ = choose_spread_replacements(
+            RACKS, racks(a=3, b=1, c=3), ("a0", "a1", "b0"), {1}, 3, 2, random.Random(seed)
+        )
+        assert chosen == {1: "a2"}
+
+
+def test_a_replacement_is_from_any_rack_where_the_failed_bookies_rack_has_none_left() -> None:
     chosen, _ = choose_spread_replacements(
         RACKS, racks(a=3, b=1, c=3, d=1), ("a0", "b0", "c0"), {1}, 3, 2, random.Random(1)
     )
     assert chosen == {1: "d0"}
-
-
-def test_a_replacement_is_from_any_rack_where_the_failed_bookies_rack_has_none_left() -> None:
     for config in (RACKS, ENFORCED):
         chosen, reason = choose_spread_replacements(
             config, racks(a=2, b=1, c=1), ("a0", "b0", "c0"), {1}, 3, 2, random.Random(1)
