@@ -35,6 +35,7 @@ _MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
 _IN_RECOVERY_V1 = -102
 _CLOSED_V1 = "CLOSED"
+_ESCAPE = re.compile(rb"\\(?:([abfnrtv\\'\"xuU]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))|.?)", re.DOTALL)
 _INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _DIGEST_TYPES = {digest_type.metadata_number: digest_type for digest_type in DigestType}
 _DIGEST_NAMES = {
@@ -172,6 +173,10 @@ def _parse_binary(body: bytes) -> LedgerMetadataFormat:
 
 
 def _parse_text(body: bytes) -> LedgerMetadataFormat:
+    for escape in _ESCAPE.finditer(body):
+        # Python's protobuf warns and keeps the backslash, and so would read another password than stored.
+        if escape[1] is None:
+            raise MetadataFormatError(f"ledger metadata in text with an escape {escape[0]!r}, which is none")
     message = LedgerMetadataFormat()
     try:
         text_format.Parse(body.decode(), message, allow_unknown_field=True)

@@ -186,6 +186,7 @@ HEADER = b"BookieMetadataFormatVersion\t"
 @example(HEADER + b"2\n" + b"a{" * 5000)
 @example(HEADER + b"2\n" + b'quorumSize: 1e999 ensembleSize: "x"')
 @example(HEADER + b"2\n\xff")
+@example(HEADER + b'2\nquorumSize: 1 ensembleSize: 1 length: 0 password: "\\\x000"')
 @example(HEADER + b"1\n\xff")
 @example(HEADER + "1\n²\n1\n1\n".encode())
 @example(HEADER + "1²\n".encode())

@@ -139,3 +139,17 @@ def test_version_1_refuses_what_it_has_no_room_for(change: dict[str, Any]) -> No
 def test_version_2_has_no_room_for_a_creator_token() -> None:
     with pytest.raises(MetadataFormatError, match="creator token"):
         encode_metadata(attrs.evolve(OPEN, format_version=2, creator_token=5))
+
+
+def test_every_password_comes_back_from_text() -> None:
+    for password in (bytes(range(256)), b"\\", b"\\0", b"'\"\\\n", b"\x00\x07\xff7"):
+        metadata = attrs.evolve(OPEN, format_version=2, password=password)
+        assert decode_metadata(encode_metadata(metadata)) == metadata
+
+
+@pytest.mark.parametrize("escape", [b"\\ ", b"\\q", b"\\\x00", b"\\8", b"\\?", b"\\400"])
+def test_an_escape_that_is_none_is_refused_and_not_taken_for_a_backslash(escape: bytes) -> None:
+    text = encode_metadata(attrs.evolve(OPEN, format_version=2, password=b"secret"))
+    assert b'"secret"' in text
+    with pytest.raises(MetadataFormatError, match="an escape"):
+        decode_metadata(text.replace(b'"secret"', b'"' + escape + b'"'))
