@@ -37,9 +37,9 @@ class CompactionConfig:
     counts_target_size: bool = False  # usage is against a whole log's size: small logs get merged
     may_force_disabled: bool = False  # a forced run compacts also at a level that is switched off
     forces_when_full: bool = False  # a full disk forces a run, in place of suspending compaction
-    rate_bytes_per_s: float = attrs.field(default=float(32 << 20), validator=attrs.validators.gt(0))
+    rate_bytes_per_s: float = attrs.field(default=float(16 << 20), validator=attrs.validators.gt(0))
     rate_entries_per_s: float | None = None  # in place of the rate by bytes
-    slice_bytes: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(4096))
+    slice_bytes: int = attrs.field(default=256 << 10, validator=attrs.validators.ge(4096))
     reserve_bytes: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
 
     def threshold(self, level: Level) -> float:

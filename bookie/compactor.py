@@ -47,7 +47,8 @@ from bookie.open_log import OpenLog
 
 log = logging.getLogger(__name__)
 
-_SYNC_EVERY_BYTES = 8 << 20  # smaller than a flush's: the journal's syncs wait behind it in the disk's queue
+# Much smaller than a flush's: the journal's syncs wait behind it in the disk's queue.
+_SYNC_EVERY_BYTES = 1 << 20
 
 
 @attrs.frozen

@@ -28,7 +28,7 @@ def test_defaults_are_those_of_apache_but_for_the_throttle() -> None:
     assert not config.counts_target_size
     assert not config.may_force_disabled
     assert not config.forces_when_full
-    assert (config.rate_bytes_per_s, config.rate_entries_per_s) == (32 << 20, None)
+    assert (config.rate_bytes_per_s, config.rate_entries_per_s) == (16 << 20, None)
     assert parse().gc == GcConfig(interval_s=600, surplus_interval_s=86400, metadata_requests_per_s=1000)
     assert parse().storage.per_ledger_logs is None
 
@@ -71,8 +71,8 @@ def test_nothing_or_less_switches_a_level_off(key: str, value: str) -> None:
         ("isThrottleByBytes=true", 1_000_000, None),
         ("isThrottleByBytes=true\ncompactionRateByBytes=500\ncompactionRateByEntries=9", 500, None),
         ("isThrottleByBytes=false", 1_000_000, 1000),
-        ("compactionRate=50", 32 << 20, 50),
-        ("compactionRate=50\ncompactionRateByEntries=60", 32 << 20, 60),
+        ("compactionRate=50", 16 << 20, 50),
+        ("compactionRate=50\ncompactionRateByEntries=60", 16 << 20, 60),
     ],
 )
 def test_the_throttle_is_the_one_the_file_means(
