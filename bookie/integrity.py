@@ -207,7 +207,7 @@ class IntegrityRepair:
         have = set(await self._storage.entry_ids(ledger_id))
         await self._copy_missing(copy, record, have)
         if self._is_here(record):
-            await self._durable()
+            await self._storage.submit_durably()
             self._storage.leave_limbo(record)
             self.figures.entries_lost.pop(ledger_id, None)
             self.figures.ledgers_repaired += 1
@@ -259,7 +259,7 @@ class IntegrityRepair:
             else:
                 await self._wait_allowed(sum(map(len, bodies)))
                 self._store(record, first, bodies)
-                await self._durable()
+                await self._storage.submit_durably()
                 first += len(bodies)
                 self._tell()
 
@@ -272,20 +272,6 @@ class IntegrityRepair:
             self._storage.stage_entry(record, entry_id, lac, body)
         self.figures.entries_copied += len(bodies)
         self.figures.bytes_copied += sum(map(len, bodies))
-
-    async def _durable(self) -> None:
-        """Return when everything staged is in the journal for good."""
-        errors: list[BaseException | None] = []
-        settled = trio.Event()
-
-        def on_durable(error: BaseException | None) -> None:
-            errors.append(error)
-            settled.set()
-
-        self._storage.submit(on_durable)
-        await settled.wait()
-        if errors[0] is not None:
-            raise StorageFailedError(f"copied entries could not be stored: {errors[0]}") from errors[0]
 
     async def _wait_allowed(self, size_bytes: int) -> None:
         rate = self._config.rate_bytes_max

@@ -265,6 +265,16 @@ class Storage:
         elif not self._is_dirty.is_set():
             self._is_dirty.set()
 
+    async def submit_durably(self) -> None:
+        """Hand over the staged run; return when it is synced. A cancelled call has handed it over.
+
+        Raises ``StorageFailedError``: it may be lost.
+        """
+        answered = trio.Event()
+        self.submit(lambda _: answered.set())
+        await answered.wait()
+        self._check_alive()
+
     async def wait_room(self) -> None:
         """Return when the write cache and the journal's queue have room; at once, if they have.
 

@@ -151,7 +151,7 @@ async def _write(storage: Storage, rng: random.Random, ledger_id: int, live: dic
         for entry_id in range(count, count + rng.randrange(1, 12)):
             storage.stage_entry(record, entry_id, entry_id - 1, body_of(ledger_id, entry_id))
             count = entry_id + 1
-        await _durable(storage)
+        await storage.submit_durably()
         live[ledger_id] = count
         _say("entries", ledger_id, count)
         await storage.wait_room()
@@ -159,22 +159,8 @@ async def _write(storage: Storage, rng: random.Random, ledger_id: int, live: dic
         record = storage.ledger(ledger_id)
         assert record is not None
         storage.stage_fence(record)
-        await _durable(storage)
+        await storage.submit_durably()
         _say("fenced", ledger_id)
-
-
-async def _durable(storage: Storage) -> None:
-    answered = trio.Event()
-    failures: list[BaseException] = []
-
-    def on_durable(error: BaseException | None) -> None:
-        if error is not None:
-            failures.append(error)
-        answered.set()
-
-    storage.submit(on_durable)
-    await answered.wait()
-    assert not failures, failures
 
 
 async def _collect(storage: Storage, config: CompactionConfig) -> None:

@@ -241,7 +241,7 @@ async def _add(storage: Storage, truth: Truth, first: int, stop: int, *, lac_of:
         if ledger_id == lac_of:
             truth.lac_packets[ledger_id] = CODEC.pack_lac(ledger_id, stop - 1)
             storage.stage_explicit_lac(record, truth.lac_packets[ledger_id])
-        await _durable(storage)
+        await storage.submit_durably()
 
 
 async def _fence(storage: Storage, truth: Truth, ledger_id: int) -> None:
@@ -249,21 +249,7 @@ async def _fence(storage: Storage, truth: Truth, ledger_id: int) -> None:
     assert record is not None
     storage.stage_fence(record)
     truth.fenced.add(ledger_id)
-    await _durable(storage)
-
-
-async def _durable(storage: Storage) -> None:
-    answered = trio.Event()
-    failures: list[BaseException] = []
-
-    def on_durable(error: BaseException | None) -> None:
-        if error is not None:
-            failures.append(error)
-        answered.set()
-
-    storage.submit(on_durable)
-    await answered.wait()
-    assert not failures
+    await storage.submit_durably()
 
 
 # --- what can be hurt -----------------------------------------------------------------------------

@@ -415,11 +415,23 @@ async def test_a_failed_write_stops_the_bookie_and_loses_nothing(
         disk.is_failing = False
         with pytest.raises(StorageFailedError):
             await submit(storage)
+        with pytest.raises(StorageFailedError, match="the storage has failed"):
+            await storage.submit_durably()
     assert any(record.levelno == logging.ERROR for record in caplog.records)
     async with opened(tmp_path) as storage:
         for entry_id in acknowledged:
             assert await storage.read(1, entry_id) == entry(1, entry_id)
         await add(storage, 1, [3])
+
+
+async def test_what_was_submitted_durably_survives_a_kill(tmp_path: Path) -> None:
+    async with opened(tmp_path) as storage:
+        ledger = storage.create_ledger(1, KEY)
+        storage.stage_entry(ledger, 0, -1, entry(1, 0))
+        await storage.submit_durably()
+        await kill(storage)
+    async with opened(tmp_path) as storage:
+        assert await storage.read(1, 0) == entry(1, 0)
 
 
 async def test_a_key_is_journaled_before_fence_and_entries(tmp_path: Path) -> None:

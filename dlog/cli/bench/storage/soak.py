@@ -22,7 +22,7 @@ import trio
 
 from bookie.compaction_rules import CompactionConfig
 from bookie.disk import RealDisk
-from bookie.errors import NoLedgerError, StorageFailedError
+from bookie.errors import NoLedgerError
 from bookie.gc import GarbageCollector
 from bookie.storage import Storage, open_storage
 from bookie.storage_config import StorageConfig
@@ -174,7 +174,7 @@ class Soak:
                 size_bytes += len(body)
                 storage.stage_entry(record, entry_id, entry_id - 1, body)
             entry_id = stop
-            await _durable(storage)
+            await storage.submit_durably()
             written.acked = stop
             self.found.written_bytes += size_bytes
             self._progress(self.found.written_bytes)
@@ -307,21 +307,6 @@ def memory_growth_bytes(samples: Sequence[Sample]) -> int:
     first = [sample.rss_bytes for sample in samples if sample.written_bytes <= third]
     rest = [sample.rss_bytes for sample in samples if sample.written_bytes > third]
     return max(0, max(rest) - max(first)) if first and rest else 0
-
-
-async def _durable(storage: Storage) -> None:
-    answered = trio.Event()
-    failures: list[BaseException] = []
-
-    def on_durable(error: BaseException | None) -> None:
-        if error is not None:
-            failures.append(error)
-        answered.set()
-
-    storage.submit(on_durable)
-    await answered.wait()
-    if failures:
-        raise StorageFailedError(str(failures[0])) from failures[0]
 
 
 def _rss_bytes() -> int:
