@@ -1,7 +1,8 @@
 """The metadata store in a dictionary: the reference the other two are measured by.
 
-Inside: ``MemoryTree``, the shared nodes, and ``MemoryStore``, one session with it; several sessions may
-open one tree. Sessions end when a test says so (``expire``) and lose touch when it says so (``suspend``).
+Inside: ``MemoryTree``, the shared nodes; ``MemorySession``, one session with it, whose requests are done at
+once; ``MemoryStore``, the same as a store. Several sessions may open one tree. Sessions end when a test says
+so (``expire``) and lose touch when it says so (``suspend``).
 Not inside: faults beyond those; they are for whoever wraps this store.
 Always: a call does its whole work in one step of the loop after its checkpoint, so a cancelled call did
 nothing; everything that changes a node goes through one of three methods, and each can be undone.
@@ -186,70 +187,57 @@ class _Change:
             raise BadVersionError(path, f"version is {version}, not the expected {expected}")
 
 
-class MemoryStore(MetadataStore):
-    """One session with a ``MemoryTree``; made by ``open_memory_store``."""
+class MemorySession:
+    """One session with a ``MemoryTree``: what ``MetadataStore`` asks for, each done at once."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
-        self._session_id, self._session = tree._open_session()
-
-    def __repr__(self) -> str:
-        return f"<MemoryStore session {self._session_id} {self.state.value}>"
-
-    @property
-    def session_id(self) -> int:
-        return self._session_id
+        self.id, self.watches = tree._open_session()
 
     @property
     def state(self) -> SessionState:
-        return self._session.state
-
-    async def wait_state_change(self, seen: SessionState) -> SessionState:
-        return await self._session.wait_state_change(seen)
+        return self.watches.state
 
     def expire(self) -> None:
         """End the session as a server does that has not heard from its client for too long."""
-        self._tree._end_session(self._session_id)
-        self._session.change_state(SessionState.EXPIRED)
+        self._tree._end_session(self.id)
+        self.watches.change_state(SessionState.EXPIRED)
 
     def suspend(self) -> None:
         """Lose touch with the server; the session lives on there."""
-        self._session.change_state(SessionState.SUSPENDED)
+        self.watches.change_state(SessionState.SUSPENDED)
 
     def resume(self) -> None:
         """Be in touch again, in the same session."""
-        if self._session.state is SessionState.SUSPENDED:
-            self._session.change_state(SessionState.CONNECTED)
+        if self.state is SessionState.SUSPENDED:
+            self.watches.change_state(SessionState.CONNECTED)
 
-    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
-        await self._ready(check_path(path))
+    def close(self) -> None:
+        """End the session from this side."""
+        self._tree._end_session(self.id)
+        self.watches.change_state(SessionState.CLOSED)
+
+    def get(self, path: str, watch: trio.Event | None = None) -> Node:
+        self.watches.check(check_path(path))
         node = self._tree._node(path)
         self._leave(WatchKind.DATA, path, watch)
         return Node(node.value, node.stat())
 
-    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
-        await self._ready(check_path(path))
+    def exists(self, path: str, watch: trio.Event | None = None) -> Stat | None:
+        self.watches.check(check_path(path))
         self._leave(WatchKind.DATA, path, watch)
         node = self._tree._nodes.get(path)
         return None if node is None else node.stat()
 
-    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
-        await self._ready(check_path(path))
+    def children(self, path: str, watch: trio.Event | None = None) -> Children:
+        self.watches.check(check_path(path))
         node = self._tree._node(path)
         self._leave(WatchKind.CHILDREN, path, watch)
         return Children(tuple(sorted(node.children)), node.stat().child_version)
 
-    async def create(
-        self,
-        path: str,
-        value: bytes = b"",
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
-        parents: bool = False,
-    ) -> str:
+    def create(self, path: str, value: bytes, *, ephemeral: bool, sequential: bool, parents: bool) -> str:
         check_size(check_new_path(path), len(value))
-        await self._ready(path)
+        self.watches.check(path)
         nodes = self._tree._nodes
         with _Change(self._tree) as change:
             if parents:
@@ -258,24 +246,24 @@ class MemoryStore(MetadataStore):
                         change.create(ancestor, b"", 0)
             if sequential and (parent := nodes.get(parent_of(path))) is not None:
                 path += sequence_suffix(parent.creations)
-            change.create(path, bytes(value), self._session_id if ephemeral else 0)
+            change.create(path, bytes(value), self.id if ephemeral else 0)
         return path
 
-    async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
+    def put(self, path: str, value: bytes, expected: int) -> Stat:
         check_size(check_path(path), len(value))
-        await self._ready(path)
+        self.watches.check(path)
         with _Change(self._tree) as change:
             change.put(path, bytes(value), expected)
         return self._tree._node(path).stat()
 
-    async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
-        await self._ready(check_new_path(path))
+    def delete(self, path: str, expected: int) -> None:
+        self.watches.check(check_new_path(path))
         with _Change(self._tree) as change:
             change.delete(path, expected)
 
-    async def commit(self, operations: Sequence[Operation]) -> None:
+    def commit(self, operations: Sequence[Operation]) -> None:
         check_operations(operations)
-        await self._ready(operations[0].path if operations else "/")
+        self.watches.check(operations[0].path if operations else "/")
         with _Change(self._tree) as change:
             for operation in operations:
                 match operation:
@@ -290,21 +278,89 @@ class MemoryStore(MetadataStore):
                     case _:
                         assert_never(operation)
 
-    async def sync(self, path: str) -> None:
-        await self._ready(check_path(path))
-
-    async def aclose(self) -> None:
-        self._tree._end_session(self._session_id)
-        self._session.change_state(SessionState.CLOSED)
-        await trio.lowlevel.checkpoint()
-
-    async def _ready(self, path: str) -> None:
-        await trio.lowlevel.checkpoint()
-        self._session.check(path)
+    def sync(self, path: str) -> None:
+        self.watches.check(check_path(path))
 
     def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None) -> None:
         if watch is not None:
-            self._session.watch(kind, path, watch)
+            self.watches.watch(kind, path, watch)
+
+
+class MemoryStore(MetadataStore):
+    """A ``MemorySession`` whose requests take a step of the loop; made by ``open_memory_store``."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        self._session = MemorySession(tree)
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore session {self.session_id} {self.state.value}>"
+
+    @property
+    def session_id(self) -> int:
+        return self._session.id
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    async def wait_state_change(self, seen: SessionState) -> SessionState:
+        return await self._session.watches.wait_state_change(seen)
+
+    def expire(self) -> None:
+        """See ``MemorySession``."""
+        self._session.expire()
+
+    def suspend(self) -> None:
+        """See ``MemorySession``."""
+        self._session.suspend()
+
+    def resume(self) -> None:
+        """See ``MemorySession``."""
+        self._session.resume()
+
+    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
+        await trio.lowlevel.checkpoint()
+        return self._session.get(path, watch)
+
+    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+        await trio.lowlevel.checkpoint()
+        return self._session.exists(path, watch)
+
+    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
+        await trio.lowlevel.checkpoint()
+        return self._session.children(path, watch)
+
+    async def create(
+        self,
+        path: str,
+        value: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        parents: bool = False,
+    ) -> str:
+        await trio.lowlevel.checkpoint()
+        return self._session.create(path, value, ephemeral=ephemeral, sequential=sequential, parents=parents)
+
+    async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
+        await trio.lowlevel.checkpoint()
+        return self._session.put(path, value, expected)
+
+    async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
+        await trio.lowlevel.checkpoint()
+        self._session.delete(path, expected)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        await trio.lowlevel.checkpoint()
+        self._session.commit(operations)
+
+    async def sync(self, path: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self._session.sync(path)
+
+    async def aclose(self) -> None:
+        self._session.close()
+        await trio.lowlevel.checkpoint()
 
 
 @asynccontextmanager

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import trio
 
-from namespace.errors import ConnectionLostError, NoNodeError
-from namespace.memory import MemoryStore, MemoryTree, _Change
+from namespace.errors import ConnectionLostError, NoNodeError, StoreError
+from namespace.memory import MemorySession, MemoryTree, _Change
 from namespace.session import Watched, WatchKind
 from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
 from tests.simulation.clockwork import Timeline
@@ -111,6 +111,69 @@ class _Notice:
             self._store._timeline.after(self._delay_s, self._event.set)
 
 
+class _Request:
+    """A request on its way, carried out when it arrives, and its answer on the way back.
+
+    Whoever waits for it may be cancelled, or die: once it was sent it is carried out all the same.
+    """
+
+    def __init__(self, store: SimStore, path: str, apply: Callable[[], object], *, is_write: bool) -> None:
+        self._store, self._path, self._apply, self._is_write = store, path, apply, is_write
+        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        self._asked_at = store._timeline.now()
+        self._is_sent = True
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        if self._store._timeline.now() == self._asked_at:
+            self._is_sent = False  # it was cancelled before it could ask
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def arrive(self) -> None:
+        store = self._store
+        if not self._is_sent:
+            return
+        if store._process.is_paused:
+            store._process.held.append(self.arrive)
+            return
+        if store._loses_request():
+            self._lose("the request was lost")
+            return
+        try:
+            self.result = self._apply()
+        except StoreError as exc:
+            self.error = exc
+        if self._is_write:
+            store._seen = store._tree.zxid
+        store._timeline.after(store._delay_s(), self.answer)
+
+    def answer(self) -> None:
+        store = self._store
+        if store._process.is_paused:
+            store._process.held.append(self.answer)
+        elif store._loses_answer(self._is_write):
+            self._lose("the answer was lost")
+        else:
+            self._wake()
+
+    def _lose(self, what: str) -> None:
+        store = self._store
+        store._trace.note(store._process.name, f"loses touch with the metadata store: {what}")
+        self.error = ConnectionLostError(self._path, what)
+        store._timeline.after(store._rng.uniform(0.05, LOST_AFTER_S), self._notice_loss)
+
+    def _notice_loss(self) -> None:
+        self._store.suspend(self._store._rng.choice([0.02, 0.2, 1.0]))
+        self._wake()
+
+    def _wake(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
 class SimStore(MetadataStore):
     """One process's session. Made by ``World.open_store``."""
 
@@ -128,7 +191,7 @@ class SimStore(MetadataStore):
         self._tree, self._process, self._network = tree, process, network
         self._timeline, self._rng, self._troubles = timeline, rng, troubles
         self._counts, self._trace = counts, trace
-        self.inner = MemoryStore(tree)
+        self.inner = MemorySession(tree)
         self._seen = tree.zxid  # a session never sees an older state than this
         self._notices: dict[_Notice, None] = {}
         self.lost_watches: list[trio.Event] = []
@@ -136,14 +199,14 @@ class SimStore(MetadataStore):
 
     @property
     def session_id(self) -> int:
-        return self.inner.session_id
+        return self.inner.id
 
     @property
     def state(self) -> SessionState:
         return self.inner.state
 
     async def wait_state_change(self, seen: SessionState) -> SessionState:
-        return await self.inner.wait_state_change(seen)
+        return await self.inner.watches.wait_state_change(seen)
 
     def expire(self) -> None:
         """The server gives the session up."""
@@ -185,41 +248,41 @@ class SimStore(MetadataStore):
 
     # --- requests ---
 
-    async def _ask(self, path: str, apply: Callable[[], Awaitable[T]], *, write: bool) -> T:
-        process, rng, troubles = self._process, self._rng, self._troubles
-        await self._timeline.sleep(rng.uniform(0.001, 0.005))
-        if troubles.slow_chance and rng.random() < troubles.slow_chance:
-            self._counts["slow store request"] += 1
-            await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
-        await process.wait_running()
-        if not process.is_up:
+    async def _ask(self, path: str, apply: Callable[[], T], *, write: bool = False) -> T:
+        if not self._process.is_up:
+            await trio.lowlevel.checkpoint()
             raise ConnectionLostError(path, "this process is no more")
-        if self._network.is_blocked(process.name, STORE):
-            await self._lose(path, "the request was lost")
-        if troubles.lost_before and rng.random() < troubles.lost_before:
-            self._counts["store request lost"] += 1
-            await self._lose(path, "the request was lost")
-        result = await apply()
-        if write:
-            self._seen = self._tree.zxid
-        await self._timeline.sleep(rng.uniform(0.001, 0.005))
-        if troubles.slow_chance and rng.random() < troubles.slow_chance:
-            self._counts["slow store request"] += 1
-            await self._timeline.sleep(rng.choice([0.02, 0.1, 0.4]))
-        if self._network.is_blocked(STORE, process.name):
-            self._counts["store answer lost after the write"] += write
-            await self._lose(path, "the answer was lost")
-        if troubles.lost_after and rng.random() < troubles.lost_after:
-            self._counts["store answer lost after the write" if write else "store request lost"] += 1
-            await self._lose(path, "the answer was lost")
-        await process.wait_running()
-        return result
+        request = _Request(self, path, apply, is_write=write)
+        self._timeline.after(self._delay_s(), request.arrive)
+        await trio.lowlevel.wait_task_rescheduled(request.abort)
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[no-any-return]
 
-    async def _lose(self, path: str, what: str) -> NoReturn:
-        self._trace.note(self._process.name, f"loses touch with the metadata store: {what}")
-        await self._timeline.sleep(self._rng.uniform(0.05, LOST_AFTER_S))
-        self.suspend(self._rng.choice([0.02, 0.2, 1.0]))
-        raise ConnectionLostError(path, what)
+    def _delay_s(self) -> float:
+        """For how long a request or an answer is on its way."""
+        delay_s = self._rng.uniform(0.001, 0.005)
+        if self._troubles.slow_chance and self._rng.random() < self._troubles.slow_chance:
+            self._counts["slow store request"] += 1
+            delay_s += self._rng.choice([0.02, 0.1, 0.4])
+        return delay_s
+
+    def _loses_request(self) -> bool:
+        if self._network.is_blocked(self._process.name, STORE):
+            return True
+        if self._troubles.lost_before and self._rng.random() < self._troubles.lost_before:
+            self._counts["store request lost"] += 1
+            return True
+        return False
+
+    def _loses_answer(self, is_write: bool) -> bool:
+        if self._network.is_blocked(STORE, self._process.name):
+            self._counts["store answer lost after the write"] += is_write
+            return True
+        if self._troubles.lost_after and self._rng.random() < self._troubles.lost_after:
+            self._counts["store answer lost after the write" if is_write else "store request lost"] += 1
+            return True
+        return False
 
     def _past(self) -> int:
         """As of which change this session reads now."""
@@ -247,47 +310,44 @@ class SimStore(MetadataStore):
         return notice  # type: ignore[return-value]
 
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
-        async def apply() -> Node:
+        def apply() -> Node:
             past = self._past()
             if past == self._tree.zxid:
-                return await self.inner.get(path, watch=self._notice(watch))
-            await trio.lowlevel.checkpoint()
-            self.inner._session.check(path)
+                return self.inner.get(path, self._notice(watch))
+            self.inner.watches.check(path)
             node = _as_of(self._tree.data[path], past)
             if node is None:
                 raise NoNodeError(path)
-            self._watch_the_past(self._tree.data[path], past, path, watch, self.inner.exists)
+            self._watch_the_past(self._tree.data[path], past, path, watch, WatchKind.DATA)
             return node
 
-        return await self._ask(path, apply, write=False)
+        return await self._ask(path, apply)
 
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
-        async def apply() -> Stat | None:
+        def apply() -> Stat | None:
             past = self._past()
             if past == self._tree.zxid:
-                return await self.inner.exists(path, watch=self._notice(watch))
-            await trio.lowlevel.checkpoint()
-            self.inner._session.check(path)
+                return self.inner.exists(path, self._notice(watch))
+            self.inner.watches.check(path)
             node = _as_of(self._tree.data[path], past)
-            self._watch_the_past(self._tree.data[path], past, path, watch, self.inner.exists)
+            self._watch_the_past(self._tree.data[path], past, path, watch, WatchKind.DATA)
             return None if node is None else node.stat
 
-        return await self._ask(path, apply, write=False)
+        return await self._ask(path, apply)
 
     async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
-        async def apply() -> Children:
+        def apply() -> Children:
             past = self._past()
             if past == self._tree.zxid:
-                return await self.inner.children(path, watch=self._notice(watch))
-            await trio.lowlevel.checkpoint()
-            self.inner._session.check(path)
+                return self.inner.children(path, self._notice(watch))
+            self.inner.watches.check(path)
             found = _as_of(self._tree.lists[path], past)
             if found is None:
                 raise NoNodeError(path)
-            self._watch_the_past(self._tree.lists[path], past, path, watch, self.inner.children)
+            self._watch_the_past(self._tree.lists[path], past, path, watch, WatchKind.CHILDREN)
             return found
 
-        return await self._ask(path, apply, write=False)
+        return await self._ask(path, apply)
 
     def _watch_the_past(
         self,
@@ -295,7 +355,7 @@ class SimStore(MetadataStore):
         past: int,
         path: str,
         watch: trio.Event | None,
-        leave: Callable[..., Awaitable[object]],
+        kind: WatchKind,
     ) -> None:
         if watch is None:
             return
@@ -303,10 +363,9 @@ class SimStore(MetadataStore):
             # The server this session reads from has yet to learn of the change: then it will tell.
             self._timeline.after(self._rng.uniform(0.001, self._troubles.stale_lag_s or 0.5), watch.set)
             return
-        kind = WatchKind.CHILDREN if leave == self.inner.children else WatchKind.DATA
         notice = self._notice(watch)
         assert notice is not None
-        self.inner._session.watch(kind, path, notice)
+        self.inner.watches.watch(kind, path, notice)
 
     async def create(
         self,
@@ -326,10 +385,10 @@ class SimStore(MetadataStore):
         )
 
     async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
-        return await self._ask(path, lambda: self.inner.put(path, value, expected=expected), write=True)
+        return await self._ask(path, lambda: self.inner.put(path, value, expected), write=True)
 
     async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
-        await self._ask(path, lambda: self.inner.delete(path, expected=expected), write=True)
+        await self._ask(path, lambda: self.inner.delete(path, expected), write=True)
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         path = operations[0].path if operations else "/"
@@ -339,7 +398,8 @@ class SimStore(MetadataStore):
         await self._ask(path, lambda: self.inner.sync(path), write=True)
 
     async def aclose(self) -> None:
-        await self.inner.aclose()
+        self.inner.close()
+        await trio.lowlevel.checkpoint()
 
 
 def _as_of(history: list[tuple[int, T | None]], zxid: int) -> T | None:

@@ -12,11 +12,11 @@ Source: FoundationDB's sim2 (clogging), TigerBeetle's packet simulator; lessons 
 from __future__ import annotations
 
 import random
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 
 import trio
+from crc32c import crc32c
 
 from ledger.dial import Address
 from tests.simulation.clockwork import Timeline
@@ -44,6 +44,7 @@ class Node:
         self.is_paused = False
         self.running = trio.Event()
         self.running.set()
+        self.held: list[Callable[[], None]] = []  # what would have happened while it is paused
 
     def pause(self) -> None:
         """Nothing leaves it and nothing reaches it."""
@@ -54,11 +55,9 @@ class Node:
         """What was held goes on."""
         self.is_paused = False
         self.running.set()
-
-    async def wait_running(self) -> None:
-        """Until it is not paused; at once if it is not."""
-        while self.is_paused:
-            await self.running.wait()
+        held, self.held = self.held, []
+        for call in held:
+            call()
 
 
 class Direction:
@@ -376,7 +375,7 @@ class Network:
                 self._counts["reorder"] += 1
             else:
                 delivered[link] = place
-            self._trace.mark(b"net", direction.number, zlib.crc32(data))
+            self._trace.mark(b"net", direction.number, crc32c(data))
             if data:
                 direction.inbox.append(data)
             else:

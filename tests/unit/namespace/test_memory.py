@@ -95,7 +95,7 @@ async def test_watches_nobody_waits_for_are_forgotten() -> None:
     async with open_memory_store(MemoryTree()) as store:
         for _ in range(100):
             await store.exists("/a", watch=trio.Event())
-        assert store._session.watched() == []
+        assert store._session.watches.watched() == []
 
 
 def test_creation_times_come_from_the_clock_passed_in() -> None:
