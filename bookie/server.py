@@ -263,12 +263,18 @@ class _Connection:
     async def _send(self) -> None:
         while True:
             frames = await self._outbox.take()
-            async with self._sending:
+            if self._sending.locked():
+                await self._sending.acquire()
+            else:
+                self._sending.acquire_nowait()  # without the turn of the loop that ``acquire`` takes
+            try:
                 # In pieces: what the peer has taken is room for others, and a sign of life.
                 for start in range(0, len(frames), _SEND_BYTES_MAX):
                     piece = frames[start : start + _SEND_BYTES_MAX]
                     await self._stream.send_all(piece)
                     self._outbox.sent(len(piece))
+            finally:
+                self._sending.release()
 
     async def _begin_tls(self, incoming: IncomingRequest) -> None:
         """Answer in clear, then speak TLS; answers of earlier requests still to come go through it."""

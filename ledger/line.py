@@ -238,7 +238,8 @@ class Line:
                     message = f"broke the protocol: {connection.failure}"
                     self.fail(BookieUnavailableError, message, connection.failure)
                     return
-                self.wake()  # an answer may have made room for those that waited for their turn
+                if not connection.outbox.is_empty:
+                    self.wake()  # an answer made room for those that waited for their turn
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._fail_broken("while receiving", exc)
 

@@ -21,6 +21,11 @@ class Outbox:
         self._bytes = 0
         self.queued_bytes = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to take."""
+        return not self._frames
+
     def put(self, frames: list[bytes], size_bytes: int) -> None:
         """Append frames, of ``size_bytes`` together."""
         self._frames += frames
