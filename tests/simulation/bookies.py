@@ -11,13 +11,13 @@ Left out of ``bookie.run``: sockets, the configuration file.
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
+from crc32c import crc32c
 
 from bookie.admission import AdmissionConfig, begin_admission
 from bookie.cluster_root import prepare_cluster_root
@@ -49,9 +49,9 @@ from bookie.storage_config import StorageConfig
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.paths import Layout
 from namespace.errors import NamespaceError
-from tests.simulation.clockwork import OWNER
 from tests.simulation.disk import ProcessDisk
 from tests.simulation.history import BookieStarted, Crashed
+from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
 from tests.simulation.network import Node
 from tests.simulation.platter import Platter
@@ -389,7 +389,7 @@ class BookieMachine:
                     body = await storage.read(ledger_id, entry_id)
                 except (EntryUnreadableError, NoEntryError, NoLedgerError, OSError):
                     continue
-                if not self.is_damaged and zlib.crc32(body) not in self.promises.sent.get(
+                if not self.is_damaged and crc32c(body) not in self.promises.sent.get(
                     (ledger_id, entry_id), ()
                 ):
                     which = f"entry {ledger_id}:{entry_id} of {len(body)} bytes"

@@ -31,8 +31,8 @@ from ledger.write_handle import WriteHandle
 from namespace.errors import BadVersionError, ConnectionLostError, NamespaceError
 from namespace.store import SessionState
 from tests.simulation.bookies import ROOT, _only_cause, _told
-from tests.simulation.clockwork import OWNER
 from tests.simulation.history import Crashed, Ended, EndSeen, EntryRead
+from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimStore
 
 if TYPE_CHECKING:

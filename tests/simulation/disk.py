@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import bisect
 import errno
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
+from crc32c import crc32c
 
 from bookie.disk import Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.errors import DirectoryInUseError
@@ -202,7 +202,7 @@ class SimFile(File):
             raise
         inode.write(content, offset)
         platter = self._disk.platter
-        platter.trace.mark(b"disk", offset, zlib.crc32(content))
+        platter.trace.mark(b"disk", offset, crc32c(content))
         if durably:
             self._disk.step("sync", self._path, sync=True, grows=False)
             inode.pending.pop()

@@ -237,7 +237,7 @@ class Injector:
                 act()
 
         steps = fault.step or rng.randint(1, STEPS_MAX)
-        self._world.timeline.before_step(steps, fault.target, unless_over)
+        self._world.timeline.loop.before_step(steps, fault.target, unless_over)
 
     def _kill(self, machine: BookieMachine, seconds: float, *, power: bool = False) -> None:
         machine.kill(power=power)

@@ -8,12 +8,12 @@ Always: an answer counts as given only while the process that gave it lives.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
 import attrs
+from crc32c import crc32c
 
 from bookie.service import BookieService, Session, Slow
 from ledger.wire import v2, v3
@@ -76,7 +76,7 @@ class WatchedSession(Session):
         opcode, flags = data[start + 1], data[start + 3]
         if opcode == _ADD_OPCODE and end - start >= v2.ADD_REQUEST_BYTES_MIN:
             _, ledger_id, entry_id, lac = _ADD.unpack_from(data, start + 4)
-            checksum = zlib.crc32(memoryview(data)[start + v2.ADD_BODY_OFFSET : end])
+            checksum = crc32c(memoryview(data)[start + v2.ADD_BODY_OFFSET : end])
             self._watch_add((ledger_id, entry_id), lac, checksum, recovery=bool(flags & v2.FLAG_RECOVERY_ADD))
         elif opcode == _READ_OPCODE and flags & (v2.FLAG_FENCE | v2.FLAG_HIGH_PRIORITY):
             self._watch_read(_READ.unpack_from(data, start + 4))
@@ -87,7 +87,7 @@ class WatchedSession(Session):
             case AddRequest() as add:
                 lac = int.from_bytes(add.body[16:24], "big", signed=True)
                 place = (add.ledger_id, add.entry_id)
-                self._watch_add(place, lac, zlib.crc32(add.body), recovery=add.recovery)
+                self._watch_add(place, lac, crc32c(add.body), recovery=add.recovery)
             case ReadRequest() as read if read.fence or incoming.high_priority:
                 self._watch_read((read.ledger_id, read.entry_id))
             case _:

@@ -96,7 +96,7 @@ class World:
     ) -> None:
         seed = shape.seed
         self.shape = shape
-        self.timeline = Timeline()
+        self.timeline = Timeline(seed)
         self.now = self.timeline.now
         self.counts: Counter[str] = Counter()
         self.trace = Trace(self.now, keep=keep)
@@ -451,7 +451,7 @@ def play(
     gc.disable()  # a seventh of the time; a world leaves little, and it is collected afterwards
     began = time.process_time()
     try:
-        run_repeatably(seed, world.timeline, world.tell)
+        run_repeatably(world.timeline, world.tell)
     except BaseExceptionGroup as group:
         world.violate("no_process_ends_by_a_bug", f"the world itself: {group!r}")
         if world.timeline.failure is None and any(not isinstance(e, Exception) for e in group.exceptions):

@@ -1,0 +1,162 @@
+"""trio's loop for a world: virtual time, no I/O, an order of tasks that repeats itself.
+
+Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run; stepping tasks; the
+hook before the n-th step of somebody's tasks. Not inside: what happens when no task can run (``clockwork``).
+Always: tasks see what they see of trio's own loop: each that was ready is stepped once in a round, in any
+order; cancellations of scopes that are overdue come between rounds; a task that asks to wait and has been
+cancelled hears of it at once. Tasks, scopes, nurseries, and delivering cancellation are trio's.
+
+Why not trio's: it asks for I/O, instruments and signals in every round, sorts and shuffles what is mostly one
+task, and is entered anew for each jump of the clock: together an eighth of a world.
+
+Source: trio._core._run; ``test_simulation_loop`` compares the two.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from operator import attrgetter
+from typing import Any, Protocol
+
+import trio
+from outcome import Error, Outcome, Value
+from trio._core import _run
+from trio._core._run import GLOBAL_RUN_CONTEXT, Runner
+from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
+
+OWNER: ContextVar[str] = ContextVar("owner")  # the process, by name, that a task belongs to
+_ROUNDS_PER_LOOK = 1000
+_OUTSIDE_S_MAX = 1.0
+_age = attrgetter("_counter")
+
+
+class Time(Protocol):
+    """The time of a world, in seconds."""
+
+    time_s: float
+
+    def advance(self, runner: Runner) -> None:
+        """No task is ready: let time pass until one is, or a deadline is reached."""
+
+
+class Loop:
+    """Steps the tasks of one run.
+
+    Args:
+        seed: Of the order of tasks.
+    """
+
+    def __init__(self, seed: int, time: Time) -> None:
+        self._rng = random.Random(seed)
+        self._time = time
+        self._counters: list[_StepCounter] = []
+
+    def before_step(self, steps: int, owner: str, act: Callable[[], None]) -> None:
+        """Have ``act()`` run before the n-th step, from now on, of any task of this owner."""
+        self._counters.append(_StepCounter(steps, owner, act))
+
+    def run(
+        self,
+        runner: Runner,
+        main: Callable[..., Awaitable[object]],
+        args: tuple[Any, ...],
+        host_uses_signal_set_wakeup_fd: bool = False,
+    ) -> Generator[float, Any, None]:
+        """What trio calls in the place of its own; a generator that never has to wait for anything."""
+        try:
+            runner.clock.start_clock()
+            runner.init_task = runner.spawn_impl(runner.init, (main, args), None, "<init>", system_task=True)
+            self._play(runner)
+        finally:
+            runner.close()
+            GLOBAL_RUN_CONTEXT.__dict__.clear()
+            if runner.ki_pending:
+                runner.main_task_outcome = Error(KeyboardInterrupt())
+        yield from ()
+
+    def _play(self, runner: Runner) -> None:
+        time, ready, deadlines, tasks = self._time, runner.runq, runner.deadlines, runner.tasks
+        rounds = 0
+        while tasks:
+            rounds += 1
+            if rounds % _ROUNDS_PER_LOOK == 0:
+                _look_outside(runner, 0)  # for Ctrl-C
+            if not ready:
+                if runner.main_task_outcome is None:
+                    time.advance(runner)
+                else:
+                    _look_outside(runner, _OUTSIDE_S_MAX)  # trio's own end of a run
+            if deadlines._heap and deadlines._heap[0][0] <= time.time_s:
+                deadlines.expire(time.time_s)
+            batch = list(ready)
+            ready.clear()
+            if len(batch) > 1:
+                # They come in an order that may depend on sets; first in one that does not.
+                batch.sort(key=_age)
+                if len(batch) > 2:
+                    self._rng.shuffle(batch)
+                elif self._rng.random() < 0.5:
+                    batch.reverse()
+            for task in batch:
+                if self._counters:
+                    self._count_step(task)
+                GLOBAL_RUN_CONTEXT.task = task
+                self._step(runner, task)
+                del GLOBAL_RUN_CONTEXT.task
+
+    def _step(self, runner: Runner, task: trio.lowlevel.Task) -> None:
+        send, sent = task._next_send_fn, task._next_send
+        assert send is not None
+        task._next_send_fn = task._next_send = None
+        end: Outcome[object]
+        try:
+            asked = task.context.run(send, sent)
+        except StopIteration as returned:
+            end = Value(returned.value)
+        except BaseException as exc:
+            end = Error(exc)
+        else:
+            task._schedule_points += 1
+            if asked is CancelShieldedCheckpoint:
+                runner.reschedule(task)
+            else:
+                assert type(asked) is WaitTaskRescheduled, f"a task of a world asks trio for {asked!r}"
+                task._cancel_points += 1
+                task._abort_func = asked.abort_func
+                if runner.ki_pending and task is runner.main_task:
+                    task._attempt_delivery_of_pending_ki()
+                task._attempt_delivery_of_any_pending_cancel()
+            return
+        runner.task_exited(task, end)
+
+    def _count_step(self, task: trio.lowlevel.Task) -> None:
+        owner = task.context.get(OWNER)
+        for counter in self._counters[:]:
+            if counter.owner == owner:
+                counter.left -= 1
+                if counter.left <= 0:
+                    self._counters.remove(counter)
+                    counter.act()
+
+
+def _look_outside(runner: Runner, timeout_s: float) -> None:
+    runner.io_manager.process_events(runner.io_manager.get_events(timeout_s))
+
+
+class _StepCounter:
+    def __init__(self, steps: int, owner: str, act: Callable[[], None]) -> None:
+        self.left, self.owner, self.act = steps, owner, act
+
+
+@contextmanager
+def playing_in(loop: Loop) -> Iterator[None]:
+    """``trio.run`` uses this loop inside the block."""
+    own = _run.unrolled_run
+    _run.unrolled_run = loop.run  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        _run.unrolled_run = own

@@ -1,0 +1,211 @@
+"""The loop of a world: to tasks it is trio's, but for the clock; and it repeats itself."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from tests.simulation import clockwork
+from tests.simulation.clockwork import StuckError, Timeline, run_repeatably
+from tests.simulation.loop import OWNER
+
+Main = Callable[[], Awaitable[None]]
+TICK_S = 2.0**-8  # sums of it are exact
+
+
+@pytest.fixture(autouse=True, scope="module")
+def exact_grid() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clockwork, "GRID_S", TICK_S)
+        yield
+
+
+def in_a_world(main: Main, seed: int = 1) -> Timeline:
+    timeline = Timeline(seed)
+    run_repeatably(timeline, main)
+    if timeline.failure is not None:
+        raise timeline.failure
+    return timeline
+
+
+# --- as trio's ----------------------------------------------------------------------------------------------
+
+step = st.sampled_from(["checkpoint", "sleep", "child", "shielded", "cancel me", "past deadline", "raise"])
+programs = st.recursive(st.lists(step, max_size=4), lambda inner: st.lists(step | inner, max_size=4))
+
+
+class PlannedError(Exception):
+    pass
+
+
+async def perform(program: list[object], log: list[object], name: str) -> None:
+    """A program whose log does not depend on the order of tasks; times are on the grid of a world."""
+    for number, what in enumerate(program):
+        child = f"{name}.{number}"
+        if isinstance(what, list):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(perform, what, log, child)
+                await trio.sleep(TICK_S)
+        elif what == "checkpoint":
+            await trio.lowlevel.checkpoint()
+        elif what == "sleep":
+            await trio.sleep(2 * TICK_S)
+        elif what == "child":
+            with trio.move_on_after(25 * TICK_S) as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(trio.sleep_forever)
+                    nursery.start_soon(trio.sleep, 50 * TICK_S)
+            log.append((child, scope.cancelled_caught))
+        elif what == "shielded":
+            with trio.move_on_after(TICK_S), trio.CancelScope(shield=True):
+                await trio.sleep(3 * TICK_S)
+                log.append((child, "not cancelled"))
+        elif what == "cancel me":
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await trio.sleep_forever()
+            log.append((child, scope.cancelled_caught))
+        elif what == "past deadline":
+            with trio.move_on_after(0):
+                await trio.sleep_forever()
+        elif what == "raise":
+            raise PlannedError(child)
+        log.append((child, trio.current_time()))
+
+
+@given(programs)
+@settings(deadline=None, max_examples=200)
+def test_tasks_see_what_trio_would_show_them(program: list[object]) -> None:
+    def outcome_of(run: Callable[[Main], object]) -> tuple[list[object], str]:
+        log: list[object] = []
+
+        async def main() -> None:
+            begun = trio.current_time()
+            await perform(program, log, "")
+            log.append(("took", trio.current_time() - begun))
+
+        try:
+            run(main)
+        except (PlannedError, BaseExceptionGroup) as exc:
+            return sorted(log, key=repr), repr(exc)
+        return sorted(log, key=repr), ""
+
+    def plain(main: Main) -> None:
+        trio.run(main, clock=MockClock(autojump_threshold=0))
+
+    assert outcome_of(in_a_world) == outcome_of(plain)
+
+
+def test_each_ready_task_is_stepped_once_in_a_round() -> None:
+    steps: list[str] = []
+
+    async def count(name: str) -> None:
+        for _ in range(5):
+            steps.append(name)
+            await trio.lowlevel.checkpoint()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for name in "abc":
+                nursery.start_soon(count, name)
+
+    in_a_world(main)
+    assert [sorted(steps[at : at + 3]) for at in range(0, 15, 3)] == [["a", "b", "c"]] * 5
+
+
+def test_an_interrupt_ends_a_world_that_would_not_end() -> None:
+    async def main() -> None:
+        signal.raise_signal(signal.SIGINT)
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    with pytest.raises(KeyboardInterrupt):
+        in_a_world(main)
+
+
+# --- what it has beyond trio's ------------------------------------------------------------------------------
+
+
+def order_of(seed: int) -> list[int]:
+    order: list[int] = []
+
+    async def note(number: int) -> None:
+        order.append(number)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(note, number)
+
+    in_a_world(main, seed)
+    return order
+
+
+def test_the_order_of_tasks_is_the_seeds() -> None:
+    assert order_of(1) == order_of(1)
+    assert len({tuple(order_of(seed)) for seed in range(10)}) > 5
+    assert sorted(order_of(3)) == list(range(8))
+
+
+def test_time_passes_when_no_task_can_run_and_only_then() -> None:
+    times: list[float] = []
+
+    async def main() -> None:
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        times.append(trio.current_time())
+        await trio.sleep(1000)
+        times.append(trio.current_time())
+
+    assert in_a_world(main).now() == pytest.approx(1000)
+    assert times == [0.0, pytest.approx(1000)]
+
+
+def test_something_happens_before_a_certain_step_of_an_owners_tasks() -> None:
+    timeline = Timeline(1)
+    steps: list[str] = []
+
+    async def work(owner: str) -> None:
+        OWNER.set(owner)
+        await trio.lowlevel.checkpoint()
+        timeline.loop.before_step(3, owner, lambda: steps.append("struck"))
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+            steps.append(owner)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work, "me")
+
+    run_repeatably(timeline, main)
+    assert steps == ["me", "me", "struck", "me", "me", "me"]
+
+
+def test_a_world_in_which_nothing_can_happen_any_more_says_so() -> None:
+    timeline = Timeline(1)
+
+    async def main() -> None:
+        with trio.CancelScope() as scope:
+            timeline.on_failure = scope.cancel
+            await trio.sleep_forever()
+
+    run_repeatably(timeline, main)
+    assert isinstance(timeline.failure, StuckError)
+
+
+# Its tasks are left where they are: there is no loop any more that could end them.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_world_that_does_not_end_when_it_has_failed_is_given_up() -> None:
+    async def main() -> None:
+        await trio.sleep_forever()
+
+    with pytest.raises(StuckError):
+        in_a_world(main)
+    gc.collect()
