@@ -17,7 +17,7 @@ from ledger.catalog import Versioned
 from ledger.cluster import Cluster
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError
-from ledger.opening import read_lac, refusal_of
+from ledger.questions import read_lac, refusal_of
 from ledger.quorum import write_set
 from ledger.wire.codes import Code
 from ledger.wire.messages import LAST_ENTRY, ReadReply, ReadRequest

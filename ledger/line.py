@@ -1,6 +1,6 @@
 """One connection to a bookie as running tasks: from the dialling to the loss.
 
-Inside: connecting with a deadline, the sending and the receiving task, waking those who wait for answers.
+Inside: connecting with a deadline, the sending and the receiving task, telling those who wait for answers.
 Not inside: matching answers (``connection``), TLS (``handshake``), which requests go where (``transport``).
 Always: the stream is closed before anybody is told of the loss, so no answer can follow; whoever asked is
 answered or told, once.
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from ledger.add_lanes import AddsAnswered
+from ledger.asked import Asked
 from ledger.connection import Connection
 from ledger.dial import Address, Dial
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
@@ -25,50 +26,18 @@ from ledger.handshake import authenticate, start_tls
 from ledger.transport_config import TransportConfig
 from ledger.wire import v2, v3
 from ledger.wire.codes import Code
-from ledger.wire.messages import AddRequest, Reply
+from ledger.wire.messages import AddRequest
 
 logger = logging.getLogger(__name__)
 
 Resolve = Callable[[str], Awaitable[Address]]
 
 
-class Waiter:
-    """A task that waits for one answer, or has stopped waiting."""
-
-    __slots__ = ("_result", "_task")
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        self._result: Reply | Code | Exception | None = None
-
-    def wake(self, result: Reply | Code | Exception) -> None:
-        """Hand over the answer, or the exception to raise; nothing happens if nobody waits any more."""
-        task, self._task = self._task, None
-        if task is not None:
-            self._result = result
-            trio.lowlevel.reschedule(task)
-
-    async def wait(self, on_cancel: Callable[[], None] | None = None) -> Reply | Code:
-        """Return the answer, or raise why there is none."""
-
-        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            if on_cancel is not None:
-                on_cancel()
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        assert self._result is not None
-        if isinstance(self._result, Exception):
-            raise self._result
-        return self._result
-
-
 class CalledAdds:
     """The sink of adds that were asked for by ``call``, of one ledger on one connection."""
 
     def __init__(self, make_cause: Callable[[], BookieError]) -> None:
-        self.waiting: dict[int, deque[Waiter]] = {}
+        self.waiting: dict[int, deque[Asked]] = {}
         self._make_cause = make_cause
 
     def adds_answered(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
@@ -123,17 +92,26 @@ class Line:
             self._idle_sender = None
             trio.lowlevel.reschedule(task)
 
-    def start_add(self, request: AddRequest, high_priority: bool) -> Waiter:
-        """Ask for one add; the waiter gets the code of its answer."""
-        waiter = Waiter()
+    def ask(self, asked: Asked, high_priority: bool) -> None:
+        """Send a request; ``asked`` is woken with the answer, or for an add with its code.
+
+        Raises:
+            UnsupportedInVersionError: This line's version cannot say it.
+        """
+        if isinstance(asked.request, AddRequest):
+            self._ask_add(asked, asked.request, high_priority)
+        else:
+            asked.call = self.connection.start_call(asked.request, high_priority, asked)
+        self.wake()
+
+    def _ask_add(self, asked: Asked, request: AddRequest, high_priority: bool) -> None:
         codec = v2 if self.connection.version == 2 else v3
         frame = codec.encode_request(
             request, transaction_id=request.entry_id + 1, high_priority=high_priority
         )
         sink = self._called_adds.setdefault(request.ledger_id, CalledAdds(self.make_cause))
-        sink.waiting.setdefault(request.entry_id, deque()).append(waiter)
+        sink.waiting.setdefault(request.entry_id, deque()).append(asked)
         self.connection.post_adds(request.ledger_id, [frame], [request.entry_id], sink)
-        return waiter
 
     def fail(self, kind: type[BookieError], message: str, source: BaseException | None = None) -> None:
         """Give the connection up. Only the first reason counts."""
@@ -232,7 +210,7 @@ class Line:
                         if sink is not None:
                             sink.adds_answered(self.bookie, answer.code, answer.entry_ids)
                     elif answer.call.waiter is not None:
-                        assert isinstance(answer.call.waiter, Waiter)
+                        assert isinstance(answer.call.waiter, Asked)
                         answer.call.waiter.wake(answer.reply)
                 if connection.failure is not None:
                     message = f"broke the protocol: {connection.failure}"
@@ -276,7 +254,7 @@ class Line:
         self.room.unpark_all()
         for call in lost.calls:
             if call.waiter is not None:
-                assert isinstance(call.waiter, Waiter)
+                assert isinstance(call.waiter, Asked)
                 call.waiter.wake(self.make_cause())
         for lane in lost.lanes:
             if lane.sink is not None:

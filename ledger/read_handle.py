@@ -263,28 +263,8 @@ class ReadHandle:
                 return batch
             self._may_batch = False
         count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
-        results: list[list[T]] = [[] for _ in range(count)]
-        errors: dict[int, LedgerError] = {}
-
-        async def read_one(position: int) -> None:
-            try:
-                results[position] = await self._replicas.read_single(self.metadata, first + position, unpack)
-            except LedgerError as exc:
-                errors[position] = exc
-
-        if count == 1:
-            return await self._replicas.read_single(self.metadata, first, unpack)
-        async with trio.open_nursery() as nursery:
-            for position in range(count):
-                nursery.start_soon(read_one, position)
-        run: list[T] = []
-        for position, result in enumerate(results):
-            if position in errors:
-                if not run:
-                    raise errors[position]
-                break
-            run += result
-        return run
+        runs = await self._replicas.read_singles(self.metadata, first, count, unpack)
+        return [one for run in runs for one in run]
 
     async def _follow_metadata(self) -> None:
         with self._scope:

@@ -1,7 +1,8 @@
 """Reading entries of one ledger from whichever replica gives good ones first.
 
-Inside: which replica is asked, when another one is asked too, what is remembered of them, telling of damage.
-Not inside: the order in which replicas are asked (``reader``), what is read next (``read_handle``).
+Inside: single and batch reads, what is remembered of replicas, telling of damage.
+Not inside: the order in which replicas are asked (``reader``), when another one is asked too
+(``replica_race``), what is read next (``read_handle``).
 Always: what is returned was verified by ``unpack``; a replica whose bytes fail is told of in the log and
 counted, and another one is asked.
 
@@ -11,11 +12,10 @@ Source: ReadOpBase.java, BatchedReadOp.java, DefaultSpeculativeRequestExecutionP
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
-
-import trio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from ledger.cluster import Cluster
 from ledger.digest import EntryCodec
@@ -29,10 +29,11 @@ from ledger.errors import (
     LedgerError,
 )
 from ledger.metadata import LedgerMetadata
-from ledger.opening import read_entry, refusal_of
+from ledger.questions import entry_of, refusal_of
 from ledger.reader import EntryRead, reading_order, replicas
+from ledger.replica_race import ReplicaRace, run_races
 from ledger.wire.codes import Code
-from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
+from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +70,45 @@ class ReplicaReads:
             NoSuchEntryError: Every replica denies it.
             LedgerReadError: No replica gave a good answer.
         """
-        request = ReadRequest(self._ledger_id, entry_id)
+        return (await self.read_singles(metadata, entry_id, 1, unpack))[0]
 
-        async def ask(bookie: str) -> list[T]:
-            reply = await self._transport.call(bookie, request)
+    async def read_singles(
+        self, metadata: LedgerMetadata, first: int, count: int, unpack: Unpack[T]
+    ) -> list[list[T]]:
+        """Consecutive entries, each asked for alone and all at once: as many from the first on as came.
+
+        Raises: what ``read_single`` raises, for the first of them.
+        """
+        races = [self._single_race(metadata, entry_id, unpack) for entry_id in range(first, first + count)]
+        await run_races(races)
+        results: list[list[T]] = []
+        for race in races:
+            try:
+                results.append(self._result_of(race))
+            except LedgerError:
+                if not results:
+                    raise
+                break
+        return results
+
+    def _single_race(
+        self, metadata: LedgerMetadata, entry_id: int, unpack: Unpack[T]
+    ) -> ReplicaRace[list[T]]:
+        def take(bookie: str, reply: Reply) -> list[T]:
             if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
                 raise refusal_of(reply, bookie, self._ledger_id, entry_id)
             self.entry_bytes = max(1, len(reply.body))
             return unpack((reply.body,), entry_id)
 
-        return await self._first_good(metadata, entry_id, ask)
+        reading = EntryRead(self._ledger_id, entry_id, self._order(metadata, entry_id))
+        return ReplicaRace(
+            self._transport,
+            reading,
+            ReadRequest(self._ledger_id, entry_id),
+            take,
+            speculative_s=self._config.speculative_read_s,
+            on_failed=functools.partial(self._failed, reading),
+        )
 
     async def read_batch(
         self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
@@ -95,68 +125,31 @@ class ReplicaReads:
             size_bytes_max=min(size_bytes_max, self._config.transport.frame_bytes_max),
         )
 
-        async def ask(bookie: str) -> list[T] | None:
-            try:
-                reply = await self._transport.call(bookie, request)
-                if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK or not reply.bodies:
-                    raise refusal_of(reply, bookie, self._ledger_id, first)
-            except (BookieUnavailableError, BadRequestRefusal, BadVersionRefusal):
-                if await self._answers_single_read(bookie, first):
-                    # Bookies older than 4.17 close the connection on this request. The answer to a plain
-                    # one tells them from bookies that are away.
-                    return None
-                raise
+        def take(bookie: str, reply: Reply) -> list[T]:
+            if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK or not reply.bodies:
+                raise refusal_of(reply, bookie, self._ledger_id, first)
             # A bookie sends what it has, also entries that are not confirmed yet.
             return unpack(reply.bodies[: last - first + 1], first)
 
-        return await self._first_good(metadata, first, ask)
+        reading = EntryRead(self._ledger_id, first, self._order(metadata, first))
+        race: _BatchRace[T] = _BatchRace(
+            self._transport,
+            reading,
+            request,
+            take,
+            speculative_s=self._config.speculative_read_s,
+            on_failed=functools.partial(self._failed, reading),
+            single=ReadRequest(self._ledger_id, first),
+            codec=self._codec,
+        )
+        await run_races([race])
+        return self._result_of(race)
 
-    async def _answers_single_read(self, bookie: str, entry_id: int) -> bool:
-        try:
-            await read_entry(self._transport, bookie, ReadRequest(self._ledger_id, entry_id), self._codec)
-        except (BookieError, CorruptEntryError):
-            return False
-        return True
-
-    async def _first_good(
-        self, metadata: LedgerMetadata, entry_id: int, ask: Callable[[str], Awaitable[T]]
-    ) -> T:
-        """Ask one replica after the other, the next one also when those before are slow."""
-        order = self._order(metadata, entry_id)
-        reading = EntryRead(self._ledger_id, entry_id, order)
-        waited_for: list[str] = []
-        results: list[T] = []
-        errors: list[LedgerError] = []
-        all_failed = trio.Event()
-
-        async def attempt(bookie: str, scope: trio.CancelScope) -> None:
-            waited_for.append(bookie)
-            try:
-                results.append(await ask(bookie))
-                waited_for.remove(bookie)
-                scope.cancel()
-            except (BookieError, CorruptEntryError) as exc:
-                waited_for.remove(bookie)
-                self._failed(reading, bookie, exc)
-                if not waited_for:
-                    all_failed.set()
-            except LedgerError as exc:
-                errors.append(exc)  # raised below: a nursery would wrap it into a group
-                scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            while (bookie := reading.next_bookie()) is not None:
-                all_failed = trio.Event()
-                nursery.start_soon(attempt, bookie, nursery.cancel_scope)
-                with trio.move_on_after(self._config.speculative_read_s or float("inf")):
-                    await all_failed.wait()
-        if errors:
-            raise errors[0]
-        if not results:
-            raise reading.error()
-        for bookie in waited_for:
+    def _result_of(self, race: ReplicaRace[T]) -> T:
+        result = race.result()
+        for bookie in race.slow:
             self._cluster.membership.was_slow(bookie)
-        return results[0]
+        return result
 
     def _order(self, metadata: LedgerMetadata, entry_id: int) -> list[str]:
         membership = self._cluster.membership
@@ -193,3 +186,31 @@ class ReplicaReads:
                     reason,
                 )
         self._start += 1
+
+
+class _BatchRace(ReplicaRace[list[T] | None]):
+    """Bookies older than 4.17 close the connection on a batch read, which looks as if they were away.
+
+    The answer to a plain read tells the two apart: None is the result if a bookie gives one.
+    """
+
+    def __init__(self, *args: Any, single: ReadRequest, codec: EntryCodec, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._single, self._codec = single, codec
+
+    def _answered(self, bookie: str, reply: Reply | BookieError) -> None:
+        try:
+            super()._answered(bookie, reply)
+        except (BookieUnavailableError, BadRequestRefusal, BadVersionRefusal) as exc:
+            refused = exc
+
+            def take(bookie: str, reply: Reply | BookieError) -> None:
+                try:
+                    if isinstance(reply, BookieError):
+                        raise reply
+                    entry_of(reply, bookie, self._single, self._codec)
+                except (BookieError, CorruptEntryError):
+                    raise refused from None
+                self._won(None)
+
+            self._ask(bookie, self._single, take)

@@ -21,16 +21,15 @@ from contextlib import asynccontextmanager
 import trio
 
 from ledger.add_lanes import SILENT_TICKS, AddSink
+from ledger.asked import Asked, Told
 from ledger.auth import ClientAuth
 from ledger.background import open_background
-from ledger.connection import OPERATIONS, Call
 from ledger.dial import Address, Dial
-from ledger.errors import BookieTimeoutError, BookieUnavailableError
-from ledger.line import CalledAdds, Line, Resolve, Waiter
+from ledger.errors import BookieError, BookieUnavailableError
+from ledger.line import CalledAdds, Line, Resolve
+from ledger.timers import Timers
 from ledger.transport_config import TransportConfig
-from ledger.wire.codes import Code
 from ledger.wire.messages import (
-    AddReply,
     AddRequest,
     BatchReadRequest,
     ForceLedgerRequest,
@@ -94,6 +93,7 @@ class Transport:
         self._told_closed: set[tuple[str, int]] = set()
         self._is_ticking = False
         self._start_ticking = trio.Event()
+        self.timers = Timers()  # of requests; others who wait for bookies may use them too
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{len(self._alive)} connections"
@@ -146,6 +146,40 @@ class Transport:
             UnsupportedInVersionError: ``config.add_version`` has no way to ask this.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        task = trio.lowlevel.current_task()
+        result: Reply | BookieError | None = None
+
+        def told(answer: Reply | BookieError) -> None:
+            nonlocal result
+            result = answer
+            trio.lowlevel.reschedule(task)
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            asked.forget()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        asked = self.ask(bookie, request, told, high_priority=high_priority, timeout_s=timeout_s)
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if isinstance(result, BookieError):
+            raise result
+        assert result is not None
+        return result
+
+    def ask(
+        self,
+        bookie: str,
+        request: Request,
+        told: Told,
+        *,
+        high_priority: bool = False,
+        timeout_s: float | None = None,
+    ) -> Asked:
+        """As ``call``, without waiting: ``told`` is called later, once, unless ``forget`` is.
+
+        Raises:
+            BookieUnavailableError: The transport is closed.
+            UnsupportedInVersionError: ``config.add_version`` has no way to ask this.
+        """
         if self._is_closed:
             raise BookieUnavailableError(bookie, "the transport is closed")
         purpose = _purpose_of(request, self.config.add_version)
@@ -154,32 +188,12 @@ class Transport:
             timeout_s = self.config.request_timeout_s
             if isinstance(request, ReadRequest) and request.timeout_ms is not None:
                 timeout_s += request.timeout_ms / 1000
-        try:
-            with trio.fail_after(timeout_s):
-                if isinstance(request, AddRequest):
-                    return await self._call_add(line, request, high_priority)
-                waiter = Waiter()
-                call = line.connection.start_call(request, high_priority, waiter)
-                line.wake()
-                reply = await waiter.wait(lambda: self._forget_call(line, call))
-                assert not isinstance(reply, Code)
-                return reply
-        except trio.TooSlowError as exc:
-            state = "" if line.is_connected else "; still connecting"
-            what = OPERATIONS[type(request)].name
-            raise BookieTimeoutError(bookie, f"no answer to {what} within {timeout_s:g} s{state}") from exc
-
-    async def _call_add(self, line: Line, request: AddRequest, high_priority: bool) -> Reply:
-        waiter = line.start_add(request, high_priority)
-        line.wake()
-        self._tick_on()
-        code = await waiter.wait()
-        assert isinstance(code, Code)
-        return AddReply(code, request.ledger_id, request.entry_id)
-
-    def _forget_call(self, line: Line, call: Call) -> None:
-        line.connection.forget_call(call)
-        self._tick_on()
+        asked = Asked(line, request, told, timeout_s, self._tick_on)
+        line.ask(asked, high_priority)
+        asked.timer = self.timers.after(timeout_s, asked.time_is_up)
+        if isinstance(request, AddRequest):
+            self._tick_on()
+        return asked
 
     def forget(self, ledger_id: int, sink: AddSink | None = None) -> None:
         """No more answers for this ledger to ``sink``, or to any sink; its adds may or may not be stored."""
@@ -286,6 +300,7 @@ async def open_transport(
     async with open_background() as nursery:
         transport = Transport(dial, resolve, config or TransportConfig(), nursery)
         nursery.start_soon(transport._tick)
+        nursery.start_soon(transport.timers.run)
         try:
             yield transport
         finally:

@@ -20,11 +20,11 @@ from bookie.ledgers import LedgerRecord
 from bookie.replay import JournalScan
 from bookie.service import BookieService, Session
 from bookie.storage import Storage
-from ledger import opening
 from ledger.digest import DigestType, EntryCodec
 from ledger.ensemble_change import EnsembleChange
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.recovery import Recovery
+from ledger.recovery_run import RecoveryRun
 from ledger.repair import EnsembleRepair
 from ledger.wire.messages import ReadRequest
 from ledger.writer import LedgerWriter
@@ -85,14 +85,13 @@ def _ack_before_fsync() -> Iterator[None]:
     checkers.a_bookie_forgets_no_fence,
 )
 def _fencing_by_lac_read_alone() -> Iterator[None]:
-    original = opening.read_entry
+    original = RecoveryRun._fencing_read
 
-    async def read_entry(transport: Any, bookie: str, request: ReadRequest, codec: Any, **more: Any) -> Any:
-        if request.fence and request.entry_id >= 0:
-            request = attrs.evolve(request, fence=False, master_key=None)
-        return await original(transport, bookie, request, codec, **more)
+    def fencing_read(self: RecoveryRun, entry_id: int) -> ReadRequest:
+        request = original(self, entry_id)
+        return request if entry_id < 0 else attrs.evolve(request, fence=False, master_key=None)
 
-    with patch.object(opening, "read_entry", read_entry):
+    with patch.object(RecoveryRun, "_fencing_read", fencing_read):
         yield
 
 

@@ -169,3 +169,62 @@ async def test_a_bookie_that_is_away_does_not_end_batch_reads(cluster: Any, auto
             assert len(await reader.read(0, 29)) == 30
         asked = [type(one) for bookie in others for one in bookie.requests]
         assert set(asked) == {BatchReadRequest}
+
+
+async def test_a_read_that_is_cancelled_takes_all_its_questions_back(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 30)
+        await trio.testing.wait_all_tasks_blocked()
+        for bookie in cluster.bookies.values():
+            bookie.is_silent = True
+        for first, last in ((0, 0), (0, 29)):
+            with trio.move_on_after(3):
+                await reader.read(first, last)
+            timers = reader._cluster.transport.timers
+            assert repr(timers) == "<Timers, 0 running>"
+
+
+async def test_a_fault_of_ours_in_reading_is_the_readers_and_costs_no_connection(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 3)
+        losses = client._cluster.transport.losses
+        with monkeypatch.context() as patch:
+            patch.setattr(type(reader), "_unpack_entries", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await reader.read(0, 2)
+        assert [int(entry.payload) for entry in await reader.read(0, 2)] == [0, 1, 2]
+        assert client._cluster.transport.losses == losses
+
+
+async def test_a_refusal_does_not_shorten_the_time_that_a_slow_replica_has(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    asked_at: list[float] = []
+    async with cluster.client(ClientConfig(speculative_read_s=1.0)) as client:
+        reader = await written(client, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        await reader.read(0, 0)
+        first = next(bookie for bookie in cluster.bookies.values() if reads(bookie))
+        first.is_silent = True
+
+        def refuse(_request: object) -> Code | None:
+            asked_at.append(trio.current_time())
+            return Code.IO_ERROR if len(asked_at) == 1 else None
+
+        for bookie in cluster.bookies.values():
+            bookie.refuse = refuse
+        started = trio.current_time()
+        (entry,) = await reader.read(0, 0)
+        assert int(entry.payload) == 0
+        assert [at - started for at in asked_at] == pytest.approx([1.0, 2.0], abs=0.1)
+
+
+async def test_reading_with_a_client_that_was_closed_says_so(cluster: Any) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 3)
+    with pytest.raises(LedgerReadError, match="the transport is closed"):
+        await reader.read(0, 2)
