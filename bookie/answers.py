@@ -138,11 +138,11 @@ class SlowAnswers:
                 count += 1
             missing = self._code_of_missing(ledger_id)
             await self.room.wait_room()
-            budget = max(1, min(READ_RUN_BYTES_MAX, self.room.room_bytes))
             try:
                 if count == 1:
                     bodies = [await self._reserving(_GUESS_BYTES, storage.read(ledger_id, first))]
                 else:
+                    budget = max(1, min(READ_RUN_BYTES_MAX, self.room.room_bytes))
                     run = storage.read_run(ledger_id, first, count, budget)
                     bodies = await self._reserving(min(budget, count * _GUESS_BYTES), run)
             except NoEntryError:

@@ -57,10 +57,16 @@ class Server:
         self._service = service
         self._config = config or ServerConfig()
         self._wall_ms = wall_ms  # the date that answers to long polls carry
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}
+        self._unwatched: dict[_Connection, None] = {}  # until memory becomes tight
         config = self._config
         self._bell = _Bell()
-        self.memory = SharedMemory(config.total_bytes_max, config.share_bytes_min, on_room=self._bell.ring)
+        self.memory = SharedMemory(
+            config.total_bytes_max,
+            config.share_bytes_min,
+            on_room=self._bell.ring,
+            on_tight=self._watch_peers,
+        )
         service.in_progress = InProgress(
             config.adds_in_progress_max, config.reads_in_progress_max, on_less=self._bell.ring
         )
@@ -84,12 +90,14 @@ class Server:
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one peer until it goes, or breaks the protocol; never raises for what the peer did."""
-        connection = _Connection(self._service, self._config, stream, self._wall_ms, self.memory, self._bell)
-        self._connections.add(connection)
+        connection = _Connection(
+            self._service, self._config, stream, self._wall_ms, self.memory, self._bell, self._unwatched
+        )
+        self._connections[connection] = None
         try:
             await connection.run()
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
 
     async def drain(self, *, timeout_s: float) -> bool:
         """Read no more requests; return once what was taken is durable and its answers are sent.
@@ -107,18 +115,26 @@ class Server:
                 await connection.wait_sent()
         return not scope.cancelled_caught
 
+    def _watch_peers(self) -> None:
+        for connection in self._unwatched:
+            connection.watch()
+        self._unwatched.clear()
+
 
 class _Bell:
     """Wakes all who wait; they look for themselves whether it was for them."""
 
     def __init__(self) -> None:
-        self._event = trio.Event()
+        self._event: trio.Event | None = None  # while somebody waits
 
     def ring(self) -> None:
-        self._event.set()
-        self._event = trio.Event()
+        if self._event is not None:
+            self._event.set()
+            self._event = None
 
     async def wait(self) -> None:
+        if self._event is None:
+            self._event = trio.Event()
         await self._event.wait()
 
 
@@ -137,23 +153,24 @@ class _Connection:
         wall_ms: Callable[[], int],
         memory: SharedMemory,
         bell: _Bell,
+        unwatched: dict[_Connection, None],
     ) -> None:
         self._service = service
         self._config = config
         self._stream = stream
         self._memory = memory
         self._bell = bell  # rung when there may be room for whoever waits
+        self._unwatched = unwatched  # it is in here, or ``_watch_peer`` runs
         self._outbox = Outbox(config.outbox_bytes_max, memory)
         self._session = service.open_session(self._outbox.put, self._start)
         self._answers = SlowAnswers(service, self._session, self._outbox, wall_ms, config.batch_bytes_max)
         self._slow: deque[Slow] = deque()
         self._slow_count = 0  # requests in it
         self._has_read = False  # this peer asks for what is not in memory
-        self._slow_room = trio.Event()
+        self._slow_room: trio.Event | None = None  # the receiver waits for it
         self._workers_count = 0
         self._long_polls_count = 0
         self._upgrade: IncomingRequest | None = None
-        self._sending = trio.Lock()
         self._receiving = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
 
@@ -162,7 +179,10 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._send)
-                nursery.start_soon(self._watch_peer)
+                if self._config.response_timeout_s is not None or self._memory.is_tight:
+                    self.watch()
+                else:
+                    self._unwatched[self] = None
                 with self._receiving:
                     await self._receive()
                 if self._receiving.cancelled_caught:
@@ -184,6 +204,7 @@ class _Connection:
             log.exception("connection closed by a fault in the bookie; please report it")
         finally:
             self._nursery = None
+            self._unwatched.pop(self, None)
             self._outbox.close()
             self._service.in_progress.count_reads(-self._slow_count)
             self._slow.clear()
@@ -192,6 +213,12 @@ class _Connection:
     def stop_receiving(self) -> None:
         self._receiving.cancel()
 
+    def watch(self) -> None:
+        """From now on, for as long as memory is tight, end the connection if its peer takes nothing."""
+        nursery = self._living_nursery()
+        if nursery is not None:
+            nursery.start_soon(self._watch_peer)
+
     async def wait_sent(self) -> None:
         await self._outbox.wait_sent()
 
@@ -199,7 +226,7 @@ class _Connection:
         frames = FrameBuffer(self._config.frame_bytes_max)
         feed, handle = frames.feed, self._session.handle
         receive_bytes = self._config.receive_bytes
-        outbox, session = self._outbox, self._session
+        outbox, session, memory = self._outbox, self._session, self._memory
         wait_storage, in_progress = self._service.storage.wait_room, self._service.in_progress
         while True:
             if outbox.is_full:
@@ -208,7 +235,11 @@ class _Connection:
                 self._slow_room = trio.Event()
                 await self._slow_room.wait()
             room_bytes = outbox.room_bytes
-            chunk = await self._stream.receive_some(min(receive_bytes, max(_RECEIVE_BYTES_MIN, room_bytes)))
+            if room_bytes < _RECEIVE_BYTES_MIN:
+                room_bytes = _RECEIVE_BYTES_MIN
+            chunk = await self._stream.receive_some(
+                room_bytes if room_bytes < receive_bytes else receive_bytes
+            )
             if not chunk:
                 return
             outbox.received(frames.held_bytes + len(chunk))
@@ -231,9 +262,10 @@ class _Connection:
                     await self._begin_tls(self._upgrade)
                     frames = FrameBuffer(self._config.frame_bytes_max)
                     feed = frames.feed
-            outbox.received(frames.held_bytes)
-            if self._memory.is_exhausted and frames.held_bytes > self._memory.share_bytes_min:
-                await self._wait_memory(frames.held_bytes)
+            held_bytes = frames.held_bytes
+            outbox.received(held_bytes)
+            if held_bytes > memory.share_bytes_min and memory.is_exhausted:
+                await self._wait_memory(held_bytes)
 
     async def _wait_memory(self, held_bytes: int) -> None:
         """Read on when others have given memory back; if none does, this frame is the one too many."""
@@ -248,33 +280,32 @@ class _Connection:
         )
 
     async def _watch_peer(self) -> None:
-        """End a connection whose peer takes nothing of its answers while others need the memory."""
+        """End a connection whose peer takes nothing of its answers while others need the memory.
+
+        A task for each connection, but only while memory is tight, or if peers have a time to answer in.
+        """
         config, outbox = self._config, self._outbox
         period_s = config.stalled_s if config.response_timeout_s is None else config.response_timeout_s
         while True:
             sent_bytes, queued_bytes = outbox.sent_bytes, outbox.queued_bytes
             await trio.sleep(period_s)
-            is_stalled = queued_bytes > 0 and outbox.sent_bytes == sent_bytes
-            if is_stalled and (config.response_timeout_s is not None or self._memory.is_tight):
+            if config.response_timeout_s is None and not self._memory.is_tight:
+                break
+            if queued_bytes > 0 and outbox.sent_bytes == sent_bytes:
                 raise _PeerStalledError(
                     f"in {period_s:g} s the peer took none of the {outbox.queued_bytes} bytes of its answers"
                 )
+        self._unwatched[self] = None
 
     async def _send(self) -> None:
+        outbox = self._outbox
         while True:
-            frames = await self._outbox.take()
-            if self._sending.locked():
-                await self._sending.acquire()
-            else:
-                self._sending.acquire_nowait()  # without the turn of the loop that ``acquire`` takes
-            try:
-                # In pieces: what the peer has taken is room for others, and a sign of life.
-                for start in range(0, len(frames), _SEND_BYTES_MAX):
-                    piece = frames[start : start + _SEND_BYTES_MAX]
-                    await self._stream.send_all(piece)
-                    self._outbox.sent(len(piece))
-            finally:
-                self._sending.release()
+            frames = await outbox.take()
+            # In pieces: what the peer has taken is room for others, and a sign of life.
+            for start in range(0, len(frames), _SEND_BYTES_MAX):
+                piece = frames[start : start + _SEND_BYTES_MAX]
+                await self._stream.send_all(piece)
+                outbox.sent(len(piece))
 
     async def _begin_tls(self, incoming: IncomingRequest) -> None:
         """Answer in clear, then speak TLS; answers of earlier requests still to come go through it."""
@@ -282,9 +313,9 @@ class _Connection:
         self._upgrade = None
         self._session.may_upgrade = False
         last_clear = self._outbox.hold(self._session.encode(incoming, StartTlsReply(Code.OK)))
-        # Behind a send under way: the lock is fair, and the outbox gives the sender nothing while held.
-        async with self._sending:
-            await self._stream.send_all(last_clear)
+        # Behind a send under way; the outbox gives the sender nothing while held.
+        await self._outbox.wait_taken_sent()
+        await self._stream.send_all(last_clear)
         encrypted = trio.SSLStream(self._stream, self._config.tls, server_side=True)
         try:
             with trio.fail_after(self._config.tls_handshake_s):
@@ -295,7 +326,7 @@ class _Connection:
         self._outbox.unhold()
 
     def _start(self, work: Slow) -> None:
-        nursery = self._nursery
+        nursery = self._living_nursery()
         if nursery is None:
             return  # the peer has gone; a read has nobody to answer to
         if isinstance(work, IncomingRequest) and isinstance(work.request, StartTlsRequest):
@@ -317,6 +348,11 @@ class _Connection:
                 self._workers_count += 1
                 nursery.start_soon(self._do_slow_work)
 
+    def _living_nursery(self) -> trio.Nursery | None:
+        """None once the connection ends: a nursery whose last task has ended takes no other."""
+        nursery = self._nursery
+        return None if nursery is None or nursery.cancel_scope.cancel_called else nursery
+
     async def _do_long_poll(self, work: Slow) -> None:
         try:
             await self._answers.answer(work)
@@ -331,7 +367,8 @@ class _Connection:
                 await self._answers.answer(work)
                 self._slow_count -= count
                 self._service.in_progress.count_reads(-count)
-                if self._slow_count <= self._config.slow_queue_max // 2:
+                if self._slow_room is not None and self._slow_count <= self._config.slow_queue_max // 2:
                     self._slow_room.set()
+                    self._slow_room = None
         finally:
             self._workers_count -= 1

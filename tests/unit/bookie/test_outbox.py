@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 from hypothesis import given
@@ -64,6 +66,19 @@ def test_room_is_told_when_the_whole_is_no_longer_exceeded() -> None:
         memory.give_back(31)
 
 
+def test_it_is_told_each_time_that_memory_has_become_tight() -> None:
+    told: list[int] = []
+    memory = SharedMemory(800, 1, on_tight=lambda: told.append(memory.used_bytes))
+    memory.take(700)
+    assert not memory.is_tight
+    memory.take(1)
+    memory.take(1)
+    assert told == [701]
+    memory.give_back(2)
+    memory.take(100)
+    assert told == [701, 800]
+
+
 async def test_an_outbox_gives_back_what_was_sent_and_at_its_end_all_of_it() -> None:
     memory = SharedMemory(1000, 10)
     outbox = Outbox(300, memory)
@@ -110,6 +125,108 @@ async def test_whoever_makes_answers_waits_while_his_share_is_used_up(nursery: t
     assert outbox.room_bytes == 0
     outbox.sent(280)
     assert not outbox.is_full
+
+
+async def test_everybody_who_waits_for_room_gets_it(nursery: trio.Nursery) -> None:
+    outbox = Outbox(300, SharedMemory(1000, 10))
+    passed: list[str] = []
+
+    async def wait(name: str, until: Callable[[], Awaitable[None]]) -> None:
+        await until()
+        passed.append(name)
+
+    outbox.put(bytes(300))
+    await outbox.take()
+    for name in "ab":
+        nursery.start_soon(wait, name, outbox.wait_room)
+    nursery.start_soon(wait, "taken", outbox.wait_taken_sent)
+    await wait_all_tasks_blocked()
+    outbox.put(bytes(20))  # more is queued behind: all that was taken is sent, and there is no room
+    outbox.reserve(280)
+    outbox.sent(300)
+    await wait_all_tasks_blocked()
+    assert passed == ["taken"]
+    nursery.start_soon(wait, "sent", outbox.wait_sent)
+    await wait_all_tasks_blocked()
+    outbox.release(280)
+    await wait_all_tasks_blocked()
+    assert sorted(passed) == ["a", "b", "taken"]
+    await outbox.take()
+    nursery.start_soon(wait, "taken", outbox.wait_taken_sent)
+    await wait_all_tasks_blocked()
+    outbox.close()
+    await wait_all_tasks_blocked()
+    assert sorted(passed[3:]) == ["sent", "taken"]
+
+
+async def test_a_sender_takes_what_is_there_at_once_and_waits_for_what_is_not(nursery: trio.Nursery) -> None:
+    outbox = Outbox(300, SharedMemory(1000, 10))
+    taken: list[bytes] = []
+
+    async def send() -> None:
+        while True:
+            taken.append(await outbox.take())
+            outbox.sent(len(taken[-1]))
+
+    outbox.put(b"a")
+    outbox.put(b"b")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        taken.append(await outbox.take())  # no turn of the loop: nothing could be lost in it
+    assert taken == [b"ab"]
+    outbox.sent(2)
+    nursery.start_soon(send)
+    await wait_all_tasks_blocked()
+    assert taken == [b"ab"]
+    outbox.put(b"c")
+    outbox.put(b"d")
+    await wait_all_tasks_blocked()
+    outbox.put(b"e")
+    await wait_all_tasks_blocked()
+    assert taken == [b"ab", b"cd", b"e"]
+
+
+async def test_a_sender_that_was_cancelled_is_not_woken_any_more(nursery: trio.Nursery) -> None:
+    outbox = Outbox(300, SharedMemory(1000, 10))
+    scope = trio.CancelScope()
+
+    async def send() -> None:
+        with scope:
+            await outbox.take()
+        await trio.sleep_forever()
+
+    nursery.start_soon(send)
+    await wait_all_tasks_blocked()
+    scope.cancel()
+    outbox.put(b"a")  # before the sender has run again
+    await wait_all_tasks_blocked()
+    outbox.put(b"b")  # and after
+    assert await outbox.take() == b"ab"
+    nursery.cancel_scope.cancel()
+
+
+async def test_while_it_is_held_the_sender_gets_nothing(nursery: trio.Nursery) -> None:
+    memory = SharedMemory(1000, 10)
+    outbox = Outbox(300, memory)
+    taken: list[bytes] = []
+
+    async def send() -> None:
+        while True:
+            taken.append(await outbox.take())
+            outbox.sent(len(taken[-1]))
+
+    nursery.start_soon(send)
+    await wait_all_tasks_blocked()
+    outbox.put(b"a")  # it is woken for this, and finds it gone
+    assert outbox.hold(b"z") == b"az"
+    outbox.put(b"b")
+    await wait_all_tasks_blocked()
+    assert (taken, outbox.queued_bytes) == ([], 1)
+    outbox.unhold()
+    await wait_all_tasks_blocked()
+    assert taken == [b"b"]
+    assert memory.used_bytes == 0
+    nursery.cancel_scope.cancel()
 
 
 def test_requests_in_progress_are_counted_by_kind() -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
@@ -234,6 +235,33 @@ async def test_limits_of_adds_and_reads_in_progress_hold_the_sender_back(nursery
     await wait_all_tasks_blocked()
 
 
+async def test_whoever_waits_for_adds_of_others_to_end_gets_his_turn(nursery: trio.Nursery) -> None:
+    disk = SlowDisk()
+    add = v2.encode_request(AddRequest(1, 0, KEY, ENTRY))
+    server = server_over(disk, adds_in_progress_max=1, receive_bytes=len(add))
+    for _ in range(3):
+        nursery.start_soon(server.serve_stream, DeafPeer(add, takes_bytes=1 << 40, asks_bytes=2 * len(add)))
+    await wait_all_tasks_blocked()
+    assert disk.staged == 3, "the bookie did not know that they write"
+    for staged in (4, 5, 6):
+        disk.drain()
+        await wait_all_tasks_blocked()
+        assert disk.staged == staged
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_with_many_slow_reads_is_read_on_when_they_are_fewer(nursery: trio.Nursery) -> None:
+    miss = v2.encode_request(ReadRequest(1, 2))
+    server = server_over(SlowDisk(), slow_queue_max=4, receive_bytes=10 * len(miss))
+    peer = DeafPeer(miss * 10, takes_bytes=1 << 40, asks_bytes=100 * len(miss))
+    nursery.start_soon(server.serve_stream, peer)
+    await wait_all_tasks_blocked()
+    answered_bytes = (1 << 40) - peer.takes_bytes
+    assert answered_bytes == 100 * (4 + 24 + len(ENTRY))
+    assert server.memory.used_bytes == 0
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_response_timeout_closes_who_takes_nothing_and_nobody_else(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
@@ -247,6 +275,89 @@ async def test_a_response_timeout_closes_who_takes_nothing_and_nobody_else(
     assert (deaf.is_closed, quiet.is_closed, listening.is_closed) == (True, False, False)
     assert server._service.in_progress.reads == 0
     nursery.cancel_scope.cancel()
+
+
+class DeafReads:
+    """Peers of a server whose memory ten of them fill; each asks for 2 MB and takes nothing."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.server = server_over(SlowDisk(), total_bytes_max=16 * MIB, share_bytes_min=2 * MIB)
+        self._nursery = nursery
+        self._requests = reads()
+
+    def connect(self, *, takes_bytes: int = 0, asks_bytes: int = 4800) -> DeafPeer:
+        peer = DeafPeer(self._requests, takes_bytes=takes_bytes, asks_bytes=asks_bytes)
+        self._nursery.start_soon(self.server.serve_stream, peer)
+        return peer
+
+
+async def test_who_stood_still_long_before_memory_became_tight_has_a_whole_period_from_then(
+    nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    deaf = DeafReads(nursery)
+    first, quiet = deaf.connect(), deaf.connect(asks_bytes=0)
+    await trio.sleep(1000)
+    assert deaf.server.memory.used_bytes > MIB
+    assert not first.is_closed, "nobody needs the memory"
+    others = [deaf.connect() for _ in range(9)]
+    await trio.sleep(1)
+    assert deaf.server.memory.is_tight
+    late = deaf.connect()
+    await trio.sleep(8)
+    assert not first.is_closed
+    await trio.sleep(3)
+    assert all(peer.is_closed for peer in (first, *others))
+    assert not deaf.server.memory.is_tight
+    assert (late.is_closed, quiet.is_closed) == (False, False)
+    stalled = [record for record in caplog.records if "took none of the" in record.getMessage()]
+    assert len(stalled) == 10, "each ends for its own reason, and says so"
+    assert all("connection closed" in record.getMessage() for record in stalled)
+    nursery.cancel_scope.cancel()
+
+
+async def test_memory_that_becomes_tight_again_has_its_peers_watched_again(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    deaf = DeafReads(nursery)
+    early = deaf.connect(asks_bytes=24)
+    for _ in range(3):
+        deaf.server.memory.take(15 * MIB)
+        await trio.sleep(5)
+        deaf.server.memory.give_back(15 * MIB)
+        await trio.sleep(15)
+    assert not early.is_closed, "it was not tight for a whole period"
+    deaf.server.memory.take(15 * MIB)
+    during = deaf.connect(asks_bytes=24)
+    await trio.sleep(21)
+    assert (early.is_closed, during.is_closed) == (True, True)
+    deaf.server.memory.give_back(15 * MIB)
+    assert deaf.server.memory.used_bytes == 0
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_is_one_sending_and_one_receiving_task_while_memory_is_plenty(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    deaf = DeafReads(nursery)
+    memory = deaf.server.memory
+    before = trio.lowlevel.current_statistics().tasks_living
+    for _ in range(50):
+        deaf.connect(asks_bytes=0)
+    await wait_all_tasks_blocked()
+    assert trio.lowlevel.current_statistics().tasks_living == before + 100
+    memory.take(16 * MIB)
+    memory.give_back(16 * MIB)
+    memory.take(16 * MIB)
+    await wait_all_tasks_blocked()
+    assert trio.lowlevel.current_statistics().tasks_living == before + 150
+    memory.give_back(16 * MIB)
+    await trio.sleep(11)
+    assert trio.lowlevel.current_statistics().tasks_living == before + 100
+    nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await wait_all_tasks_blocked()
+    assert deaf.server.connections_count == 0
+    assert not deaf.server._unwatched, "nothing remembers a connection that has ended"
 
 
 _BOOKIE = """
