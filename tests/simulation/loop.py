@@ -117,7 +117,8 @@ class Loop:
         except StopIteration as returned:
             end = Value(returned.value)
         except BaseException as exc:
-            end = Error(exc)
+            # Not with this frame in its traceback: the frame has ``end``, and the two would be garbage.
+            end = Error(exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
         else:
             task._schedule_points += 1
             if asked is CancelShieldedCheckpoint:
