@@ -138,8 +138,7 @@ class ProcessDisk(Disk):
 
     def sync_directory(self, path: Path) -> None:
         self.step("sync directory", path, sync=True, grows=False)
-        self.platter.durable_names = dict(self.platter.names)
-        self.platter.name_changes.clear()
+        self.platter.synced_names()
 
     def lock(self, path: Path) -> Callable[[], None]:
         if path in self._locks:
@@ -205,8 +204,7 @@ class SimFile(File):
         platter.trace.mark(b"disk", offset, crc32c(content))
         if durably:
             self._disk.step("sync", self._path, sync=True, grows=False)
-            inode.pending.pop()
-            inode.write(content, offset, durably=True)
+            inode.sync_last()
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         self._write(data, offset, "write")

@@ -342,11 +342,7 @@ class Injector:
         if part is None:
             machine.platter.wipe()
         else:
-            platter = machine.platter
-            platter.names = {path: inode for path, inode in platter.names.items() if part not in path.parents}
-            platter.durable_names = dict(platter.names)
-            platter.name_changes.clear()
-            platter.maps = {path: state for path, state in platter.maps.items() if part not in path.parents}
+            machine.platter.lose_directory(part)
         if fault.kind == "replaced bookie":
             world.remove_node(cookie_path(ROOT, machine.name))  # what an operator does before such a start
             machine.lose_memory()

@@ -32,29 +32,63 @@ TORN = "torn sector"
 TEAR_CHANCE = 0.2  # of a sector that is lost
 NEAR_BYTES = 8192
 HEAD_BYTES = 32
+MARK = b"|"  # where what is looked for begins, and nothing of a preallocated file
+RECENT_FILES = 3
 
 
 class Inode:
     """A file's content: what is durable, and the writes since."""
 
     def __init__(self) -> None:
-        self.durable = bytearray()
+        self.durable = bytearray()  # changed by ``_keep`` and ``flip`` only
+        self.mark_stop = 0  # no mark in ``durable`` from here on
         self.now = bytearray()  # what reads see
         self.pending: list[tuple[int, bytes, bool]] = []  # offset, data, surely durable
         self.last_writes: deque[tuple[int, int]] = deque(maxlen=2)  # offset, size
 
-    def write(self, data: bytes, offset: int, *, durably: bool = False) -> None:
+    def write(self, data: bytes, offset: int) -> None:
         _put(self.now, data, offset)
         self.last_writes.append((offset, len(data)))
-        if durably:
-            _put(self.durable, data, offset)
-        if self.pending or not durably:
-            self.pending.append((offset, data, durably))  # a sure one again: older ones must not cover it
+        self.pending.append((offset, data, False))
+
+    def sync_last(self) -> None:
+        """The last write is durable, whatever is to become of those before it."""
+        offset, data, _ = self.pending.pop()
+        self._keep(data, offset)
+        self.last_writes.append((offset, len(data)))
+        if self.pending:
+            self.pending.append((offset, data, True))  # a sure one again: older ones must not cover it
 
     def sync(self) -> None:
         for offset, data, _ in self.pending:
-            _put(self.durable, data, offset)
+            self._keep(data, offset)
         self.pending.clear()
+
+    def flip(self, at: int, mask: int) -> None:
+        """Bits at rest are others now."""
+        self.now[at] ^= mask
+        if at < len(self.durable):
+            self.durable[at] ^= mask
+            self.mark_stop = max(self.mark_stop, at + 1)
+
+    def find_durable(self, token: bytes, start: int = 0, stop: int | None = None) -> int:
+        """Where these bytes are in what is durable, between here and there; -1: nowhere."""
+        content = self.durable
+        if token.startswith(MARK):
+            last = self.mark_stop + len(token)
+            stop = last if stop is None else min(stop, last)
+        # By its first bytes, which few others have: searching for a long one costs ten times as much.
+        head = token[:HEAD_BYTES]
+        at = content.find(head, start, stop)
+        while at >= 0 and not content.startswith(token, at):
+            at = content.find(head, at + 1, stop)
+        return at
+
+    def _keep(self, data: bytes, offset: int) -> None:
+        _put(self.durable, data, offset)
+        last = data.rfind(MARK)
+        if last >= 0:
+            self.mark_stop = max(self.mark_stop, offset + last + 1)
 
     def lose(self, rng: random.Random, loss: str, counts: Counter[str], *, tears: bool = False) -> None:
         """Power off: of what was not synced, this is kept.
@@ -83,12 +117,12 @@ class Inode:
         kept = dropped = 0
         for number, (offset, data, surely) in enumerate(sectors):
             if surely or (number < kept_max and (chance == 1.0 or rng.random() < chance)):
-                _put(self.durable, data, offset)
+                self._keep(data, offset)
                 kept += not surely
             else:
                 dropped += 1
                 if tears and rng.random() < TEAR_CHANCE:
-                    _put(self.durable, data[: rng.randrange(len(data))], offset)
+                    self._keep(data[: rng.randrange(len(data))], offset)
                     counts[TORN] += 1
         if dropped:
             counts[loss if kept else WHOLLY] += 1
@@ -97,24 +131,20 @@ class Inode:
     def copy(self) -> Inode:
         """What a backup taken now would bring back."""
         other = Inode()
-        other.durable = bytearray(self.now)
+        other._keep(bytes(self.now), 0)
         other.now = bytearray(self.now)
         return other
 
 
-def _find(content: bytearray, token: bytes, start: int = 0, stop: int | None = None) -> int:
-    # By its first bytes, which few others have: searching for a long one costs ten times as much.
-    head = token[:HEAD_BYTES]
-    at = content.find(head, start, stop)
-    while at >= 0 and not content.startswith(token, at):
-        at = content.find(head, at + 1, stop)
-    return at
-
-
 def _put(content: bytearray, data: bytes, offset: int) -> None:
-    if offset > len(content):
-        content.extend(bytes(offset - len(content)))
-    content[offset : offset + len(data)] = data
+    size = len(content)
+    if offset > size:
+        content.extend(bytes(offset - size))
+        size = offset
+    if offset == size:
+        content += data
+    else:
+        content[offset : offset + len(data)] = data
 
 
 class MapState:
@@ -194,40 +224,47 @@ class Platter:
         self.tears = True
         self.name_changes: list[dict[Path, Inode]] = []  # the names after each change since the last sync
         self.maps: dict[Path, MapState] = {}
-        # Where what was asked for was found, and the last of it: it is there still, and the next is near.
-        self._found: dict[bytes, tuple[Path, Inode, int]] = {}
-        self._last_path, self._last_at = Path(), 0
+        self._sure: dict[Inode, None] | None = None  # have names now and after a power cut; None: look again
+        # Where what was asked for was found, and where the last was, by file: the next is near.
+        self._found: dict[bytes, tuple[Inode, int]] = {}
+        self._recent: dict[Inode, int] = {}
 
     def holds_durably(self, token: bytes) -> bool:
         """Whether these bytes would survive a power cut now, in whatever file."""
+        sure = self._sure
+        if sure is None:
+            sure = self._sure = self._sure_files()
         found = self._found.get(token)
         if found is not None:
-            path, inode, at = found
-            if self._is_sure(path, inode) and inode.durable.startswith(token, at):
+            inode, at = found
+            if inode in sure and inode.durable.startswith(token, at):
                 return True
-        recent = self.durable_names.get(self._last_path)
-        if recent is not None and self._is_sure(self._last_path, recent):
-            near = max(0, self._last_at - NEAR_BYTES)
-            at = _find(recent.durable, token, near, near + 2 * NEAR_BYTES)
+        for inode, last in reversed(self._recent.items()):
+            if inode in sure:
+                near = max(0, last - NEAR_BYTES)
+                at = inode.find_durable(token, near, near + 2 * NEAR_BYTES)
+                if at >= 0:
+                    self._found_token(token, inode, at)
+                    return True
+        for inode in sure:
+            at = inode.find_durable(token)
             if at >= 0:
-                self._found_token(token, self._last_path, recent, at)
-                return True
-        for path, inode in reversed(self.durable_names.items()):
-            at = _find(inode.durable, token)
-            if at >= 0 and self._is_sure(path, inode):
-                self._found_token(token, path, inode, at)
+                self._found_token(token, inode, at)
                 return True
         return False
 
-    def _found_token(self, token: bytes, path: Path, inode: Inode, at: int) -> None:
-        self._found[token] = path, inode, at
-        self._last_path, self._last_at = path, at
+    def _found_token(self, token: bytes, inode: Inode, at: int) -> None:
+        self._found[token] = inode, at
+        recent = self._recent
+        recent.pop(inode, None)
+        recent[inode] = at
+        if len(recent) > RECENT_FILES:
+            del recent[next(iter(recent))]
 
-    def _is_sure(self, path: Path, inode: Inode) -> bool:
+    def _sure_files(self) -> dict[Inode, None]:
         # Also under a new name, but not deleted: whether a change of names is durable is open until a sync.
-        if self.names.get(path) is not inode and all(other is not inode for other in self.names.values()):
-            return False
-        return self.durable_names.get(path) is inode
+        there = set(self.names.values())  # only asked for membership: order does not matter
+        return {inode: None for inode in reversed(self.durable_names.values()) if inode in there}
 
     def cut_power(self) -> None:
         """Everything not synced is at the mercy of chance."""
@@ -237,8 +274,7 @@ class Platter:
         if len(choices) > 1:
             self.counts["unsynced name"] += 1
         self.names = dict(rng.choice(choices))
-        self.durable_names = dict(self.names)
-        self.name_changes.clear()
+        self.synced_names()
         seen: set[int] = set()
         for inode in self.names.values():
             if id(inode) not in seen:  # only asked for membership: order does not matter
@@ -250,7 +286,21 @@ class Platter:
         self.troubles.cut_at_step = None
 
     def changed_names(self) -> None:
+        """To be called after each change of ``names``: until a sync, the change may be lost."""
         self.name_changes.append(dict(self.names))
+        self._sure = None
+
+    def synced_names(self) -> None:
+        """The names are durable as they are."""
+        self.durable_names = dict(self.names)
+        self.name_changes.clear()
+        self._sure = None
+
+    def lose_directory(self, directory: Path) -> None:
+        """What was in it is no more."""
+        self.names = {path: inode for path, inode in self.names.items() if directory not in path.parents}
+        self.synced_names()
+        self.maps = {path: state for path, state in self.maps.items() if directory not in path.parents}
 
     def snapshot(self) -> tuple[dict[Path, Inode], dict[Path, MapState]]:
         """A copy to restore later."""
@@ -261,8 +311,7 @@ class Platter:
         """Put an old copy in the place of what is there."""
         files, maps = copy
         self.names = {path: inode.copy() for path, inode in files.items()}
-        self.durable_names = dict(self.names)
-        self.name_changes.clear()
+        self.synced_names()
         self.maps = {path: state.copy() for path, state in maps.items()}
 
     def wipe(self) -> None:
@@ -289,9 +338,7 @@ class Platter:
         filled = len(bytes(inode.now).rstrip(b"\0")) or 1
         at = rng.randrange(filled)
         mask = 1 << rng.randrange(8)
-        inode.now[at] ^= mask
-        if at < len(inode.durable):
-            inode.durable[at] ^= mask
+        inode.flip(at, mask)
         return path, at
 
     def is_near_the_end(self, path: Path, at: int) -> bool:
