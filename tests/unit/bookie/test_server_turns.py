@@ -27,7 +27,6 @@ from ledger.wire.messages import (
     StartTlsRequest,
 )
 
-
 KEY = master_key(b"pass")
 TLS = Path(__file__).parents[2] / "golden" / "tls"
 
