@@ -1,7 +1,8 @@
 """trio's loop for a world: virtual time, no I/O, an order of tasks that repeats itself.
 
-Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run; stepping tasks; the
-hook before the n-th step of somebody's tasks. Not inside: what happens when no task can run (``clockwork``).
+Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run, and two short ways
+in that of long ones; stepping tasks; the hook before the n-th step of somebody's tasks. Not inside: what
+happens when no task can run (``clockwork``).
 Always: tasks see what they see of trio's own loop: each that was ready is stepped once in a round, in any
 order; cancellations of scopes that are overdue come between rounds; a task that asks to wait and has been
 cancelled hears of it at once. Tasks, scopes, nurseries, and delivering cancellation are trio's.
@@ -18,13 +19,15 @@ import random
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import inf
 from operator import attrgetter
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import trio
 from outcome import Error, Outcome, Value
 from trio._core import _run
-from trio._core._run import GLOBAL_RUN_CONTEXT, Runner
+from trio._core._run import _NO_SEND, GLOBAL_RUN_CONTEXT, Runner
 from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
 
 OWNER: ContextVar[str] = ContextVar("owner")  # the process, by name, that a task belongs to
@@ -79,6 +82,7 @@ class Loop:
 
     def _play(self, runner: Runner) -> None:
         time, ready, deadlines, tasks = self._time, runner.runq, runner.deadlines, runner.tasks
+        counters, rng = self._counters, self._rng
         rounds = 0
         while tasks:
             rounds += 1
@@ -97,41 +101,33 @@ class Loop:
                 # They come in an order that may depend on sets; first in one that does not.
                 batch.sort(key=_age)
                 if len(batch) > 2:
-                    self._rng.shuffle(batch)
-                elif self._rng.random() < 0.5:
+                    rng.shuffle(batch)
+                elif rng.random() < 0.5:
                     batch.reverse()
             for task in batch:
-                if self._counters:
+                if counters:
                     self._count_step(task)
                 GLOBAL_RUN_CONTEXT.task = task
-                self._step(runner, task)
+                send, sent = task._next_send_fn, task._next_send
+                task._next_send_fn = task._next_send = None
+                try:
+                    asked = task.context.run(send, sent)  # type: ignore[arg-type]
+                except BaseException as exc:
+                    _ended(runner, task, exc)
+                    continue
+                task._schedule_points += 1
+                if asked is CancelShieldedCheckpoint:
+                    runner.reschedule(task)
+                else:
+                    assert type(asked) is WaitTaskRescheduled, f"a task of a world asks trio for {asked!r}"
+                    task._cancel_points += 1
+                    task._abort_func = asked.abort_func
+                    if runner.ki_pending and task is runner.main_task:
+                        task._attempt_delivery_of_pending_ki()
+                    if task._cancel_status.effectively_cancelled:
+                        task._attempt_delivery_of_any_pending_cancel()
+            if batch:
                 del GLOBAL_RUN_CONTEXT.task
-
-    def _step(self, runner: Runner, task: trio.lowlevel.Task) -> None:
-        send, sent = task._next_send_fn, task._next_send
-        assert send is not None
-        task._next_send_fn = task._next_send = None
-        end: Outcome[object]
-        try:
-            asked = task.context.run(send, sent)
-        except StopIteration as returned:
-            end = Value(returned.value)
-        except BaseException as exc:
-            # Not with this frame in its traceback: the frame has ``end``, and the two would be garbage.
-            end = Error(exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next))
-        else:
-            task._schedule_points += 1
-            if asked is CancelShieldedCheckpoint:
-                runner.reschedule(task)
-            else:
-                assert type(asked) is WaitTaskRescheduled, f"a task of a world asks trio for {asked!r}"
-                task._cancel_points += 1
-                task._abort_func = asked.abort_func
-                if runner.ki_pending and task is runner.main_task:
-                    task._attempt_delivery_of_pending_ki()
-                task._attempt_delivery_of_any_pending_cancel()
-            return
-        runner.task_exited(task, end)
 
     def _count_step(self, task: trio.lowlevel.Task) -> None:
         owner = task.context.get(OWNER)
@@ -143,6 +139,14 @@ class Loop:
                     counter.act()
 
 
+def _ended(runner: Runner, task: trio.lowlevel.Task, exc: BaseException) -> None:
+    if isinstance(exc, StopIteration):
+        runner.task_exited(task, Value(exc.value))
+    else:
+        # Without the loop's frame in its traceback, which has the exception, and so would be garbage.
+        runner.task_exited(task, Error(exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)))
+
+
 def _look_outside(runner: Runner, timeout_s: float) -> None:
     runner.io_manager.process_events(runner.io_manager.get_events(timeout_s))
 
@@ -152,12 +156,59 @@ class _StepCounter:
         self.left, self.owner, self.act = steps, owner, act
 
 
+class _Nothing:
+    """What a task gets that is only woken: as ``Value(None)``, but one for all."""
+
+    def unwrap(self) -> None:
+        return
+
+
+_NOTHING: Any = _Nothing()
+
+
+def _reschedule(runner: Runner, task: trio.lowlevel.Task, next_send: Outcome[Any] | None = _NO_SEND) -> None:
+    """As ``Runner.reschedule``, which also asks for instruments and for a loop that it is a guest of."""
+    assert task._runner is runner
+    assert task._next_send_fn is None, "a task is woken twice"
+    task._next_send_fn = task.coro.send
+    task._next_send = _NOTHING if next_send is _NO_SEND else next_send
+    task._abort_func = None
+    task.custom_sleep_data = None
+    runner.runq.append(task)
+
+
+class _DeadlineChange:
+    """As ``CancelScope._might_change_registered_deadline``, a generator made at each use of a scope."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        scope = self._scope
+        old = scope._registered_deadline
+        new = inf if scope._cancel_status is None or scope._cancel_called else scope._deadline
+        if old != new:
+            scope._registered_deadline = new
+            deadlines = GLOBAL_RUN_CONTEXT.runner.deadlines
+            if old != inf:
+                deadlines.remove(old, scope)
+            if new != inf:
+                deadlines.add(new, scope)
+
+
 @contextmanager
 def playing_in(loop: Loop) -> Iterator[None]:
     """``trio.run`` uses this loop inside the block."""
-    own = _run.unrolled_run
-    _run.unrolled_run = loop.run  # type: ignore[assignment]
-    try:
+    with (
+        patch.object(_run, "unrolled_run", loop.run),
+        patch.object(Runner, "reschedule", _reschedule),
+        patch.object(
+            trio.CancelScope, "_might_change_registered_deadline", lambda scope: _DeadlineChange(scope)
+        ),
+    ):
         yield
-    finally:
-        _run.unrolled_run = own
