@@ -51,7 +51,9 @@ class Timeline:
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         """The same, from now."""
-        self.at(self.time_s + delay_s, call, *args)
+        self._count += 1
+        when = math.ceil((self.time_s + delay_s) / GRID_S) * GRID_S
+        heapq.heappush(self._heap, (when, self._count, call, args))
 
     async def sleep(self, seconds: float) -> None:
         """As ``trio.sleep``, at a third of its cost: a world sleeps a lot."""
@@ -66,18 +68,19 @@ class Timeline:
 
     def advance(self, runner: Runner) -> None:
         """No task can run: go on to a time at which one can, or may."""
-        heap, ready, deadlines = self._heap, runner.runq, runner.deadlines
+        heap, ready, deadlines, pop = self._heap, runner.runq, runner.deadlines, heapq.heappop
         try:
             while not ready:
-                deadline = deadlines.next_deadline()
-                target = min(heap[0][0], deadline) if heap else deadline
-                if target == math.inf:
+                target = deadline = deadlines.next_deadline()
+                if heap and heap[0][0] < deadline:
+                    target = heap[0][0]
+                elif deadline == math.inf:
                     raise StuckError("nothing can happen any more")
                 # Up to the grid, so that deadlines and events close to each other come together.
                 self.time_s = max(self.time_s, target, math.ceil(target / GRID_S) * GRID_S)
                 limit = self.time_s + _SLACK_S
                 while heap and heap[0][0] <= limit:
-                    _, _, call, args = heapq.heappop(heap)
+                    _, _, call, args = pop(heap)
                     call(*args)
                 if deadline <= limit:
                     return
@@ -91,7 +94,7 @@ class Timeline:
 
 def _wake(slot: list[trio.lowlevel.Task]) -> None:
     for task in slot:
-        trio.lowlevel.reschedule(task)
+        task._runner.reschedule(task)
 
 
 class _Clock(trio.abc.Clock):
