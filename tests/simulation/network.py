@@ -32,6 +32,7 @@ YIELD_CHANCE = 0.2  # of a send, to let others run first
 
 Accept = Callable[[trio.abc.Stream], None]
 _EPSILON_S = 1e-9
+_LATENCY_RANGE_S = LATENCY_MAX_S - LATENCY_MIN_S
 
 
 class Node:
@@ -69,10 +70,12 @@ class Direction:
         "inbox",
         "is_cut",
         "is_eof",
+        "link",
         "number",
         "queue",
         "reader",
         "reset",
+        "room",
         "source",
         "target",
     )
@@ -80,6 +83,7 @@ class Direction:
     def __init__(self, number: int, source: Node, target: Node) -> None:
         self.number = number
         self.source, self.target = source, target
+        self.link = source.name, target.name
         self.queue: deque[tuple[float, int, bytes]] = (
             deque()
         )  # due time, place on the link, bytes; b"" is the end
@@ -90,11 +94,22 @@ class Direction:
         self.is_cut = False  # something was lost: nothing that is sent later may arrive
         self.reset = False  # the receiving end knows that the connection is broken
         self.reader: trio.lowlevel.Task | None = None
+        self.room: trio.lowlevel.ParkingLot | None = None  # made when a sender has to wait
 
     def wake(self) -> None:
         reader, self.reader = self.reader, None
         if reader is not None:
-            trio.lowlevel.reschedule(reader)
+            reader._runner.reschedule(reader)
+
+    async def wait_room(self) -> None:
+        """Until a sender should look again whether there is room."""
+        if self.room is None:
+            self.room = trio.lowlevel.ParkingLot()
+        await self.room.park()
+
+    def wake_senders(self) -> None:
+        if self.room is not None:
+            self.room.unpark_all()
 
 
 class SimStream(trio.abc.Stream):
@@ -104,7 +119,6 @@ class SimStream(trio.abc.Stream):
         self._network = network
         self._out, self._in = outgoing, incoming
         self._is_closed = False
-        self._room = trio.lowlevel.ParkingLot()
 
     @property
     def peer(self) -> str:
@@ -124,7 +138,7 @@ class SimStream(trio.abc.Stream):
                 raise trio.BrokenResourceError("connection reset")
             if self._out.in_flight < IN_FLIGHT_BYTES_MAX:
                 break
-            await self._room.park()
+            await self._out.wait_room()
         if len(data):
             self._network.post(self._out, bytes(data))
 
@@ -166,11 +180,8 @@ class SimStream(trio.abc.Stream):
         if not self._is_closed:
             self._is_closed = True
             self._in.wake()
-            self.wake_sender()
+            self._out.wake_senders()
             self._network.post(self._out, b"")
-
-    def wake_sender(self) -> None:
-        self._room.unpark_all()
 
 
 class Connection:
@@ -205,7 +216,7 @@ class Network:
         self._blocked: Counter[tuple[str, str]] = Counter()
         self._unblocked = trio.lowlevel.ParkingLot()
         self._next_number = 0
-        self._posted: Counter[tuple[str, str]] = Counter()
+        self._posted: dict[tuple[str, str], int] = {}
         self._delivered: dict[tuple[str, str], int] = {}
 
     # --- nodes and links ---
@@ -249,7 +260,7 @@ class Network:
     async def dial(self, source: Node, address: Address) -> trio.abc.Stream:
         """Connect; ``OSError`` if nobody listens there. Waits while the link is blocked."""
         name = str(address)
-        await self._timeline.sleep(self._latency(source.name, name))
+        await self._timeline.sleep(self._latency((source.name, name)))
         while self.is_blocked(source.name, name) or self.is_blocked(name, source.name) or source.is_paused:
             await self._unblocked.park()
         target = self.nodes.get(name)
@@ -313,20 +324,19 @@ class Network:
         """Called by a stream: send this, or the end if it is empty."""
         if not direction.source.is_up or direction.is_cut:
             return
-        pieces = [data]
-        if len(data) > 40 and self._rng.random() < SPLIT_CHANCE:
-            at = self._rng.randrange(1, len(data))
-            pieces = [data[:at], data[at:]]
-        link = direction.source.name, direction.target.name
+        rng, timeline, link = self._rng, self._timeline, direction.link
+        pieces: tuple[bytes, ...] = (data,)
+        if len(data) > 40 and rng.random() < SPLIT_CHANCE:
+            at = rng.randrange(1, len(data))
+            pieces = data[:at], data[at:]
         for piece in pieces:
-            latency_s = self._latency(*link)
-            direction.due = max(direction.due, self._timeline.now() + latency_s)
+            direction.due = max(direction.due, timeline.time_s + self._latency(link))
             if not self.reorders:
                 direction.due = self._link_due[link] = max(direction.due, self._link_due.get(link, 0.0))
-            self._posted[link] += 1
-            direction.queue.append((direction.due, self._posted[link], piece))
+            self._posted[link] = place = self._posted.get(link, 0) + 1
+            direction.queue.append((direction.due, place, piece))
             direction.in_flight += len(piece)
-            self._timeline.at(direction.due, self._pump, direction)
+            timeline.at(direction.due, self._pump, direction)
         if data and (self.flaky or self.is_stormy) and self._is_flaky(*link):
             connection = self.connections.get(direction.number // 2)
             if connection is not None:
@@ -342,15 +352,15 @@ class Network:
                 return True
         return False
 
-    def _latency(self, source: str, target: str) -> float:
+    def _latency(self, link: tuple[str, str]) -> float:
         rng = self._rng
-        latency_s = rng.uniform(LATENCY_MIN_S, LATENCY_MAX_S)
+        latency_s = LATENCY_MIN_S + _LATENCY_RANGE_S * rng.random()  # a call less than ``uniform``
         if self.has_delays and rng.random() < SLOW_CHANCE:
             self._counts["delay"] += 1
             latency_s += rng.choice([0.02, 0.1, 0.5, 1.5])
         if self.is_jittery and rng.random() < JITTER_CHANCE:
             latency_s += rng.uniform(0.01, 0.15)
-        slow = self.slow_until.get((source, target))
+        slow = self.slow_until.get(link) if self.slow_until else None
         if slow is not None and slow[0] > self._timeline.now():
             self._counts["delay"] += 1
             latency_s += rng.uniform(0, slow[1])
@@ -360,30 +370,27 @@ class Network:
         queue = direction.queue
         if not queue:
             return
-        source, target = direction.source, direction.target
-        if source.is_paused or target.is_paused or (source.name, target.name) in self._blocked:
+        source, target, link = direction.source, direction.target, direction.link
+        if source.is_paused or target.is_paused or link in self._blocked:
             return
-        limit = self._timeline.now() + _EPSILON_S
-        delivered = self._delivered
-        link = source.name, target.name
+        limit = self._timeline.time_s + _EPSILON_S
+        latest = self._delivered.get(link, 0)
         while queue and queue[0][0] <= limit:
             _, place, data = queue.popleft()
             direction.in_flight -= len(data)
             if direction.reset or not target.is_up:
                 continue
-            if place < delivered.get(link, 0):
+            if place < latest:
                 self._counts["reorder"] += 1
             else:
-                delivered[link] = place
+                self._delivered[link] = latest = place
             self._trace.mark(b"net", direction.number, crc32c(data))
             if data:
                 direction.inbox.append(data)
             else:
                 direction.is_eof = True
             direction.wake()
-        connection = self.connections.get(direction.number // 2)
-        if connection is not None:
-            (connection.near if direction is connection.there else connection.far).wake_sender()
+        direction.wake_senders()
 
     def _reset(self, direction: Direction) -> None:
         """The receiving end of this direction learns that the connection is no more."""
@@ -393,6 +400,6 @@ class Network:
         direction.reset = True
         direction.inbox.clear()
         direction.wake()
-        (connection.far if direction is connection.there else connection.near).wake_sender()
+        (connection.back if direction is connection.there else connection.there).wake_senders()
         if connection.is_over:
             del self.connections[connection.number]
