@@ -169,9 +169,10 @@ class _Connection:
         self._has_read = False  # this peer asks for what is not in memory
         self._slow_room: trio.Event | None = None  # the receiver waits for it
         self._workers_count = 0
+        self._idle_worker: trio.lowlevel.Task | None = None  # one of them waits for work
         self._long_polls_count = 0
         self._upgrade: IncomingRequest | None = None
-        self._receiving = trio.CancelScope()
+        self._is_draining = False  # nothing more that arrives is looked at
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -183,10 +184,9 @@ class _Connection:
                     self.watch()
                 else:
                     self._unwatched[self] = None
-                with self._receiving:
-                    await self._receive()
-                if self._receiving.cancelled_caught:
-                    await trio.sleep_forever()  # draining: the server ends it
+                await self._receive()
+                if self._is_draining:
+                    await trio.sleep_forever()  # the server ends it
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as lost:
             log.debug("connection lost: %s", lost.exceptions[0])
@@ -211,7 +211,7 @@ class _Connection:
             await trio.aclose_forcefully(self._stream)
 
     def stop_receiving(self) -> None:
-        self._receiving.cancel()
+        self._is_draining = True
 
     def watch(self) -> None:
         """From now on, for as long as memory is tight, end the connection if its peer takes nothing."""
@@ -249,6 +249,8 @@ class _Connection:
                 await self._bell.wait()
             if session.has_written:
                 await wait_storage()
+            if self._is_draining:
+                return
             session.inline_bytes_max = outbox.room_bytes  # now: others have taken theirs meanwhile
             data, spans = feed(bytes(chunk))
             if spans:
@@ -344,7 +346,11 @@ class _Connection:
             self._slow_count += count
             self._service.in_progress.count_reads(count)
             self._has_read = True
-            if self._workers_count < self._config.slow_workers_max:
+            worker = self._idle_worker
+            if worker is not None:
+                self._idle_worker = None
+                trio.lowlevel.reschedule(worker)
+            elif self._workers_count < self._config.slow_workers_max:
                 self._workers_count += 1
                 nursery.start_soon(self._do_slow_work)
 
@@ -361,14 +367,24 @@ class _Connection:
 
     async def _do_slow_work(self) -> None:
         try:
-            while self._slow:
-                work = self._slow.popleft()
-                count = len(work) if isinstance(work, PlainReads) else 1
-                await self._answers.answer(work)
-                self._slow_count -= count
-                self._service.in_progress.count_reads(-count)
-                if self._slow_room is not None and self._slow_count <= self._config.slow_queue_max // 2:
-                    self._slow_room.set()
-                    self._slow_room = None
+            while True:
+                while self._slow:
+                    work = self._slow.popleft()
+                    count = len(work) if isinstance(work, PlainReads) else 1
+                    await self._answers.answer(work)
+                    self._slow_count -= count
+                    self._service.in_progress.count_reads(-count)
+                    if self._slow_room is not None and self._slow_count <= self._config.slow_queue_max // 2:
+                        self._slow_room.set()
+                        self._slow_room = None
+                if self._idle_worker is not None:
+                    return
+                # Whoever reads from disk does so again: a task for each read costs more than one that stays.
+                self._idle_worker = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_idling)
         finally:
             self._workers_count -= 1
+
+    def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle_worker = None
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -262,6 +262,44 @@ async def test_a_peer_with_many_slow_reads_is_read_on_when_they_are_fewer(nurser
     nursery.cancel_scope.cancel()
 
 
+async def test_one_worker_stays_for_a_peer_that_reads_from_disk_and_no_more(nursery: trio.Nursery) -> None:
+    server = server_over(SlowDisk())
+    ours, theirs = memory_stream_pair()
+    nursery.start_soon(server.serve_stream, theirs)
+    await wait_all_tasks_blocked()
+    before = trio.lowlevel.current_statistics().tasks_living
+    miss = v2.encode_request(ReadRequest(1, 2))
+    for count in (1, 5, 1, 20, 1):
+        for _ in range(count):
+            await ours.send_all(miss)
+        left = count * (4 + 24 + len(ENTRY))
+        while left:
+            left -= len(await ours.receive_some(left))
+        await wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before + 1
+    assert server._service.in_progress.reads == 0
+    await ours.aclose()
+    await wait_all_tasks_blocked()
+    assert trio.lowlevel.current_statistics().tasks_living == before - 2
+    nursery.cancel_scope.cancel()
+
+
+async def test_slow_reads_are_done_by_a_few_hands_at_once(nursery: trio.Nursery) -> None:
+    disk = SlowDisk()
+    server = server_over(disk, slow_workers_max=3, receive_bytes=24)
+    miss = v2.encode_request(ReadRequest(1, 2))
+    for _ in range(2):  # none of them idle, then one
+        ours, theirs = memory_stream_pair()
+        nursery.start_soon(server.serve_stream, theirs)
+        for count in (100, 100):
+            disk.reading_most = 0
+            await ours.send_all(miss * count)
+            await wait_all_tasks_blocked()
+            assert 1 <= disk.reading_most <= 3
+            assert len(await ours.receive_some(1 << 30)) == count * (4 + 24 + len(ENTRY))
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_response_timeout_closes_who_takes_nothing_and_nobody_else(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

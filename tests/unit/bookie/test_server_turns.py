@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.errors import NoEntryError
 from bookie.ledgers import LedgerRecord
 from bookie.server import Server
 from bookie.server_config import ServerConfig
@@ -54,6 +56,13 @@ class ManualDisk:
 
     def submit(self, on_durable: Callable[[BaseException | None], None], *, sync: bool = True) -> None:
         self.runs.append(on_durable)
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return None
+
+    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        raise NoEntryError(ledger_id, entry_id)
 
     async def wait_room(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -179,4 +188,48 @@ async def test_a_fence_that_is_durable_while_its_connection_ends_harms_nobody(nu
     assert moment.called == [None], "whoever tells of durable runs serves all other connections too"
     assert disk.record.fenced
     assert (server.connections_count, server.memory.used_bytes) == (0, 0)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_fence_that_is_durable_as_the_server_is_cancelled_harms_nobody(
+    nursery: trio.Nursery,
+) -> None:
+    disk = ManualDisk()
+    server = Server(BookieService(disk))  # type: ignore[arg-type]
+    ours, theirs = memory_stream_pair()
+    scope = trio.CancelScope()
+
+    async def serve() -> None:
+        with scope:
+            await server.serve_stream(theirs)
+
+    nursery.start_soon(serve)
+    await ours.send_all(v2.encode_request(ReadRequest(1, 0)))
+    assert await ours.receive_some(100), "a worker has read, and waits for more"
+    await ours.send_all(v2.encode_request(ReadRequest(1, 0, fence=True, master_key=KEY)))
+    await wait_all_tasks_blocked()
+    scope.cancel()
+    disk.runs[0](None)
+    await wait_all_tasks_blocked()
+    assert (server.connections_count, server.memory.used_bytes) == (0, 0)
+    assert server._service.in_progress.reads == 0
+    nursery.cancel_scope.cancel()
+
+
+async def test_who_has_sent_everything_when_draining_begins_still_gets_his_answers(
+    nursery: trio.Nursery,
+) -> None:
+    disk = ManualDisk()
+    server = Server(BookieService(disk))  # type: ignore[arg-type]
+    ours, theirs = memory_stream_pair()
+    nursery.start_soon(server.serve_stream, theirs)
+    await ours.send_all(v3.encode_request(ForceLedgerRequest(1)))
+    await wait_all_tasks_blocked()
+    nursery.start_soon(functools.partial(server.drain, timeout_s=60))
+    await wait_all_tasks_blocked()
+    await ours.send_eof()
+    await wait_all_tasks_blocked()
+    for settle in disk.runs:
+        settle(None)
+    assert await replies(ours, 1) == [ForceLedgerReply(Code.OK, 1)]
     nursery.cancel_scope.cancel()
