@@ -89,39 +89,37 @@ class ProcessDisk(Disk):
     # --- Disk ---
 
     def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
-        platter = self.platter
+        names, name = self.platter.names, str(path)
         if create:
             self.step("create", path)
-            if path in platter.names:
+            if name in names:
                 raise FileExistsError(path)
-            platter.names[path] = Inode()
-            platter.changed_names()
+            self.platter.change_names((name, Inode()))
         elif self.is_gone:
             raise ProcessGoneError("the process is dead")
-        inode = platter.names.get(path)
+        inode = names.get(name)
         if inode is None:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
         return SimFile(self, path, inode, direct=direct)
 
     def rename(self, old: Path, new: Path) -> None:
         self.step("rename", new, grows=False)
-        names = self.platter.names
-        names[new] = names.pop(old)
-        self.platter.changed_names()
+        name = str(old)
+        self.platter.change_names((name, None), (str(new), self.platter.names[name]))
 
     def link(self, old: Path, new: Path) -> None:
-        if new in self.platter.names:
-            raise FileExistsError(errno.EEXIST, "the name is taken", str(new))
+        names, name = self.platter.names, str(new)
+        if name in names:
+            raise FileExistsError(errno.EEXIST, "the name is taken", name)
         self.step("link", new, grows=False)
-        self.platter.names[new] = self.platter.names[old]
-        self.platter.changed_names()
+        self.platter.change_names((name, names[str(old)]))
 
     def unlink(self, path: Path) -> None:
-        if path not in self.platter.names:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        name = str(path)
+        if name not in self.platter.names:
+            raise FileNotFoundError(errno.ENOENT, "no such file", name)
         self.step("unlink", path, grows=False)
-        del self.platter.names[path]
-        self.platter.changed_names()
+        self.platter.change_names((name, None))
 
     def remove_tree(self, path: Path) -> None:
         raise AssertionError("a bookie that serves deletes no directories")
@@ -130,8 +128,9 @@ class ProcessDisk(Disk):
         if self.is_gone:
             raise ProcessGoneError("the process is dead")
         prefix = f"{path}/"
-        found = [file[len(prefix) :] for file in map(str, self.platter.names) if file.startswith(prefix)]
-        return sorted(name for name in found if "/" not in name)
+        start = len(prefix)
+        found = [name[start:] for name in self.platter.names if name.startswith(prefix)]
+        return sorted([name for name in found if "/" not in name])
 
     def make_directory(self, path: Path) -> None:
         pass

@@ -321,7 +321,7 @@ class Injector:
 
     def _newest_journals(self, machine: BookieMachine) -> set[Path]:
         newest: dict[Path, Path] = {}
-        for path in sorted(path for path in machine.platter.names if path.suffix == ".txn"):
+        for path in sorted(path for path, _ in machine.platter.paths() if path.suffix == ".txn"):
             newest[path.parent] = path
         return set(newest.values())
 

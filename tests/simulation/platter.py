@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import attrs
@@ -209,6 +209,17 @@ class Troubles:
     on_cut: Callable[[], None] = lambda: None
 
 
+NameChange = tuple[str, Inode | None]  # a path, and what it names from now on
+
+
+def _apply(names: dict[str, Inode], changes: Sequence[NameChange]) -> None:
+    for path, inode in changes:
+        if inode is None:
+            del names[path]
+        else:
+            names[path] = inode
+
+
 class Platter:
     """One machine's disk. It outlives the processes that use it."""
 
@@ -218,11 +229,11 @@ class Platter:
         self.name = name
         self.timeline, self.rng, self.trace, self.counts = timeline, rng, trace, counts
         self.troubles = Troubles()
-        self.names: dict[Path, Inode] = {}
-        self.durable_names: dict[Path, Inode] = {}
+        self.names: dict[str, Inode] = {}  # by path
+        self.durable_names: dict[str, Inode] = {}
         self.losses: tuple[str, ...] = LOSSES
         self.tears = True
-        self.name_changes: list[dict[Path, Inode]] = []  # the names after each change since the last sync
+        self.name_changes: list[tuple[NameChange, ...]] = []  # since the last sync, in order
         self.maps: dict[Path, MapState] = {}
         self._sure: dict[Inode, None] | None = None  # have names now and after a power cut; None: look again
         # Where what was asked for was found, and where the last was, by file: the next is near.
@@ -241,8 +252,9 @@ class Platter:
                 return True
         for inode, last in reversed(self._recent.items()):
             if inode in sure:
-                near = max(0, last - NEAR_BYTES)
-                at = inode.find_durable(token, near, near + 2 * NEAR_BYTES)
+                at = inode.find_durable(token, last, last + NEAR_BYTES)
+                if at < 0:
+                    at = inode.find_durable(token, max(0, last - NEAR_BYTES), last + len(token))
                 if at >= 0:
                     self._found_token(token, inode, at)
                     return True
@@ -270,10 +282,12 @@ class Platter:
         """Everything not synced is at the mercy of chance."""
         rng = self.rng
         loss = rng.choice(["", *self.losses])
-        choices = [self.durable_names, *self.name_changes]
-        if len(choices) > 1:
+        if self.name_changes:
             self.counts["unsynced name"] += 1
-        self.names = dict(rng.choice(choices))
+        kept = self.name_changes[: rng.randint(0, len(self.name_changes))]
+        self.names = dict(self.durable_names)
+        for changes in kept:
+            _apply(self.names, changes)
         self.synced_names()
         seen: set[int] = set()
         for inode in self.names.values():
@@ -285,9 +299,10 @@ class Platter:
             state.lose(rng)
         self.troubles.cut_at_step = None
 
-    def changed_names(self) -> None:
-        """To be called after each change of ``names``: until a sync, the change may be lost."""
-        self.name_changes.append(dict(self.names))
+    def change_names(self, *changes: NameChange) -> None:
+        """Have these happen together; until a sync they may be lost."""
+        _apply(self.names, changes)
+        self.name_changes.append(changes)
         self._sure = None
 
     def synced_names(self) -> None:
@@ -298,16 +313,21 @@ class Platter:
 
     def lose_directory(self, directory: Path) -> None:
         """What was in it is no more."""
-        self.names = {path: inode for path, inode in self.names.items() if directory not in path.parents}
+        prefix = f"{directory}/"
+        self.names = {path: inode for path, inode in self.names.items() if not path.startswith(prefix)}
         self.synced_names()
         self.maps = {path: state for path, state in self.maps.items() if directory not in path.parents}
 
-    def snapshot(self) -> tuple[dict[Path, Inode], dict[Path, MapState]]:
+    def paths(self) -> Iterator[tuple[Path, Inode]]:
+        """All files there are."""
+        return ((Path(path), inode) for path, inode in self.names.items())
+
+    def snapshot(self) -> tuple[dict[str, Inode], dict[Path, MapState]]:
         """A copy to restore later."""
         copies = {path: inode.copy() for path, inode in self.names.items()}
         return copies, {path: state.copy() for path, state in self.maps.items()}
 
-    def restore(self, copy: tuple[dict[Path, Inode], dict[Path, MapState]]) -> None:
+    def restore(self, copy: tuple[dict[str, Inode], dict[Path, MapState]]) -> None:
         """Put an old copy in the place of what is there."""
         files, maps = copy
         self.names = {path: inode.copy() for path, inode in files.items()}
@@ -330,11 +350,11 @@ class Platter:
 
     def flip_bit(self, pick: Callable[[Path], bool], rng: random.Random) -> tuple[Path, int] | None:
         """Damage one bit of a file at rest; where, or None if there is no such file."""
-        candidates = sorted(path for path, inode in self.names.items() if inode.now and pick(path))
+        candidates = sorted(path for path, inode in self.paths() if inode.now and pick(path))
         if not candidates:
             return None
         path = rng.choice(candidates)
-        inode = self.names[path]
+        inode = self.names[str(path)]
         filled = len(bytes(inode.now).rstrip(b"\0")) or 1
         at = rng.randrange(filled)
         mask = 1 << rng.randrange(8)
@@ -343,5 +363,5 @@ class Platter:
 
     def is_near_the_end(self, path: Path, at: int) -> bool:
         """Whether this byte is in what was written last, or second to last, to the file."""
-        inode = self.names[path]
+        inode = self.names[str(path)]
         return any(offset <= at < offset + size for offset, size in inode.last_writes)

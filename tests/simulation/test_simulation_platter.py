@@ -13,7 +13,7 @@ from tests.simulation.clockwork import Timeline
 from tests.simulation.platter import NEAR_BYTES, Inode, Platter
 from tests.simulation.trace import Trace
 
-PATHS = [Path(f"/{directory}/{name}") for directory in ("a", "b") for name in ("1", "2", "3")]
+PATHS = [f"/{directory}/{name}" for directory in ("a", "b") for name in ("1", "2", "3")]
 
 
 def new_platter(rng: random.Random) -> Platter:
@@ -58,11 +58,9 @@ class Story:
             case 6 | 7:
                 platter.synced_names()
             case 8 if inode is not None:
-                platter.names[rng.choice(PATHS)] = platter.names.pop(path)
-                platter.changed_names()
+                platter.change_names((path, None), (rng.choice(PATHS), inode))
             case 9 if inode is not None:
-                del platter.names[path]
-                platter.changed_names()
+                platter.change_names((path, None))
             case 10:
                 platter.flip_bit(lambda path: True, rng)
             case 11:
@@ -70,13 +68,12 @@ class Story:
             case 12:
                 self._copy()
             case 13 if rng.random() < 0.2:
-                platter.lose_directory(path.parent)
+                platter.lose_directory(Path(path).parent)
             case _:
                 other = platter.names.get(rng.choice(PATHS))  # a second name of it, or a new file
-                platter.names[path] = other or Inode()
-                platter.changed_names()
+                platter.change_names((path, other or Inode()))
 
-    def _write_token(self, path: Path) -> None:
+    def _write_token(self, path: str) -> None:
         rng, inode = self.rng, self.platter.names[path]
         data = rng.choice(self.tokens) + bytes(rng.choice([0, 0, 30, 2 * NEAR_BYTES]))
         offset = rng.choice([0, len(inode.now), rng.randrange(len(inode.now) + 100)])
@@ -116,7 +113,7 @@ def test_stories_hold_payloads_and_lose_them() -> None:
 
 def test_a_flipped_bit_may_make_what_was_asked_for() -> None:
     platter, inode = new_platter(random.Random(0)), Inode()
-    platter.names[PATHS[0]] = inode
+    platter.change_names((PATHS[0], inode))
     platter.synced_names()
     inode.write(b"}log0", 100)
     inode.sync()
