@@ -160,7 +160,10 @@ class ClientProcess:
             return result[0]
         told = "cancelled" if problem is None else f"{type(problem).__name__}: {problem}"
         world.trace.note(self.name, f"{what}: {told}"[:400])
-        raise OperationEndedError(told) from problem
+        try:
+            raise OperationEndedError(told) from problem
+        finally:
+            del problem  # its traceback has this frame: the two would be garbage
 
     async def pause(self, seconds: float) -> None:
         """Do nothing for a while, or until the world ends or a writer has reason to hurry."""

@@ -67,11 +67,12 @@ class HistoricTree(MemoryTree):
             node = self._nodes.get(path)
             past = self.data[path]
             before = past[-1][1] if past else None
-            after = None if node is None else Node(node.value, node.stat())
+            after = names = None
+            if node is not None:
+                stat = node.stat()
+                after = Node(node.value, stat)
+                names = Children(tuple(sorted(node.children)), stat.child_version)
             past.append((self.zxid, after))
-            names = (
-                None if node is None else Children(tuple(sorted(node.children)), node.stat().child_version)
-            )
             self.lists[path].append((self.zxid, names))
             changes.append((path, before, after))
         super()._fire(touched)
@@ -171,7 +172,7 @@ class _Request:
     def _wake(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            trio.lowlevel.reschedule(task)
+            task._runner.reschedule(task)
 
 
 class SimStore(MetadataStore):
@@ -255,9 +256,13 @@ class SimStore(MetadataStore):
         request = _Request(self, path, apply, is_write=write)
         self._timeline.after(self._delay_s(), request.arrive)
         await trio.lowlevel.wait_task_rescheduled(request.abort)
-        if request.error is not None:
-            raise request.error
-        return request.result  # type: ignore[no-any-return]
+        error, request.error = request.error, None
+        if error is None:
+            return request.result  # type: ignore[no-any-return]
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame: the two would be garbage
 
     def _delay_s(self) -> float:
         """For how long a request or an answer is on its way."""
