@@ -1,7 +1,7 @@
 """trio's loop for a world: virtual time, no I/O, an order of tasks that repeats itself.
 
-Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run, and two short ways
-in that of long ones; stepping tasks; the hook before the n-th step of somebody's tasks. Not inside: what
+Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run, and a few short
+ways in that of long ones; stepping tasks; the hook before the n-th step of somebody's tasks. Not inside: what
 happens when no task can run (``clockwork``).
 Always: tasks see what they see of trio's own loop: each that was ready is stepped once in a round, in any
 order; cancellations of scopes that are overdue come between rounds; a task that asks to wait and has been
@@ -21,19 +21,22 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
 from operator import attrgetter
+from types import coroutine
 from typing import Any, Protocol
 from unittest.mock import patch
 
 import trio
 from outcome import Error, Outcome, Value
+from trio import _core
 from trio._core import _run
 from trio._core._run import _NO_SEND, GLOBAL_RUN_CONTEXT, Runner
-from trio._core._traps import CancelShieldedCheckpoint, WaitTaskRescheduled
+from trio._core._traps import CancelShieldedCheckpoint
 
 OWNER: ContextVar[str] = ContextVar("owner")  # the process, by name, that a task belongs to
 _ROUNDS_PER_LOOK = 1000
 _OUTSIDE_S_MAX = 1.0
 _age = attrgetter("_counter")
+Abort = Callable[[Any], trio.lowlevel.Abort]
 
 
 class Time(Protocol):
@@ -119,9 +122,9 @@ class Loop:
                 if asked is CancelShieldedCheckpoint:
                     runner.reschedule(task)
                 else:
-                    assert type(asked) is WaitTaskRescheduled, f"a task of a world asks trio for {asked!r}"
+                    assert callable(asked), f"a task of a world asks trio for {asked!r}"
                     task._cancel_points += 1
-                    task._abort_func = asked.abort_func
+                    task._abort_func = asked
                     if runner.ki_pending and task is runner.main_task:
                         task._attempt_delivery_of_pending_ki()
                     if task._cancel_status.effectively_cancelled:
@@ -166,6 +169,19 @@ class _Nothing:
 _NOTHING: Any = _Nothing()
 
 
+@coroutine
+def _wait_task_rescheduled(abort: Abort) -> Generator[Abort, Outcome[Any], Any]:
+    """As trio's, but one generator where that has two coroutines and makes a value of what it asks for."""
+    answer = yield abort
+    return answer.unwrap()
+
+
+@coroutine
+def _cancel_shielded_checkpoint() -> Generator[object, Outcome[Any], None]:
+    answer = yield CancelShieldedCheckpoint
+    answer.unwrap()
+
+
 def _reschedule(runner: Runner, task: trio.lowlevel.Task, next_send: Outcome[Any] | None = _NO_SEND) -> None:
     """As ``Runner.reschedule``, which also asks for instruments and for a loop that it is a guest of."""
     assert task._runner is runner
@@ -207,6 +223,10 @@ def playing_in(loop: Loop) -> Iterator[None]:
     with (
         patch.object(_run, "unrolled_run", loop.run),
         patch.object(Runner, "reschedule", _reschedule),
+        patch.object(trio.lowlevel, "wait_task_rescheduled", _wait_task_rescheduled),
+        patch.object(_core, "wait_task_rescheduled", _wait_task_rescheduled),
+        patch.object(_run, "wait_task_rescheduled", _wait_task_rescheduled),
+        patch.object(_run, "cancel_shielded_checkpoint", _cancel_shielded_checkpoint),
         patch.object(
             trio.CancelScope, "_might_change_registered_deadline", lambda scope: _DeadlineChange(scope)
         ),

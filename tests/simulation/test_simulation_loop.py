@@ -37,7 +37,8 @@ def in_a_world(main: Main, seed: int = 1) -> Timeline:
 
 # --- as trio's ----------------------------------------------------------------------------------------------
 
-step = st.sampled_from(["checkpoint", "sleep", "child", "shielded", "cancel me", "past deadline", "raise"])
+STEPS = ["checkpoint", "sleep", "child", "shielded", "cancel me", "past deadline", "raise"]
+step = st.sampled_from([*STEPS, "later deadline", "sooner deadline", "event"])
 programs = st.recursive(st.lists(step, max_size=4), lambda inner: st.lists(step | inner, max_size=4))
 
 
@@ -75,6 +76,23 @@ async def perform(program: list[object], log: list[object], name: str) -> None:
         elif what == "past deadline":
             with trio.move_on_after(0):
                 await trio.sleep_forever()
+        elif what == "later deadline":
+            with trio.move_on_after(TICK_S) as scope:
+                scope.deadline += 3 * TICK_S
+                await trio.sleep(2 * TICK_S)
+            log.append((child, scope.cancelled_caught))
+        elif what == "sooner deadline":
+            with trio.CancelScope() as scope:
+                scope.deadline = trio.current_time() + 2 * TICK_S
+                await trio.sleep_forever()
+            log.append((child, scope.cancelled_caught))
+        elif what == "event":
+            event = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(event.wait)
+                nursery.start_soon(event.wait)
+                await trio.sleep(TICK_S)
+                event.set()
         elif what == "raise":
             raise PlannedError(child)
         log.append((child, trio.current_time()))
