@@ -102,6 +102,7 @@ class Incarnation:
         """
         self._disk, self._directories = disk, directories
         self._path, self._data = path, data
+        self._raised_to: Number | None = None  # what the store said when it was last raised
 
     def read(self) -> dict[str, Number | None]:
         """What the directories have. Blocks."""
@@ -139,7 +140,10 @@ class Incarnation:
             CookieError, NamespaceError: As ``registered``; the directories are ahead then, which is fine.
         """
         for _ in range(_ATTEMPTS):
-            now = await self.registered(store)
+            # What it was raised to last is what it is, or the store will say: one request instead of three.
+            now, self._raised_to = self._raised_to, None
+            if now is None:
+                now = await self.registered(store)
             if now.version >= _VERSION_MAX:
                 log.warning(
                     "%s has been written %d times; old copies are not told any more", self._path, now.version
@@ -153,13 +157,16 @@ class Incarnation:
                 log.warning("the disk is full: %s is not raised", INCARNATION)
                 return
             try:
-                await store.put(self._path, self._data, expected=now.version)
+                stat = await store.put(self._path, self._data, expected=now.version)
             except BadVersionError:
                 # An attempt of ours whose answer was lost, or an operator: either way this process has all
                 # it acknowledged, so the next number is its own.
                 continue
             except NoNodeError:
                 continue  # ``registered`` says it better
+            if stat.created_ms != now.created_ms:
+                continue  # a node that was created anew, with the version that the old one had
+            self._raised_to = Number(stat.created_ms, stat.version)
             return
         raise CookieError(
             f"node {self._path} is being written all the time: is another bookie of this name running?"

@@ -149,6 +149,38 @@ async def test_the_store_is_never_ahead_of_a_directory(
     assert seen == [{1}, {2}]
 
 
+async def test_while_nobody_else_writes_the_cookie_a_raise_is_one_request(
+    number: Incarnation, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await number.raise_number(store)
+    for request in ("get", "sync", "exists"):
+        monkeypatch.setattr(MemoryStore, request, None)
+    await number.raise_number(store)
+    monkeypatch.undo()
+    assert (await number.registered(store)).version == 2
+    assert await doubt(number, store) is None
+
+
+@pytest.mark.parametrize("versions", [0, 1, 2])
+async def test_a_cookie_that_somebody_wrote_or_created_anew_meanwhile_is_looked_at_again(
+    number: Incarnation, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, versions: int
+) -> None:
+    await number.raise_number(store)
+    if versions:
+        await store.put(PATH, DATA)
+    else:  # with the version that the old node had
+        monkeypatch.setattr(store._session._tree, "_wall_ms", lambda: 7)
+        await store.delete(PATH)
+        await store.create(PATH, DATA)
+        await store.put(PATH, DATA)
+    if versions == 2:
+        await store.put(PATH, DATA)
+    await number.raise_number(store)
+    assert await doubt(number, store) is None
+    await number.raise_number(store)
+    assert await doubt(number, store) is None
+
+
 async def test_a_cookie_that_is_gone_is_told(number: Incarnation, store: MemoryStore) -> None:
     await store.delete(PATH)
     with pytest.raises(CookieError, match="was decommissioned"):
