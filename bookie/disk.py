@@ -127,16 +127,20 @@ class DiskThread(abc.ABC):
 
     async def call(self, job: Callable[[], T]) -> T:
         """Queue a job and wait for its result. Not cancellable: on return the job is over."""
-        finished = trio.Event()
         outcome: list[tuple[T, BaseException | None]] = []
+        waiting: list[trio.lowlevel.Task] = []
 
         def done(result: T, error: BaseException | None) -> None:
             outcome.append((result, error))
-            finished.set()
+            for task in waiting:
+                trio.lowlevel.reschedule(task)
 
         self.submit(job, done)
-        with trio.CancelScope(shield=True):
-            await finished.wait()
+        if outcome:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
+            waiting.append(trio.lowlevel.current_task())
+            await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         result, error = outcome[0]
         if error is not None:
             raise error

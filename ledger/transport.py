@@ -92,7 +92,6 @@ class Transport:
         self._is_v3 = config.add_version == 3
         self._told_closed: set[tuple[str, int]] = set()
         self._is_ticking = False
-        self._start_ticking = trio.Event()
         self.timers = Timers()  # of requests; others who wait for bookies may use them too
 
     def __repr__(self) -> str:
@@ -267,18 +266,16 @@ class Transport:
             sink.bookie_lost(bookie, BookieUnavailableError(bookie, "the transport is closed"))
 
     def _tick_on(self) -> None:
-        self._is_ticking = True
-        self._start_ticking.set()
+        if not self._is_ticking:
+            self._is_ticking = True
+            self.timers.after(self.config.add_timeout_s / SILENT_TICKS, self._tick)
 
-    async def _tick(self) -> None:
-        while True:
-            await self._start_ticking.wait()
-            await trio.sleep(self.config.add_timeout_s / SILENT_TICKS)
-            for line in self._alive:
-                line.tick()
-            if not any(line.connection.needs_ticks for line in self._alive):
-                self._is_ticking = False
-                self._start_ticking = trio.Event()
+    def _tick(self) -> None:
+        for line in self._alive:
+            line.tick()
+        self._is_ticking = False
+        if any(line.connection.needs_ticks for line in self._alive):
+            self._tick_on()
 
     def _close(self) -> None:
         self._is_closed = True
@@ -299,7 +296,6 @@ async def open_transport(
     """
     async with open_background() as nursery:
         transport = Transport(dial, resolve, config or TransportConfig(), nursery)
-        nursery.start_soon(transport._tick)
         nursery.start_soon(transport.timers.run)
         try:
             yield transport
