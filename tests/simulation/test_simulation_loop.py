@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -136,6 +137,50 @@ def test_each_ready_task_is_stepped_once_in_a_round() -> None:
 
     in_a_world(main)
     assert [sorted(steps[at : at + 3]) for at in range(0, 15, 3)] == [["a", "b", "c"]] * 5
+
+
+def test_a_scope_has_its_deadline_until_it_is_cancelled_or_closed() -> None:
+    left: list[float] = []
+
+    def look() -> None:
+        left.append(trio.lowlevel.current_statistics().seconds_to_next_deadline)
+
+    async def main() -> None:
+        with trio.CancelScope(deadline=5) as scope:
+            look()
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            scope.deadline = 3
+            look()
+            scope.deadline = 7
+            look()
+            scope.cancel()
+            look()
+        with trio.CancelScope(deadline=2):
+            await trio.lowlevel.checkpoint()
+            look()
+        look()
+
+    in_a_world(main)
+    assert left == [5, 3, 7, math.inf, 2, math.inf]
+
+
+def test_who_is_woken_and_cancelled_at_once_was_woken() -> None:
+    async def main() -> None:
+        event = trio.Event()
+
+        async def wait(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+            with trio.CancelScope() as scope:
+                task_status.started(scope)
+                await event.wait()
+            assert not scope.cancelled_caught
+
+        async with trio.open_nursery() as nursery:
+            scope = await nursery.start(wait)
+            await trio.lowlevel.checkpoint()
+            event.set()
+            scope.cancel()
+
+    in_a_world(main)
 
 
 def test_an_interrupt_ends_a_world_that_would_not_end() -> None:
