@@ -101,6 +101,10 @@ class Direction:
         if reader is not None:
             reader._runner.reschedule(reader)
 
+    def stop_reading(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
     async def wait_room(self) -> None:
         """Until a sender should look again whether there is room."""
         if self.room is None:
@@ -164,12 +168,7 @@ class SimStream(trio.abc.Stream):
             if incoming.is_eof:
                 return b""
             incoming.reader = trio.lowlevel.current_task()
-
-            def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
-                incoming.reader = None
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await trio.lowlevel.wait_task_rescheduled(incoming.stop_reading)
 
     async def aclose(self) -> None:
         self.close_now()

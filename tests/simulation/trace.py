@@ -36,10 +36,10 @@ class Trace:
         """One of very many things: only for the hash."""
         self._hash.update(_MARK.pack(kind, self._now(), number, checksum))
 
-    def detail(self, who: str, what: Callable[[], str]) -> None:
-        """A line that is made only for a reader; it is no part of the hash."""
+    def detail(self, who: str, what: str) -> None:
+        """A line for a reader: to be made only if ``keep``. It is no part of the hash."""
         if self.keep and len(self.lines) < LINES_MAX:
-            self.lines.append(f"{self._now():11.4f}  {who:<12}   {what()}")
+            self.lines.append(f"{self._now():11.4f}  {who:<12}   {what}")
 
     @property
     def digest(self) -> str:

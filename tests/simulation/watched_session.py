@@ -97,14 +97,14 @@ class WatchedSession(Session):
         promises = self._machine.promises
         promises.sent.setdefault(place, set()).add(checksum)
         self._adds[place] = (recovery, lac, place[0] in promises.fences, place in promises.denials)
-        self._world.trace.detail(
-            self._machine.name,
-            lambda: f"<- add {place[0]}:{place[1]}{' (recovery)' if recovery else ''} lac {lac}",
-        )
+        if self._world.trace.keep:
+            what = f"<- add {place[0]}:{place[1]}{' (recovery)' if recovery else ''} lac {lac}"
+            self._world.trace.detail(self._machine.name, what)
 
     def _watch_read(self, place: Place) -> None:
         self._recovery_reads.add(place)
-        self._world.trace.detail(self._machine.name, lambda: f"<- fencing read {place[0]}:{place[1]}")
+        if self._world.trace.keep:
+            self._world.trace.detail(self._machine.name, f"<- fencing read {place[0]}:{place[1]}")
 
     def _watch_replies(self, frames: bytes) -> None:
         if self._machine.session_is_alive(self):
@@ -127,7 +127,8 @@ class WatchedSession(Session):
         world, machine = self._world, self._machine
         if is_add:
             add = self._adds.pop(place, None)
-            world.trace.detail(machine.name, lambda: f"-> add {place[0]}:{place[1]}: {code or 'OK'}")
+            if world.trace.keep:
+                world.trace.detail(machine.name, f"-> add {place[0]}:{place[1]}: {code or 'OK'}")
             if add is not None and code == 0:
                 recovery, lac, after_fence, after_denial = add
                 machine.promises.acknowledged.add(place)
@@ -144,7 +145,8 @@ class WatchedSession(Session):
                     )
                 )
         elif place in self._recovery_reads:
-            world.trace.detail(machine.name, lambda: f"-> fencing read {place[0]}:{place[1]}: {code or 'OK'}")
+            if world.trace.keep:
+                world.trace.detail(machine.name, f"-> fencing read {place[0]}:{place[1]}: {code or 'OK'}")
             if code in (0, 1, 2):
                 ledger = self._storage.ledger(place[0])
                 if ledger is not None:

@@ -324,7 +324,8 @@ class World:
     def submit(self, client: str, handle: WriteHandle, payload: bytes) -> None:
         """A writer submits an entry."""
         entry_id = handle.submit(payload)
-        self.trace.detail(client, lambda: f"submits {handle.ledger_id}:{entry_id}")
+        if self.trace.keep:
+            self.trace.detail(client, f"submits {handle.ledger_id}:{entry_id}")
         self.observe(Submitted(self.now(), client, (handle.ledger_id, entry_id), payload))
 
     def takes_over(self, client: str, ledger_id: int) -> None:
