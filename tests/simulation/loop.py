@@ -172,14 +172,13 @@ _NOTHING: Any = _Nothing()
 @coroutine
 def _wait_task_rescheduled(abort: Abort) -> Generator[Abort, Outcome[Any], Any]:
     """As trio's, but one generator where that has two coroutines and makes a value of what it asks for."""
-    answer = yield abort
-    return answer.unwrap()
+    # Without a name for the answer: with an error in it, it would be garbage, as in ``_ended``.
+    return (yield abort).unwrap()
 
 
 @coroutine
 def _cancel_shielded_checkpoint() -> Generator[object, Outcome[Any], None]:
-    answer = yield CancelShieldedCheckpoint
-    answer.unwrap()
+    (yield CancelShieldedCheckpoint).unwrap()
 
 
 def _reschedule(runner: Runner, task: trio.lowlevel.Task, next_send: Outcome[Any] | None = _NO_SEND) -> None:

@@ -183,6 +183,27 @@ def test_who_is_woken_and_cancelled_at_once_was_woken() -> None:
     in_a_world(main)
 
 
+def test_tasks_that_were_cancelled_leave_no_garbage() -> None:
+    def count() -> int:
+        return sum(isinstance(one, trio.Cancelled) for one in gc.get_objects())
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(trio.sleep_forever)
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = count()
+        in_a_world(main)
+        assert count() == before
+    finally:
+        gc.enable()
+
+
 def test_an_interrupt_ends_a_world_that_would_not_end() -> None:
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
