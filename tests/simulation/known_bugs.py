@@ -311,9 +311,18 @@ def _digest_over_the_wrong_range() -> Iterator[None]:
         whole = self.digest
         self.digest = lambda header, payload: whole(header, b"")
 
+    def payloads(
+        self: EntryCodec, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int
+    ) -> list[bytes]:
+        # The quick check has its own idea of the range. A bad first entry is told as ever.
+        found = self._payloads_any(bodies, ledger_id, first_entry_id)
+        if not found and bodies:
+            self.unpack(bodies[0], ledger_id, first_entry_id)
+        return found
+
     with (
         patch.object(EntryCodec, "__init__", init),
-        patch.object(EntryCodec, "payloads", EntryCodec._payloads_any),
+        patch.object(EntryCodec, "payloads", payloads),
     ):
         yield
 
