@@ -146,7 +146,7 @@ def _ended(runner: Runner, task: trio.lowlevel.Task, exc: BaseException) -> None
     if isinstance(exc, StopIteration):
         runner.task_exited(task, Value(exc.value))
     else:
-        # Without the loop's frame in its traceback, which has the exception, and so would be garbage.
+        # As trio has it: the traceback begins with the task's own frame, and keeps nothing of the loop alive.
         runner.task_exited(task, Error(exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)))
 
 
@@ -172,7 +172,7 @@ _NOTHING: Any = _Nothing()
 @coroutine
 def _wait_task_rescheduled(abort: Abort) -> Generator[Abort, Outcome[Any], Any]:
     """As trio's, but one generator where that has two coroutines and makes a value of what it asks for."""
-    # Without a name for the answer: with an error in it, it would be garbage, as in ``_ended``.
+    # Without a name for the answer: an error's traceback has this frame, and the two would be garbage.
     return (yield abort).unwrap()
 
 
