@@ -198,19 +198,20 @@ class RecoveryRun:
         high_priority: bool = False,
     ) -> list[Action]:
         def take_reply(reply: Reply | BookieError) -> list[Action]:
-            if isinstance(reply, BookieError):
-                return take(reply)
-            answer: Answer
-            try:
-                answer = entry_of(reply, bookie, request, self._codec)
-            except CorruptEntryError as exc:
-                logger.warning("bookie %s holds damage in the ledger being recovered: %s", bookie, exc)
-                answer = exc
-            except BookieError as exc:
-                answer = exc
-            return take(answer)
+            return take(self._answer_in(reply, bookie, request))
 
         return self._ask(bookie, request, take_reply, high_priority=high_priority)
+
+    def _answer_in(self, reply: Reply | BookieError, bookie: str, request: ReadRequest) -> Answer:
+        if isinstance(reply, BookieError):
+            return reply
+        try:
+            return entry_of(reply, bookie, request, self._codec)
+        except CorruptEntryError as exc:
+            logger.warning("bookie %s holds damage in the ledger being recovered: %s", bookie, exc)
+            return exc
+        except BookieError as exc:
+            return exc
 
     def _add(self, bookie: str, entry_id: int, body: bytes) -> list[Action]:
         ledger_id = self._ledger_id

@@ -88,7 +88,7 @@ class ReplicaRace(Generic[T]):
             self._timer = None
         while (bookie := self._reading.next_bookie()) is not None:
             try:
-                self._ask(bookie, self._request, self._answered)
+                self._ask(bookie, self._request, self._take)
             except BookieError as exc:  # the transport is closed
                 self._on_failed(bookie, exc)
                 continue
@@ -98,30 +98,36 @@ class ReplicaRace(Generic[T]):
         if not self._asked:
             self._finish()
 
-    def _ask(self, bookie: str, request: Request, take: Callable[[str, Reply | BookieError], None]) -> None:
+    def _ask(
+        self,
+        bookie: str,
+        request: Request,
+        take: Callable[[str, Reply], T],
+        on_refused: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        refused = on_refused or self._refused
+
         def told(reply: Reply | BookieError) -> None:
             del self._asked[bookie]
+            if isinstance(reply, BookieError):
+                refused(bookie, reply)
+                return
             try:
-                take(bookie, reply)
+                result = take(bookie, reply)
             except (BookieError, CorruptEntryError) as exc:
-                self._failed(bookie, exc)
+                refused(bookie, exc)
             except Exception as exc:  # the task of the connection, which calls this, is not to blame
                 self._error = exc
+                self._finish()
+            else:
+                self._results.append(result)
+                self.slow = list(self._asked)
                 self._finish()
 
         self._asked[bookie] = self._transport.ask(bookie, request, told)
 
-    def _answered(self, bookie: str, reply: Reply | BookieError) -> None:
-        if isinstance(reply, BookieError):
-            raise reply
-        self._won(self._take(bookie, reply))
-
-    def _won(self, result: T) -> None:
-        self._results.append(result)
-        self.slow = list(self._asked)
-        self._finish()
-
-    def _failed(self, bookie: str, reason: BookieError | CorruptEntryError) -> None:
+    def _refused(self, bookie: str, reason: Exception) -> None:
+        """This replica gave no good answer."""
         self._on_failed(bookie, reason)
         # While another one is being waited for it has its time; ``_timer`` says when that is over.
         if not self._asked:

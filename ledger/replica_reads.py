@@ -198,19 +198,18 @@ class _BatchRace(ReplicaRace[list[T] | None]):
         super().__init__(*args, **more)
         self._single, self._codec = single, codec
 
-    def _answered(self, bookie: str, reply: Reply | BookieError) -> None:
+    def _refused(self, bookie: str, reason: Exception) -> None:
+        if not isinstance(reason, BookieUnavailableError | BadRequestRefusal | BadVersionRefusal):
+            super()._refused(bookie, reason)
+            return
+
+        def take(bookie: str, reply: Reply) -> None:
+            entry_of(reply, bookie, self._single, self._codec)
+
+        def refused(bookie: str, _: Exception) -> None:
+            super(_BatchRace, self)._refused(bookie, reason)
+
         try:
-            super()._answered(bookie, reply)
-        except (BookieUnavailableError, BadRequestRefusal, BadVersionRefusal) as exc:
-            refused = exc
-
-            def take(bookie: str, reply: Reply | BookieError) -> None:
-                try:
-                    if isinstance(reply, BookieError):
-                        raise reply
-                    entry_of(reply, bookie, self._single, self._codec)
-                except (BookieError, CorruptEntryError):
-                    raise refused from None
-                self._won(None)
-
-            self._ask(bookie, self._single, take)
+            self._ask(bookie, self._single, take, refused)
+        except BookieError:  # the transport is closed
+            super()._refused(bookie, reason)

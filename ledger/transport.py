@@ -160,7 +160,10 @@ class Transport:
         asked = self.ask(bookie, request, told, high_priority=high_priority, timeout_s=timeout_s)
         await trio.lowlevel.wait_task_rescheduled(abort)
         if isinstance(result, BookieError):
-            raise result
+            try:
+                raise result
+            finally:
+                result = None  # or the exception and this frame would have each other, until collected
         assert result is not None
         return result
 
