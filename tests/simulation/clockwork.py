@@ -21,7 +21,7 @@ from trio._core._run import Runner
 
 from tests.simulation.loop import Loop, playing_in
 
-GRID_S = 0.004  # times are rounded up to this, so that some things happen at the same time
+GRID_S = 2.0**-8  # times are rounded up to this, exactly, so that some things happen at the same time
 _SLACK_S = 1e-9
 
 

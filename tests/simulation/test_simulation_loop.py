@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -13,19 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from tests.simulation import clockwork
-from tests.simulation.clockwork import StuckError, Timeline, run_repeatably
+from tests.simulation.clockwork import GRID_S, StuckError, Timeline, run_repeatably
 from tests.simulation.loop import OWNER
 
 Main = Callable[[], Awaitable[None]]
-TICK_S = 2.0**-8  # sums of it are exact
-
-
-@pytest.fixture(autouse=True, scope="module")
-def exact_grid() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(clockwork, "GRID_S", TICK_S)
-        yield
 
 
 def in_a_world(main: Main, seed: int = 1) -> Timeline:
@@ -54,20 +45,20 @@ async def perform(program: list[object], log: list[object], name: str) -> None:
         if isinstance(what, list):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(perform, what, log, child)
-                await trio.sleep(TICK_S)
+                await trio.sleep(GRID_S)
         elif what == "checkpoint":
             await trio.lowlevel.checkpoint()
         elif what == "sleep":
-            await trio.sleep(2 * TICK_S)
+            await trio.sleep(2 * GRID_S)
         elif what == "child":
-            with trio.move_on_after(25 * TICK_S) as scope:
+            with trio.move_on_after(25 * GRID_S) as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(trio.sleep_forever)
-                    nursery.start_soon(trio.sleep, 50 * TICK_S)
+                    nursery.start_soon(trio.sleep, 50 * GRID_S)
             log.append((child, scope.cancelled_caught))
         elif what == "shielded":
-            with trio.move_on_after(TICK_S), trio.CancelScope(shield=True):
-                await trio.sleep(3 * TICK_S)
+            with trio.move_on_after(GRID_S), trio.CancelScope(shield=True):
+                await trio.sleep(3 * GRID_S)
                 log.append((child, "not cancelled"))
         elif what == "cancel me":
             with trio.CancelScope() as scope:
@@ -78,13 +69,13 @@ async def perform(program: list[object], log: list[object], name: str) -> None:
             with trio.move_on_after(0):
                 await trio.sleep_forever()
         elif what == "later deadline":
-            with trio.move_on_after(TICK_S) as scope:
-                scope.deadline += 3 * TICK_S
-                await trio.sleep(2 * TICK_S)
+            with trio.move_on_after(GRID_S) as scope:
+                scope.deadline += 3 * GRID_S
+                await trio.sleep(2 * GRID_S)
             log.append((child, scope.cancelled_caught))
         elif what == "sooner deadline":
             with trio.CancelScope() as scope:
-                scope.deadline = trio.current_time() + 2 * TICK_S
+                scope.deadline = trio.current_time() + 2 * GRID_S
                 await trio.sleep_forever()
             log.append((child, scope.cancelled_caught))
         elif what == "event":
@@ -92,7 +83,7 @@ async def perform(program: list[object], log: list[object], name: str) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(event.wait)
                 nursery.start_soon(event.wait)
-                await trio.sleep(TICK_S)
+                await trio.sleep(GRID_S)
                 event.set()
         elif what == "raise":
             raise PlannedError(child)
@@ -250,6 +241,23 @@ def test_time_passes_when_no_task_can_run_and_only_then() -> None:
 
     assert in_a_world(main).now() == pytest.approx(1000)
     assert times == [0.0, pytest.approx(1000)]
+
+
+def test_what_is_due_on_the_grid_happens_then_and_not_a_step_later() -> None:
+    timeline = Timeline(1)
+    late: list[int] = []
+
+    def note(step: int) -> None:
+        if timeline.now() != step * GRID_S:
+            late.append(step)
+
+    async def main() -> None:
+        for step in range(1, 5000):
+            timeline.at(step * GRID_S, note, step)
+        await trio.sleep(5000 * GRID_S)
+
+    run_repeatably(timeline, main)
+    assert late == []
 
 
 def test_something_happens_before_a_certain_step_of_an_owners_tasks() -> None:
