@@ -83,6 +83,7 @@ ROWS = (
             "same last entry as our own recovery",
             "killed while writing",
             "the resumed Python writer is fenced",
+            "a bookie that lost its disks denies nothing",
         ),
     ),
     Row(
