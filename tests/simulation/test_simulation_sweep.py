@@ -7,7 +7,6 @@ import pytest
 from tests.simulation.sweep import SWEEPS, sweep
 
 STEPS_MIN = {"crash of a reader": 10, "cancellation of a reader": 10}  # of the others: 30
-STRIDE = 2  # `python -m tests.simulation --sweep 1` strikes at each
 
 
 @pytest.mark.parametrize("name", list(SWEEPS))
@@ -21,7 +20,7 @@ def test_a_fault_may_strike_now_and_then(name: str) -> None:
 @pytest.mark.parametrize("name", list(SWEEPS))
 def test_a_fault_may_strike_at_any_await_and_at_any_step(name: str) -> None:
     last = 0
-    for step, outcome in sweep(name, 2, stride=STRIDE):
+    for step, outcome in sweep(name, 2):
         assert outcome.violation is None, f"at step {step}: {outcome.violation}"
         last = step
     assert last >= STEPS_MIN.get(name, 30), "hardly anything was struck: the small world is too small"
