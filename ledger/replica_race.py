@@ -11,6 +11,7 @@ Source: ReadOpBase.java, DefaultSpeculativeRequestExecutionPolicy.java; referenc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class ReplicaRace(Generic[T]):
     def start(self, on_over: Callable[[], None]) -> None:
         """Ask the first replica; ``on_over`` is called once, perhaps at once, unless ``stop`` is."""
         self._on_over = on_over
-        self._ask_next()
+        self._go_on(self._ask_next)
 
     def stop(self) -> None:
         """Ask nothing more, tell nobody."""
@@ -82,6 +83,14 @@ class ReplicaRace(Generic[T]):
             raise self._reading.error()
         return self._results[0]
 
+    def _go_on(self, act: Callable[[], None]) -> None:
+        """Called by the tasks of connections and timers: an error of ours must end this race, not them."""
+        try:
+            act()
+        except Exception as exc:
+            self._error = exc
+            self._finish()
+
     def _ask_next(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -93,7 +102,9 @@ class ReplicaRace(Generic[T]):
                 self._on_failed(bookie, exc)
                 continue
             if self._speculative_s is not None:
-                self._timer = self._transport.timers.after(self._speculative_s, self._ask_next)
+                self._timer = self._transport.timers.after(
+                    self._speculative_s, functools.partial(self._go_on, self._ask_next)
+                )
             return
         if not self._asked:
             self._finish()
@@ -109,6 +120,9 @@ class ReplicaRace(Generic[T]):
 
         def told(reply: Reply | BookieError) -> None:
             del self._asked[bookie]
+            self._go_on(lambda: judge(reply))
+
+        def judge(reply: Reply | BookieError) -> None:
             if isinstance(reply, BookieError):
                 refused(bookie, reply)
                 return
@@ -116,9 +130,6 @@ class ReplicaRace(Generic[T]):
                 result = take(bookie, reply)
             except (BookieError, CorruptEntryError) as exc:
                 refused(bookie, exc)
-            except Exception as exc:  # the task of the connection, which calls this, is not to blame
-                self._error = exc
-                self._finish()
             else:
                 self._results.append(result)
                 self.slow = list(self._asked)

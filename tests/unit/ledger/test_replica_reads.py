@@ -11,7 +11,7 @@ import trio
 from ledger.add_lanes import SILENT_TICKS
 from ledger.config import ClientConfig
 from ledger.errors import LedgerReadError
-from ledger.reader import reading_order
+from ledger.reader import EntryRead, reading_order
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest, BatchReadRequest, ReadRequest
 
@@ -204,6 +204,32 @@ async def test_a_fault_of_ours_in_reading_is_the_readers_and_costs_no_connection
             with pytest.raises(ZeroDivisionError):
                 await reader.read(0, 2)
         assert [int(entry.payload) for entry in await reader.read(0, 2)] == [0, 1, 2]
+        assert client._cluster.transport.losses == losses
+
+
+@pytest.mark.parametrize("where", ["a refusal", "a slow replica", "the first question"])
+async def test_a_fault_of_ours_in_what_is_remembered_of_replicas_is_the_readers_too(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, autojump_clock: Any, where: str
+) -> None:
+    async with cluster.client(ClientConfig(speculative_read_s=1.0)) as client:
+        reader = await written(client, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        losses = client._cluster.transport.losses
+        next_bookie, asked = EntryRead.next_bookie, 0
+
+        def failing(self: EntryRead) -> str | None:
+            nonlocal asked
+            asked += 1
+            return next_bookie(self) if asked == 1 and where != "the first question" else str(1 / 0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(EntryRead, "next_bookie", failing)
+            for bookie in cluster.bookies.values():
+                bookie.is_silent = where == "a slow replica"
+                bookie.refuse = lambda _request: Code.IO_ERROR if where == "a refusal" else None
+            with pytest.raises(ZeroDivisionError):
+                await reader.read(0, 0)
+        assert timers_of_questions(client._cluster.transport) == 0
         assert client._cluster.transport.losses == losses
 
 
