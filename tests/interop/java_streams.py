@@ -26,8 +26,8 @@ READ_CANCELLED = 1002
 Apache's ``ReadAheadEntryReader.onFailure`` names the segment to leave only after it has let others go on: it
 may be the next one by then. If that one is being read, the reader ends with this error, one read of many
 segments in 10 to 300; if its reading has not begun, all of it is passed over in silence, much more seldom.
-Both happen to streams that Java wrote to Java's bookies as well (``docs/compatibility.md``). Its users open
-another reader, and so do we.
+Both happen to streams that Java wrote to Java's bookies as well, the second one seen there with pauses added
+(``docs/compatibility.md``). Its users open another reader, and so do we.
 """
 READERS_MAX = 5
 READ_TIMEOUT_S = 20.0
