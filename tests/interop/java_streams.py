@@ -292,10 +292,11 @@ def numbered(count: int, first: int = 1) -> list[JavaRecord]:
 
 
 async def _first_whole(by_another: Callable[[], Awaitable[JavaRead]], count: int) -> list[Record]:
-    """What the first reader gave that gave at least so many, of at most ``READERS_MAX``."""
+    """What the first reader gave that gave at least so many and did not end, of at most ``READERS_MAX``."""
     for _ in range(READERS_MAX):
         got = await by_another()
-        if len(got.records) >= count or not (got.ended is None or got.ended_itself):
+        was_whole = got.ended is None and len(got.records) >= count
+        if was_whole or (got.ended is not None and not got.ended_itself):
             break
     if got.ended is not None:
         raise got.ended

@@ -36,7 +36,7 @@ class ScriptedDriver:
         there, code = self._script.pop(0)
         first = POSITIONS.index(DLSN(*arguments["dlsn"]))
         self._left[name] = (POSITIONS[first : first + there], code)
-        return None if op == "reader" else self._answer(name, arguments["count"])
+        return None if op == "reader" else self._answer(name, len(POSITIONS) + 1)
 
     def _answer(self, name: str, count: int) -> dict[str, Any]:
         left, code = self._left[name]
@@ -75,6 +75,11 @@ async def test_a_reader_that_passed_over_records_is_followed_by_one_from_the_sta
     log, _ = log_of((2, None), (4, None))
     assert [each.dlsn for each in await log.read(4)] == POSITIONS
     log, _ = log_of((2, None), (3, READ_CANCELLED), (4, None))
+    assert [each.dlsn for each in await log.read_synchronously(4)] == POSITIONS
+
+
+async def test_a_synchronous_reader_that_ended_itself_after_the_last_record_is_not_believed() -> None:
+    log, _ = log_of((4, READ_CANCELLED), (4, None))
     assert [each.dlsn for each in await log.read_synchronously(4)] == POSITIONS
 
 

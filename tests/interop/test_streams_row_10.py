@@ -13,6 +13,7 @@ import pytest
 import trio
 from driver import Driver, DriverEndedError, DriverError
 from java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
+from killed_writers import stored_metadata
 from streams import (
     OWNERSHIP_ACQUIRE_FAILED,
     SHORT_SESSION,
@@ -26,6 +27,7 @@ from table import proves
 
 import dlog
 from dlog import DLSN, Record
+from ledger.metadata_codec import decode_metadata
 
 NO_GAP = "no gap, no repetition"
 JAVA_THEN_OURS = "lock hand-over, Java then ours"
@@ -59,10 +61,15 @@ async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Reco
     async with place.namespace() as namespace, place.java_log(log) as java:
         records = await read_by_us(namespace, log)
         got = await java.read(len(records), up_to=records[-1].dlsn)
-        ends = {each["segment_seqno"]: each["last_dlsn"] for each in await java.segments()}
+        ends = {
+            each["segment_seqno"]: decode_metadata(
+                await stored_metadata(place.cluster, each["ledger_id"])
+            ).last_entry_id
+            for each in await java.segments()
+        }
         # A Java reader goes beyond the end of a closed ledger, where a recovery wrote entries again that the
         # ledger was closed without: it believes the LAC that a bookie tells (docs/compatibility.md).
-        assert [each for each in got if each.dlsn <= ends[each.dlsn.segment_seqno]] == records
+        assert [each for each in got if each.dlsn.entry_id <= ends[each.dlsn.segment_seqno]] == records
         assert (await java.ends())["record_count"] == len(records)
     assert [each.sequence_id for each in records] == list(range(len(records)))
     rest = list(records)
