@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Container, Mapping, Sequence
-from itertools import islice, takewhile
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import groupby, islice
 from operator import lt
 from pathlib import Path
 
@@ -196,10 +196,7 @@ class _Gathered:
     def add(self, ledger_ids: array[int], entry_ids: array[int], locations: array[int]) -> None:
         # Slices of columns: nothing is done for a single entry but in C.
         start = 0
-        while start < len(ledger_ids):
-            ledger_id, stop = ledger_ids[start], len(ledger_ids)
-            if ledger_ids[-1] != ledger_id or ledger_ids.count(ledger_id) != stop - start:
-                stop = start + sum(1 for _ in takewhile(ledger_id.__eq__, islice(ledger_ids, start, None)))
+        for ledger_id, stop in _stretches(ledger_ids):
             places = self._places.get(ledger_id)
             if places is None:
                 places = self._places[ledger_id] = _Places()
@@ -225,6 +222,17 @@ class _Gathered:
         self._index.put(runs)
         self._places.clear()
         self._count = 0
+
+
+def _stretches(ledger_ids: array[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours of one ledger: which, and where they stop."""
+    if ledger_ids.count(ledger_ids[0]) == len(ledger_ids):  # most pieces of a log with large ledgers
+        yield ledger_ids[0], len(ledger_ids)
+        return
+    stop = 0
+    for ledger_id, neighbours in groupby(ledger_ids):
+        stop += len(list(neighbours))
+        yield ledger_id, stop
 
 
 def _read_log(gathered: _Gathered, file: File, log_id: int, size_bytes: int, progress: Progress) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from bookie.disk import RealDisk
 from bookie.entry_log import EntryLogWriter
@@ -71,6 +74,39 @@ def test_what_is_derived_is_what_was_lost(tmp_path: Path, kind: IndexKind) -> No
     assert told == sorted(told)
     assert told[-1] == derived.bytes == sum((tmp_path / entry_log_name(n)).stat().st_size for n in log_ids)
     index.close()
+
+
+@settings(max_examples=300)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 40), st.sampled_from([24, 25, 300])),
+        min_size=1,
+        max_size=12,
+    )
+)
+@example([(2, 0, 3, 24), (0, 0, 1, 24), (2, 3, 2, 24), (0, 1, 1, 24), (1, 0, 2, 24), (2, 5, 1, 24)])
+def test_every_entry_is_found_where_it_was_written_last_however_ledgers_alternate(
+    stretches: list[tuple[int, int, int, int]],
+) -> None:
+    """``stretches``: which ledger, from which entry, how many, of which length.
+
+    In the example ledger 2 has six entries, and six are left where its second stretch begins: others' among
+    them.
+    """
+    data = bytearray(encode_header())
+    places: dict[tuple[int, int], int] = {}
+    for ledger_id, first, count, length in stretches:
+        for entry_id in range(first, first + count):
+            places[ledger_id, entry_id] = (7 << 32) + len(data) + 4
+            data += RECORD_PREFIX.pack(length, ledger_id, entry_id) + bytes(length - 16)
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / entry_log_name(7)).write_bytes(data)
+        index = index_of(Path(name) / "new", IndexKind.CHUNKS)
+        derived = derive(RealDisk(), Path(name), index, [7])
+        assert content(index) == places
+        assert derived.entries == len(places)
+        assert [ledger_id for ledger_id, _ in index.ledgers()] == sorted({one[0] for one in stretches})
+        index.close()
 
 
 @KINDS
