@@ -146,8 +146,8 @@ class ChunkIndex(EntryIndex):
     def __init__(self, key_values: KeyValues) -> None:
         self._map = key_values
         self._last: dict[int, int] = {}  # ledger -> last indexed entry; the storage thread's
-        # Ledger and stretch of ids -> the chunk read last there. Never cleared but replaced: a reader keeps
-        # the one it had when it looked, so that what it read before a write is not remembered after it.
+        # Ledger and stretch of ids -> the chunk read last there. A write replaces it: a reader keeps the one
+        # it had when it looked, so that what it read before a write is not remembered after it.
         self._cached: dict[tuple[int, int], Chunk] = {}
 
     # --- reading ---
@@ -182,7 +182,7 @@ class ChunkIndex(EntryIndex):
             if position is None:
                 return None
             if len(cached) >= _CACHED_STRETCHES_MAX:
-                cached = self._cached = {}
+                cached.clear()  # never `self._cached`: by now that may be the one after a write
             at = entry_id >> _STRETCH_BITS
             first = max(chunk.first >> _STRETCH_BITS, at - _STRETCHES_MAX)
             last = min(chunk.last >> _STRETCH_BITS, at + _STRETCHES_MAX)

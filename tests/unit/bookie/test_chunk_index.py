@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie import chunk_index
 from bookie.chunk_index import CHUNK_ENTRIES_MAX, Chunk, ChunkIndex, encode_chunks
 from bookie.errors import FormatError
 from bookie.index import EntryIndex, LedgerMove, LedgerRun
@@ -153,7 +154,12 @@ def test_moves_that_share_a_chunk_all_hold() -> None:
     assert index.locate(1, 0, 99) == (100, 101, 202, 203, 104, 205, 106, 107, 108, 109)
 
 
-def test_what_was_read_before_a_write_is_not_remembered_after_it() -> None:
+@pytest.mark.parametrize("chunks_cached", [0, 1], ids=["room in the cache", "a full cache"])
+def test_what_was_read_before_a_write_is_not_remembered_after_it(
+    chunks_cached: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_index, "_CACHED_STRETCHES_MAX", 1)
+
     class Slow(DictKeyValues):
         def __init__(self) -> None:
             super().__init__()
@@ -167,7 +173,9 @@ def test_what_was_read_before_a_write_is_not_remembered_after_it() -> None:
 
     stored = Slow()
     index = ChunkIndex(stored)
-    index.put([LedgerRun(1, [0], [10])])
+    index.put([LedgerRun(1, [0], [10]), LedgerRun(2, [0], [30])])
+    for _ in range(chunks_cached):
+        assert index.locate(2, 0) == (30,)
     stored.meanwhile = [lambda: index.relocate([LedgerMove(1, [0], [10], [20])])]
     assert index.locate(1, 0) == (10,)
     assert index.locate(1, 0) == (20,)
