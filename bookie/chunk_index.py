@@ -174,6 +174,8 @@ class ChunkIndex(EntryIndex):
         stretch = ledger_id, entry_id >> _STRETCH_BITS
         chunk = cached.get(stretch)
         if chunk is None or (position := chunk.position(entry_id)) is None:
+            if entry_id > _ENTRY_ID_MAX:
+                return None
             found = self._map.floor(_KEY.pack(b"e", ledger_id, entry_id))
             if found is None or found[0][:9] != _LEDGER_KEY.pack(b"e", ledger_id):
                 return None
@@ -200,6 +202,8 @@ class ChunkIndex(EntryIndex):
         return Chunk(_KEY.unpack(found[0])[2], found[1]).last
 
     def runs(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[LedgerRun]:
+        if first_entry_id > _ENTRY_ID_MAX:
+            return
         first_key, stop_key = _ledger_range(ledger_id)
         if first_entry_id:
             first_key = self._chunks_of(ledger_id, (first_entry_id,))[0]

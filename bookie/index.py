@@ -49,7 +49,7 @@ class EntryIndex(abc.ABC):
     either the index is as it was, and says nothing about the entry that was asked for.
     """
 
-    # --- reading; any thread ---
+    # --- reading; any thread. Behind the greatest id an entry can have, 2**63 - 1, there is nothing. ---
 
     @abc.abstractmethod
     def locate(self, ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:

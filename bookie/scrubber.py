@@ -25,7 +25,7 @@ from bookie.damaged_entries import DamagedEntries
 from bookie.digest_witness import DigestWitness
 from bookie.disk import Disk
 from bookie.entry_log_reader import RUN_BYTES_MAX, EntryLogReader
-from bookie.errors import EntryUnreadableError, FormatError, StartError
+from bookie.errors import EntryUnreadableError, FormatError, StartError, StorageFailedError
 from bookie.index import EntryIndex, LedgerRun
 from bookie.ledgers import LedgerRecord
 from bookie.token_bucket import TokenBucket
@@ -90,14 +90,22 @@ class Scrubber:
         return f"<Scrubber, {self.figures.rounds} rounds, {len(self._damaged)} damaged entries>"
 
     async def run(self) -> None:
-        """Round after round, until cancelled; at most one in each interval."""
+        """Round after round, until cancelled; at most one in each interval.
+
+        A round that fails is logged, and the next one begins anew: no bookie ends since it was looked after.
+        """
         interval_s = self._config.interval_s
         if not interval_s:
             return
         await trio.sleep(min(interval_s, self._config.first_after_s))
         while True:
             began_s = trio.current_time()
-            await self.scrub()
+            try:
+                await self.scrub()
+            except StorageFailedError:
+                return  # told by wait_failed
+            except Exception:  # whatever it is: reported here, and here it stops
+                log.exception("a round of the scrubber failed; the next one is in %g s", interval_s)
             await trio.sleep(max(0.0, began_s + interval_s - trio.current_time()))
 
     async def scrub(self, *, throttled: bool = True) -> list[EntryUnreadableError]:

@@ -118,6 +118,18 @@ def test_ids_that_no_file_can_hold_are_entries_like_others(index: EntryIndex) ->
     assert index.entry_ids(1) == []
 
 
+def test_behind_the_greatest_id_there_can_be_there_is_nothing(index: EntryIndex) -> None:
+    index.put([LedgerRun(1, [5, 2**63 - 2, 2**63 - 1], [1, 2, 3]), LedgerRun(2, [0], [4])])
+    for _ in range(2):
+        assert list(index.locate(1, 2**63 - 2, 9)) == [2, 3]
+        for beyond in (2**63, 2**63 + 1, 2**64):
+            assert list(index.runs(1, beyond)) == []
+            assert list(index.locate(1, beyond, 9)) == []
+            assert not index.following(1, beyond, 9).entry_ids
+        assert [list(run.entry_ids)[-1:] for run in index.runs(1, 2**63 - 1)] == [[2**63 - 1]]
+        index.sync()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_synced_is_there_after_closing(kind: str, tmp_path: Path) -> None:
     index = KINDS[kind](RealDisk(), tmp_path)

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 from bookie.damaged_entries import DamagedEntries
 from bookie.digest_witness import DigestWitness
 from bookie.disk import RealDisk
-from bookie.errors import EntryUnreadableError, StartError
+from bookie.errors import EntryUnreadableError, StartError, StorageFailedError
 from bookie.index import LedgerRun
 from bookie.ledgers import LedgerRecord
 from bookie.scrubber import Scrubber, ScrubConfig
@@ -316,6 +316,52 @@ async def test_rounds_begin_at_intervals_or_never(directory: Directory, autojump
     never = scrubber_of(directory, interval_s=0)
     await never.run()
     assert never.figures.rounds == 0
+
+
+async def test_a_round_that_fails_is_told_and_the_next_one_comes(
+    directory: Directory, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.store(1, range(10))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    scrubber = scrubber_of(directory, interval_s=100, first_after_s=10)
+    asked = directory.index.runs
+
+    def runs(ledger_id: int, first_entry_id: int = 0) -> object:
+        directory.index.runs = asked  # type: ignore[method-assign]
+        raise ValueError("nobody has thought of this")
+
+    directory.index.runs = runs  # type: ignore[assignment, method-assign]
+    with trio.move_on_after(115):
+        await scrubber.run()
+    assert "a round of the scrubber failed" in caplog.text
+    assert "nobody has thought of this" in caplog.text
+    assert (scrubber.figures.rounds, scrubber.figures.entries) == (1, 10)
+
+
+async def test_no_round_follows_once_the_storage_has_failed(
+    directory: Directory, autojump_clock: MockClock
+) -> None:
+    directory.store(1, range(10))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    scrubber = scrubber_of(directory, interval_s=100, first_after_s=10)
+
+    def runs(ledger_id: int, first_entry_id: int = 0) -> object:
+        raise StorageFailedError("the disk is gone")
+
+    directory.index.runs = runs  # type: ignore[assignment, method-assign]
+    with trio.fail_after(20):
+        await scrubber.run()
+    assert scrubber.figures.rounds == 0
+
+
+async def test_the_greatest_entry_id_there_can_be_is_looked_at_like_others(directory: Directory) -> None:
+    directory.store(1, [0, 2**63 - 2, 2**63 - 1])
+    directory.store(2, range(10))
+    scrubber = scrubber_of(directory)
+    assert await scrubber.scrub() == []
+    assert scrubber.figures.entries == 13
+    flip(directory, 1, 2**63 - 1, 500)
+    assert await found_in(directory) == [(1, 2**63 - 1)]
 
 
 async def test_damage_found_on_start_stops_the_start_if_that_is_wanted(tmp_path: Path) -> None:
