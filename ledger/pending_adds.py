@@ -81,6 +81,7 @@ class PendingAdds:
             self._continuity,
             send=self._send,
             progressed=self._confirmed,
+            look_at_connections=self._look_at_connections,
             end=self.end,
         )
         self._room = trio.Event()

@@ -61,6 +61,7 @@ class EnsembleRepair:
         *,
         send: Callable[[list[Outgoing]], None],
         progressed: Callable[[], None],
+        look_at_connections: Callable[[], None],
         end: Callable[[MakeError], None],
     ) -> None:
         config = cluster.config
@@ -76,6 +77,7 @@ class EnsembleRepair:
         )
         self._rng, self._config = cluster.rng, config
         self._send, self._progressed, self._end = send, progressed, end
+        self._look_at_connections = look_at_connections
         # How long a failing bookie may take to say that it is there.
         self._probe_s = min(config.transport.request_timeout_s, config.unavailable_patience_s / 2 or 1.0)
         self._troubles: dict[str, _Trouble] = {}
@@ -137,9 +139,10 @@ class EnsembleRepair:
                         return
                     await trio.sleep(self._config.retry_backoff_max_s)
                     continue
+                if not self._is_over:
+                    self._look_at_connections()  # with deferred sync a loss ends the writer
                 if self._is_over or self._ended_by(found.metadata):
                     return
-                self._noticed_losses()
                 still = self._writer.doubtful
                 for index, epoch in doubtful:
                     if (index, epoch) not in still:
@@ -255,12 +258,6 @@ class EnsembleRepair:
             for index in failures
             if (since := self._trouble(index).overloaded_since) is None or since <= patient_since
         }
-
-    def _noticed_losses(self) -> None:
-        for bookie in self._continuity.gone(self._transport.losses):
-            run = self._writer.reconnected(bookie)
-            if run is not None:
-                self._send([run])
 
     async def _try_again(self) -> None:
         """Wait a little, then give failing bookies that answer again what they missed."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from ledger.catalog import LedgerCatalog
 from ledger.config import ClientConfig
 from ledger.deferred_sync import Durable
 from ledger.errors import (
@@ -305,6 +306,35 @@ async def test_a_bookie_that_was_restarted_before_force_is_not_believed(
         await trio.sleep(1)
         with pytest.raises(
             LedgerWriteError, match=r"not synced and may be lost: .*b2:1: the connection was lost"
+        ):
+            await writer.force()
+        assert writer.lac == -1
+
+
+async def test_a_bookie_that_is_restarted_while_the_metadata_are_read_again_is_not_believed(
+    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lost connection is noticed where another bookie's word is waited for, and ends the writer there."""
+    slow = cluster.bookies["b3:1"]
+    slow.delay_s = 5.0
+    async with cluster.client() as client:
+        writer = await client.create(deferred_sync=True)
+        await writer.append(b"0")
+        real = LedgerCatalog.get_newest
+
+        async def slowly(self: LedgerCatalog, ledger_id: int) -> Any:
+            await trio.sleep(5)
+            return await real(self, ledger_id)
+
+        monkeypatch.setattr(LedgerCatalog, "get_newest", slowly)
+        await trio.sleep(6)  # the third has answered, over a connection not heard of before
+        slow.delay_s = 0.0
+        await cluster.stop("b1:1")
+        cluster.wipe("b1:1")
+        await cluster.start("b1:1")
+        await trio.sleep(6)
+        with pytest.raises(
+            LedgerWriteError, match=r"not synced and may be lost: .*b1:1: the connection was lost"
         ):
             await writer.force()
         assert writer.lac == -1
