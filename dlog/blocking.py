@@ -31,6 +31,7 @@ from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError, RecordOutcome
 from dlog.log_reader import LogReader as AsyncLogReader
 from dlog.log_writer import LogWriter as AsyncLogWriter
+from dlog.log_writer import as_bytes
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.pending import Pending
 from dlog.positioning import EARLIEST, Start
@@ -202,19 +203,21 @@ class LogWriter:
 
     def append(self, payload: bytes, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
-        return self._loop.run(self._writer.append, payload, txid=txid)
+        return self._loop.run(self._writer.append, as_bytes(payload), txid=txid)
 
     def append_many(self, payloads: Iterable[bytes], *, txids: Iterable[int] | None = None) -> list[DLSN]:
         """See ``dlog.LogWriter.append_many``; the iterables are consumed in the calling thread."""
         txids = None if txids is None else list(txids)
-        return self._loop.run(self._writer.append_many, list(payloads), txids=txids)
+        return self._loop.run(self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids)
 
     def submit(self, payload: bytes, *, txid: int | None = None) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``; waits only while too many bytes are on their way already.
 
         The future fails with what awaiting would raise, ``TxidOutOfOrderError`` and its like included.
-        Cancelling it changes nothing about the record.
+        Cancelling it changes nothing about the record. The caller's buffer may be filled again at once.
         """
+        if payload.__class__ is not bytes:
+            payload = as_bytes(payload)  # the loop takes it later
         if self._queued_bytes + self._writer.bytes_in_flight > self._writer.bytes_in_flight_max:
             self.wait_room()
         future: Future[DLSN] = Future()

@@ -101,6 +101,7 @@ class LogWriter:
         """
         keeper = self._keeper
         if keeper.is_crowded:
+            payload = as_bytes(payload)  # of this moment, whatever the caller's buffer holds after the wait
             await self.wait_room()
         batch, slot = self._take(payload, txid)
         if not batch.is_settled:
@@ -123,6 +124,7 @@ class LogWriter:
             What ``append`` raises; the outcome is that of the first record that is not durable.
         """
         if self._keeper.is_crowded:
+            payloads = [as_bytes(each) for each in payloads]
             await self.wait_room()
         # From here to the end of _take_many nobody else runs: the ids that were checked are still in order,
         # and no other record comes between these. How fast they leave is bounded where they leave.
@@ -206,7 +208,7 @@ class LogWriter:
         if keeper.refusal is not None:
             raise keeper.refusal.about(RecordOutcome.NOT_WRITTEN)
         if payload.__class__ is not bytes:
-            payload = _as_bytes(payload)
+            payload = as_bytes(payload)
         if len(payload) > PAYLOAD_BYTES_MAX:
             raise RecordTooLongError(len(payload), PAYLOAD_BYTES_MAX)
         last_txid = self._last_txid
@@ -235,7 +237,7 @@ class LogWriter:
     def _checked(
         self, payloads: Iterable[bytes], txids: Iterable[int] | None
     ) -> tuple[list[bytes], list[int]]:
-        records = [each if each.__class__ is bytes else _as_bytes(each) for each in payloads]
+        records = [each if each.__class__ is bytes else as_bytes(each) for each in payloads]
         if records and (longest := max(map(len, records))) > PAYLOAD_BYTES_MAX:
             raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
         last_txid = self._last_txid
@@ -251,7 +253,12 @@ class LogWriter:
         return records, ids
 
 
-def _as_bytes(payload: object) -> bytes:
+def as_bytes(payload: object) -> bytes:
+    """The payload as it is now: a buffer that its owner may fill again is copied.
+
+    Raises:
+        TypeError: It is neither bytes nor a bytearray or memoryview.
+    """
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}")

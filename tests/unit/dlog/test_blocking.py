@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,33 @@ def test_errors_are_the_same(tmp_path: Path) -> None:
                 future.result()
             with pytest.raises(TypeError):
                 writer.append_many(["text"])  # type: ignore[list-item]
+            with pytest.raises(TypeError, match="not str"):
+                writer.submit("text")  # type: ignore[arg-type]
         with pytest.raises(dlog.WriterClosedError):
             writer.append(b"late")
     with pytest.raises(dlog.InvalidUriError):
         blocking.open_namespace("nonsense")
     with pytest.raises(dlog.NamespaceClosedError):
         namespace.list_logs()
+
+
+def test_a_record_is_what_the_callers_buffer_held_at_the_call(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        with namespace.open_writer("log", create=True) as writer:
+            buffer = bytearray(8)
+
+            def filled(first: int) -> Iterator[bytearray]:
+                for number in range(first, first + 100):
+                    buffer[:] = b"%08d" % number
+                    yield buffer
+
+            futures = [writer.submit(each) for each in filled(0)]
+            futures += [writer.submit(memoryview(each)) for each in filled(100)]
+            dlsns = [future.result() for future in futures] + writer.append_many(filled(200))
+        with namespace.open_reader("log", follow=False) as reader:
+            records = list(reader)
+        assert [record.payload for record in records] == [b"%08d" % number for number in range(300)]
+        assert [record.dlsn for record in records] == dlsns
 
 
 def test_several_threads_share_a_writer_and_each_keeps_its_order(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 import dlog
 
@@ -405,3 +406,19 @@ async def use_other(tmp_path: Path, leave: trio.Event, gone: trio.Event) -> None
         records = await everything(other, "log")
         assert [record.dlsn for record in records] == dlsns
         assert [int(record.payload) for record in records] == list(range(61))
+
+
+async def test_a_record_is_what_the_callers_buffer_held_before_it_waited_for_room(tmp_path: Path) -> None:
+    async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
+        config = dlog.WriterConfig(bytes_in_flight_max=1000)
+        async with namespace.open_writer("log", create=True, config=config) as writer:
+            await writer.append(b"first")
+            writer.submit(bytes(2000))
+            buffer = bytearray(b"mine")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.append, buffer)
+                nursery.start_soon(writer.append_many, [buffer])
+                await trio.testing.wait_all_tasks_blocked()
+                buffer[:] = b"next"
+        payloads = [record.payload for record in await everything(namespace, "log")]
+    assert payloads[2:] == [b"mine", b"mine"]
