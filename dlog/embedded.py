@@ -77,6 +77,13 @@ class EmbeddedStack:
     hosting: Hosting
 
 
+@attrs.frozen(eq=False)
+class _HostLock:
+    """``host.lock``, locked. ``_not_for_children`` knows it by itself, not by its descriptor's number."""
+
+    fd: int
+
+
 class _Directory:
     """The directory, held open, so that its files are reached however long its path is."""
 
@@ -99,8 +106,8 @@ class _Directory:
         direct = str(self.path / SOCKET)
         return direct if len(os.fsencode(direct)) < 100 else f"/proc/self/fd/{self._fd}/{SOCKET}"
 
-    def try_lock(self) -> int | None:
-        """The lock's file descriptor, None if another process, or this one elsewhere, has it."""
+    def try_lock(self) -> _HostLock | None:
+        """The lock, None if another process, or this one elsewhere, has it."""
         try:
             fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=self._fd)
         except OSError as exc:
@@ -120,12 +127,14 @@ class _Directory:
         # For people who wonder who it is; nobody reads it otherwise.
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-        _not_for_children[fd] = lambda: os.close(fd)
-        return fd
+        lock = _HostLock(fd)
+        _not_for_children[lock] = lambda: os.close(fd)
+        return lock
 
-    def unlock(self, fd: int) -> None:
-        del _not_for_children[fd]
-        os.close(fd)
+    def unlock(self, lock: _HostLock) -> None:
+        # Missing only in a forked child, which has closed it: the number may be another file's there.
+        if _not_for_children.pop(lock, None) is not None:
+            os.close(lock.fd)
 
     def remove_socket(self) -> None:
         try:
@@ -170,10 +179,10 @@ class Hosting:
                 return stream
             if self._stop.is_set():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "the namespace is being closed")
-            if not self._is_hosting and (fd := self._directory.try_lock()) is not None:
+            if not self._is_hosting and (lock := self._directory.try_lock()) is not None:
                 # In a task of its own: a dial that is given up does not stop a replay half way.
                 self._is_hosting = True
-                self._tasks.start_soon(self._host, fd)
+                self._tasks.start_soon(self._host, lock)
                 continue
             # Somebody has the lock and does not serve yet.
             await trio.sleep(DIAL_PAUSE_S)
@@ -190,7 +199,7 @@ class Hosting:
             raise
         return trio.SocketStream(sock)
 
-    async def _host(self, fd: int) -> None:
+    async def _host(self, lock: _HostLock) -> None:
         path = self._directory.path
         directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
         config = StorageConfig(
@@ -212,7 +221,6 @@ class Hosting:
                     lambda: self._metadata_file == identity_of(path / METADATA) is not None,
                 )
                 listener = self._listen()
-                number = listener.socket.fileno()  # serving closes it, and then it has none
                 try:
                     async with trio.open_nursery() as streams:
                         await streams.start(bookie.serve_listeners, [listener])
@@ -235,12 +243,12 @@ class Hosting:
                         streams.cancel_scope.cancel()
                 finally:
                     self._bookie = self._streams = self.garbage = None
-                    del _not_for_children[number]
+                    _not_for_children.pop(listener, None)
                     listener.socket.close()
         except (BookieServerError, OSError) as exc:
             raise EmbeddedStoreError(f"directory {path}: its bookie cannot run: {exc}") from exc
         finally:
-            self._directory.unlock(fd)
+            self._directory.unlock(lock)
             self._is_hosting = False
             self._change()
 
@@ -259,8 +267,9 @@ class Hosting:
             raise EmbeddedStoreError(
                 f"directory {self._directory.path}: no socket can be made there ({exc.strerror})"
             ) from exc
-        _not_for_children[sock.fileno()] = sock.close
-        return trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        _not_for_children[listener] = sock.close
+        return listener
 
     def ledger_deleted(self, _ledger_id: int) -> None:
         """This process has deleted a ledger; its space is given back if the bookie runs here."""
@@ -314,8 +323,9 @@ async def _prepare(store: SqliteStore) -> Layout:
 
 
 # What a forked child must not keep open: with the lock and the listening socket of a host that was killed, it
-# would keep everybody else from taking over, and answer nobody itself.
-_not_for_children: dict[int, Callable[[], None]] = {}
+# would keep everybody else from taking over, and answer nobody itself. By object: a descriptor's number is
+# another's as soon as it is closed, and namespaces of other threads open and close theirs at any time.
+_not_for_children: dict[object, Callable[[], None]] = {}
 
 
 def _close_in_child() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 
 import dlog
+from dlog.embedded import _Directory, _not_for_children
 
 SMALL_SEGMENTS = dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=300)
 
@@ -422,3 +424,38 @@ async def test_a_record_is_what_the_callers_buffer_held_before_it_waited_for_roo
                 buffer[:] = b"next"
         payloads = [record.payload for record in await everything(namespace, "log")]
     assert payloads[2:] == [b"mine", b"mine"]
+
+
+async def test_a_host_that_closes_leaves_the_lock_of_another_one_that_has_its_old_descriptor_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads have namespaces of their own, and numbers of descriptors are given again at once."""
+    other = _Directory(tmp_path / "other")
+    locks = []
+    close = trio.SocketListener.aclose
+
+    async def close_and_give_the_number_away(self: trio.SocketListener) -> None:
+        number = self.socket.fileno()
+        try:
+            await close(self)
+        finally:
+            if number >= 0 and not locks:
+                lower = []
+                while (descriptor := os.open(os.devnull, os.O_RDONLY)) < number:
+                    lower.append(descriptor)
+                os.close(descriptor)
+                locks.append(other.try_lock())
+                for descriptor in lower:
+                    os.close(descriptor)
+
+    monkeypatch.setattr(trio.SocketListener, "aclose", close_and_give_the_number_away)
+    async with dlog.open_namespace(uri_of(tmp_path / "log")) as namespace:
+        await namespace.create_log("log")
+    (lock,) = locks
+    assert lock is not None
+    assert lock in _not_for_children, "a forked child would keep it"
+    other.unlock(lock)
+    again = other.try_lock()
+    assert again is not None, "it was given back"
+    other.unlock(again)
+    other.close()
