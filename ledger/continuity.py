@@ -37,7 +37,9 @@ class Continuity:
         """The metadata was written, as ours, since ``snapshot`` told these connections."""
         for bookie, number in connections.items():
             self._doubted.pop(bookie, None)
-            if number is None:
+            if number is None or self._connection_to(bookie) != number:
+                # Lost since: ``gone`` may have been asked between, when nobody knew of this bookie, and would
+                # never tell of that loss again.
                 self._trusted.pop(bookie, None)
             else:
                 self._trusted[bookie] = number

@@ -52,3 +52,18 @@ def test_vouching_does_not_reach_a_connection_that_came_after_the_doubted_one() 
     assert continuity.gone(1) == ["b1"]
     continuity.vouched("b1")
     assert not continuity.is_settled("b1", 1)
+
+
+def test_a_connection_lost_while_the_metadata_was_written_is_not_trusted_though_the_loss_was_looked_at() -> (
+    None
+):
+    continuity, connections = make()
+    connections |= {"b1": 1, "spare": 2}
+    continuity.begin(continuity.snapshot(["b1"]))
+    before = continuity.snapshot(["spare"])
+    del connections["spare"]
+    assert continuity.gone(1) == []  # nobody waits for the spare yet
+    continuity.begin(before)
+    connections["spare"] = 3
+    assert not continuity.is_settled("spare", 1)
+    assert continuity.is_new("spare")

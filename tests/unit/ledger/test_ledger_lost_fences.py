@@ -13,6 +13,8 @@ import trio
 from ledger.catalog import LedgerCatalog
 from ledger.errors import LedgerClosedError, LedgerFencedError
 from ledger.repair import EnsembleRepair
+from ledger.wire.codes import Code
+from ledger.wire.messages import ReadRequest
 from namespace.memory import MemoryStore
 
 
@@ -88,6 +90,51 @@ async def test_the_metadata_is_read_anew_and_not_from_a_server_that_lags(
         with pytest.raises((LedgerFencedError, LedgerClosedError)):
             await writer.append(b"the first one")
         assert writer.lac == -1
+
+
+async def test_a_spare_whose_connection_broke_while_it_was_taken_in_is_not_believed(
+    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another bookie answers in between: the loss is looked at before anybody knows of the spare."""
+    await cluster.start("b4:1")
+    await cluster.start("b5:1")
+    real = LedgerCatalog.put
+
+    async def slow_put(self: LedgerCatalog, *arguments: Any, **keywords: Any) -> Any:
+        await trio.sleep(3)
+        return await real(self, *arguments, **keywords)
+
+    async with cluster.client() as client:
+        async with await client.create(ensemble_size=5, write_quorum=5, ack_quorum=5) as another:
+            await another.append(b"connects all")
+        writer = await client.create(ensemble_size=4, write_quorum=4, ack_quorum=2)
+        first, second, third, fourth = writer.metadata.last_ensemble.bookies
+        (spare,) = set(cluster.bookies) - {first, second, third, fourth}
+        await writer.append(b"0")
+        await trio.sleep(1)
+        monkeypatch.setattr(LedgerCatalog, "put", slow_put)
+        cluster.bookies[second].delay_s = 2.0
+        cluster.bookies[third].is_silent = True
+        await writer.append(b"1")
+        await cluster.stop(third)
+        await trio.sleep(1)  # the change is on its way
+        await cluster.stop(spare, registered=True)
+        cluster.revive(spare)
+        await trio.sleep(5)  # the second answers, the change is made
+        assert spare in writer.metadata.last_ensemble.bookies
+
+        def denies_fences(request: object) -> Code | None:
+            return Code.IO_ERROR if isinstance(request, ReadRequest) and request.fence else None
+
+        cluster.bookies[first].refuse = denies_fences
+        cluster.bookies[second].delay_s = 0.0
+        async with cluster.client() as other, await other.open(writer.ledger_id) as reader:
+            assert reader.last_confirmed == 1
+        cluster.wipe(spare)  # another bookie, which knows of no fence
+        cluster.bookies[second].delay_s = cluster.bookies[fourth].delay_s = 1.0
+        with pytest.raises(LedgerFencedError):
+            await writer.append(b"2")
+        assert writer.lac == 1
 
 
 async def test_a_connection_that_lasts_needs_no_look_at_the_metadata(
