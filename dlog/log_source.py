@@ -71,17 +71,22 @@ class LogSource:
             case Start.EARLIEST:
                 return first_left(segments)
             case Start.LATEST:
-                if not segments:
-                    return None
-                last = segments[-1]
-                if not last.in_progress:
-                    return last.first_dlsn.next_segment()
-                return DLSN(last.segment_seqno, await self._confirmed(last) + 1, 0)
+                return await self._behind_visible(segments)
             case DLSN():
                 check_left(self.log, segments, start)
                 return start
             case int():
                 return await self._locate_txid(segments, start)
+
+    async def _behind_visible(self, segments: Sequence[LogSegment]) -> DLSN | None:
+        for segment in reversed(segments):
+            if not segment.in_progress:
+                return segment.first_dlsn.next_segment()
+            last = await self._confirmed(segment)
+            # While a writer rolls, the new segment shows nothing yet and the old one may not show its tail.
+            if last >= 0 or segment is segments[0]:
+                return DLSN(segment.segment_seqno, last + 1, 0)
+        return None
 
     async def _locate_txid(self, segments: Sequence[LogSegment], txid: int) -> DLSN | None:
         left = first_left(segments)
@@ -89,7 +94,7 @@ class LogSource:
         while segment is not None:
             with self.translated(f"looking for txid {txid} in segment {segment.segment_seqno}"):
                 async with await self.open(segment) as handle:
-                    last = handle.last_confirmed
+                    is_closed, last = handle.is_closed, handle.last_confirmed
                     first = 0
                     if left is not None and left.segment_seqno == segment.segment_seqno:
                         first = max(0, left.entry_id)
@@ -101,13 +106,19 @@ class LogSource:
             if search.found is not None:
                 return max(DLSN(segment.segment_seqno, *search.found), left or segment.first_dlsn)
             following = [each for each in segments if each.segment_seqno > segment.segment_seqno]
-            if not following:
-                return DLSN(segment.segment_seqno, last + 1, 0)
+            if not is_closed or not following:
+                # What an open ledger does not show yet may hold the record, also when a segment follows it:
+                # a writer that rolls starts the new one first. Whoever reads leaves out lesser ids.
+                return max(DLSN(segment.segment_seqno, last + 1, 0), left or segment.first_dlsn)
             segment = following[0]
         return segments[-1].first_dlsn.next_segment() if segments else None
 
     async def start_sequence_id(self, segments: Sequence[LogSegment], segment: LogSegment) -> int:
-        """The sequence id of a segment's first record, also while the one before it is still in progress."""
+        """The sequence id of a segment's first record, also while the one before it is still in progress.
+
+        Then it counts what the older ledger shows: too few only behind a writer that did not, as
+        ``segment_keeper`` does, make all of a segment visible before it began the next.
+        """
         before = next((each for each in segments if each.segment_seqno == segment.segment_seqno - 1), None)
         if not segment.in_progress or before is None or not before.in_progress:
             return sequence_id_base(segment, before)
