@@ -48,6 +48,7 @@ class Placer:
         self._ask_again_at: dict[str, float] = {}  # of bookies without a location
         self._registered: frozenset[str] = frozenset()
         self._locating = trio.Lock()
+        self._moved = trio.Event()
         self._free_bytes: dict[str, int] = {}
         self._turn = 0
 
@@ -101,10 +102,17 @@ class Placer:
         )
 
     def spans(self, write_quorum: int) -> Spans | None:
-        """What an ack quorum must fulfil besides its size; None: nothing."""
+        """What an ack quorum must fulfil besides its size; None: nothing.
+
+        Its answers hold until ``wait_moved`` returns.
+        """
         if not self._config.enforce_fault_domains:
             return None
         return lambda bookies: acks_span(bookies, self.topology, self._config, write_quorum)
+
+    async def wait_moved(self) -> None:
+        """Return when it was learnt since the call that a bookie stands elsewhere than was known."""
+        await self._moved.wait()
 
     def distance(self, bookie: str) -> int:
         """How far a bookie is from this program; 0 is nearest."""
@@ -162,12 +170,16 @@ class Placer:
                 found = await self._locator.locate(sorted(wanted))
             except LocationError as exc:
                 logger.warning("where %d bookies stand is unknown: %s", len(wanted), exc)
+            before = dict(self._locations)
             for bookie in wanted:
                 location = found.get(bookie)
                 if location is not None and self._usable(bookie, location):
                     self._locations[bookie] = location
                 else:
                     self._ask_again_at[bookie] = now + LOCATION_RETRY_S
+            if self._locations != before:
+                self._moved.set()
+                self._moved = trio.Event()
 
     def _usable(self, bookie: str, location: str) -> bool:
         if self._config.policy is PlacementPolicy.REGION_AWARE and location.count("/") != 2:

@@ -175,6 +175,18 @@ class EnsembleRepair:
                 return
             await watch.wait()
 
+    async def follow_places(self) -> None:
+        """Judge anew which acknowledgements span enough fault domains whenever a bookie's place is learnt.
+
+        Bookies that all answer but stand in too few places, as far as was known, are no failure: nothing else
+        would ever look at those entries again.
+        """
+        while not self._is_over:
+            self._look_at_connections()
+            if not self._is_over and self._writer.judge_anew():
+                self._progressed()
+            await self._placer.wait_moved()
+
     async def _replace(self) -> bool:
         """Put spare bookies in the place of failing ones; False if there is none."""
         writer, metadata = self._writer, self.current.metadata

@@ -64,6 +64,8 @@ class WriteHandle:
         """
         metadata, config = current.metadata, cluster.config
         self.ledger_id = current.ledger_id
+        spans = cluster.placer.spans(metadata.write_quorum)
+        self._depends_on_places = spans is not None
         self._durable = durable = Durable() if deferred_sync else None
         add_version = 3 if deferred_sync else config.transport.add_version
         encoder: v2.AddEncoder | v3.AddEncoder = (
@@ -76,7 +78,7 @@ class WriteHandle:
             write_quorum=metadata.write_quorum,
             ack_quorum=metadata.ack_quorum,
             pack=encoder.encode if durable is None else pack_with_durable_lac(encoder.encode, durable),
-            spans=cluster.placer.spans(metadata.write_quorum),
+            spans=spans,
         )
         self._append = self._writer.append
         self._codec, self._config = codec, config
@@ -324,6 +326,8 @@ class WriteHandle:
         """The client's task for this handle: it sends what nobody waits for and watches the metadata."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._repair.follow_metadata)
+            if self._depends_on_places:
+                nursery.start_soon(self._repair.follow_places)
             if self._config.add_quorum_timeout_s is not None:
                 nursery.start_soon(self._watch_overdue, self._config.add_quorum_timeout_s)
             if self._config.explicit_lac_interval_s is not None:

@@ -26,7 +26,8 @@ Pack = Callable[[int, int, int, bytes], bytes]
 """``(entry_id, lac, length_bytes, payload)`` to what is sent; ``AddEncoder.encode`` is one."""
 
 Spans = Callable[[Collection[str]], bool]
-"""Whether bookies that acknowledged an entry lie in enough fault domains (``placement``)."""
+"""Whether bookies that acknowledged an entry lie in enough fault domains (``placer``). Of the same bookies it
+is asked once, until ``judge_anew``."""
 
 
 @attrs.frozen
@@ -72,7 +73,7 @@ class LedgerWriter:
         self._size = len(ensemble)
         self._ack_quorum = ack_quorum
         self._spans = spans
-        self._is_span: dict[int, bool] = {}  # by mask of the indices, for this ensemble
+        self._is_span: dict[int, bool] = {}  # by mask of the indices, for this ensemble where it stands now
         self._write_sets = write_sets(self._size, write_quorum)
         self._write_masks = [sum(1 << index for index in indices) for indices in self._write_sets]
         self._striped = write_quorum < self._size
@@ -194,6 +195,11 @@ class LedgerWriter:
         self.lac, self.lac_length_bytes = next_id - 1, length
         self._release()
         return grew
+
+    def judge_anew(self) -> bool:
+        """Bookies stand elsewhere than ``spans`` was told; True if the LAC grew."""
+        self._is_span = {}
+        return self.advance()
 
     def failed(self, bookie: str, cause: Exception, *, lost: bool) -> bool:
         """A bookie refused an entry or its connection broke; True if the index was not failing before.

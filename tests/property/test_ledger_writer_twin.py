@@ -49,7 +49,7 @@ class Twin:
         rng, writer = self.rng, self.writer
         bookie = rng.choice(self.ensemble)
         index = self.ensemble.index(bookie)
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0 | 1:
                 if writer.pending_count < 6:
                     writer.append(b"x")
@@ -85,6 +85,10 @@ class Twin:
                 for doubtful, epoch in writer.doubtful:
                     self.trusted[self.ensemble[doubtful]] = self.connection[self.ensemble[doubtful]]
                     writer.trust(doubtful, epoch)
+            case 7:
+                if rng.random() < 0.2:
+                    self.good = set(rng.sample(range(12), 8))
+                    writer.judge_anew()
             case _:
                 if self.down and rng.random() < 0.5:
                     self.change()

@@ -264,3 +264,31 @@ def test_an_ack_quorum_in_one_fault_domain_does_not_confirm() -> None:
     writer.finish_change((B1, B2, B4))
     assert writer.blocked  # the new one is not of the other domain either
     writer.check()
+
+
+def test_what_spans_fault_domains_is_judged_anew_when_bookies_stand_elsewhere() -> None:
+    second_domain = {B4}
+    writer = LedgerWriter(
+        (B1, B2, B3),
+        write_quorum=3,
+        ack_quorum=2,
+        pack=pack,
+        spans=lambda bookies: bool(second_domain & {*bookies}),
+    )
+    push(writer, 2)
+    writer.answered(B1, [0, 1])
+    writer.answered(B2, [0])
+    assert writer.blocked
+    second_domain.add(B2)
+    assert writer.judge_anew()
+    assert writer.lac == 0
+    assert not writer.blocked
+    second_domain.clear()
+    assert not writer.judge_anew()
+    assert not writer.answered(B2, [1])
+    second_domain.add(B1)
+    writer.begin_change()
+    assert not writer.judge_anew()  # nothing is confirmed before its outcome is known
+    writer.finish_change((B1, B2, B4))
+    assert writer.advance()
+    writer.check()

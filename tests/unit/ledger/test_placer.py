@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 import trio
 
 from ledger.config import ClientConfig
-from ledger.errors import LedgerWriteError, PlacementError
+from ledger.errors import LedgerWriteError, LocationError, PlacementError
 from ledger.placement_config import FixedLocations, PlacementConfig, PlacementPolicy, TableLocations
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest, BookieInfoRequest
@@ -86,6 +87,82 @@ async def test_confirmation_waits_for_a_second_rack(cluster: Any, autojump_clock
         await cluster.stop("b3:1")
         await cluster.start("b3:1")
         await writer.wait_confirmed(entry_id)
+
+
+class Moving:
+    """A source whose locations a test changes; without them it cannot be used."""
+
+    def __init__(self, **locations: str) -> None:
+        self.locations: dict[str, str] | None = locations
+
+    async def locate(self, bookies: Collection[str]) -> dict[str, str]:
+        await trio.lowlevel.checkpoint()
+        if self.locations is None:
+            raise LocationError("the script failed")
+        return {bookie: at for bookie in bookies if (at := self.locations.get(bookie[:2])) is not None}
+
+
+@pytest.fixture
+def moving(monkeypatch: pytest.MonkeyPatch) -> Moving:
+    """Bookies b1 and b2 in rack a, b3 in rack b, for clients made by ``aware``."""
+    source = Moving(b1="/a", b2="/a", b3="/b")
+    monkeypatch.setattr("ledger.placer.make_locator", lambda source_config, membership: source)
+    return source
+
+
+async def test_entries_are_confirmed_when_the_place_of_a_second_rack_is_learnt(
+    cluster: Any, moving: Moving, autojump_clock: Any
+) -> None:
+    moving.locations = None
+    async with cluster.client(aware(enforce_fault_domains=True)) as client:
+        writer = await client.create()
+        entry_id = writer.submit(b"acknowledged by all, of whom nobody knows where they stand")
+        with trio.move_on_after(10) as scope:
+            await writer.wait_confirmed(entry_id)
+        assert scope.cancelled_caught
+        moving.locations = {"b1": "/a", "b2": "/a", "b3": "/b"}
+        with trio.fail_after(60):
+            await writer.wait_confirmed(entry_id)
+            await writer.append(b"and so is the next one")
+        await writer.close()
+
+
+async def test_a_rack_does_not_count_any_more_once_its_only_bookie_has_left_it(
+    cluster: Any, moving: Moving, autojump_clock: Any
+) -> None:
+    async with cluster.client(aware(enforce_fault_domains=True)) as client:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        await writer.append(b"0")
+        await cluster.stop("b3:1")
+        await trio.sleep(1)
+        moving.locations = {"b3": "/a"}
+        await cluster.start("b3:1")
+        await trio.sleep(60)
+        entry_id = writer.submit(b"1")
+        with trio.move_on_after(5) as scope:
+            await writer.wait_confirmed(entry_id)
+        assert scope.cancelled_caught
+        assert writer.lac == 0
+
+
+async def test_a_place_that_is_learnt_confirms_nothing_on_the_word_of_a_bookie_that_was_lost_meanwhile(
+    cluster: Any, moving: Moving, autojump_clock: Any
+) -> None:
+    moving.locations = None
+    async with cluster.client(aware(enforce_fault_domains=True)) as client:
+        writer = await client.create()
+        entry_id = writer.submit(b"0")
+        await trio.sleep(1)
+        for name in ("b1:1", "b2:1", "b3:1"):
+            await cluster.stop(name, registered=True)
+            cluster.wipe(name)
+            cluster.revive(name)
+        moving.locations = {"b1": "/a", "b2": "/b", "b3": "/c"}
+        await writer.wait_confirmed(entry_id)
+        holders = [
+            one for one in cluster.bookies.values() if entry_id in one.ledgers[writer.ledger_id].entries
+        ]
+        assert len(holders) >= 2
 
 
 async def test_a_source_that_cannot_be_used_leaves_bookies_in_unknown_places(
