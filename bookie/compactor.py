@@ -13,8 +13,8 @@ restart takes the same road. An entry moves if the index still says that it lies
 these take no new entries, and each entry was copied from the one place in them that the index named.
 
 Everything here is the storage thread's, one slice a job, so that flushes go between. What compaction itself
-cannot write is a ``CompactionError`` and harms nobody; an index that cannot be written is the bookie's
-failure.
+cannot write, and an index that cannot be read, is a ``CompactionError`` and harms nobody; an index that
+cannot be written is the bookie's failure.
 
 Source: TransactionalEntryLogCompactor.java; reference on bookie storage 1.5, 5.5, 8.8; BOOKKEEPER-926,
 apache/bookkeeper#704, #1534, #3959, #4804.
@@ -40,7 +40,7 @@ from bookie.entry_log_format import (
     decode_header,
     entry_log_name,
 )
-from bookie.errors import CompactionError, FormatError, SourceUnreadableError
+from bookie.errors import CompactionError, FormatError, IndexUnreadableError, SourceUnreadableError
 from bookie.index import EntryIndex, LedgerMove
 from bookie.log_summary import LogSummary
 from bookie.open_log import OpenLog
@@ -266,7 +266,7 @@ class Relocation:
         """Move the index for a slice of the new log; None when all of it is done.
 
         Raises:
-            CompactionError: The copy cannot be read; nothing is lost, its sources are still there.
+            CompactionError: The copy, or the index, cannot be read; nothing is lost, its sources are there.
             OSError: The index cannot be written.
         """
         try:
@@ -275,9 +275,15 @@ class Relocation:
             raise CompactionError(f"{self._directory / entry_log_name(self.target_id)}: {exc}") from exc
         if piece is None:
             return None
-        moves = self._moves(piece.records)
+        try:
+            moves = self._moves(piece.records)
+        except (OSError, FormatError) as exc:
+            raise IndexUnreadableError(self.source_ids, str(exc)) from exc
         if moves:
-            self._index.relocate(moves)
+            try:
+                self._index.relocate(moves)
+            except FormatError as exc:
+                raise IndexUnreadableError(self.source_ids, str(exc)) from exc
         return Slice(len(piece.data), 0, sum(len(move.entry_ids) for move in moves))
 
     def finish(self, kept: Collection[int] = ()) -> list[int]:

@@ -7,7 +7,7 @@ Source: BookieException.java, ExitCode.java.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -71,6 +71,15 @@ class SourceUnreadableError(CompactionError):
     def __init__(self, log_id: int, evidence: str) -> None:
         super().__init__(f"entry log {log_id:x}.log is kept and not compacted: {evidence}")
         self.log_id, self.evidence = log_id, evidence
+
+
+class IndexUnreadableError(CompactionError):
+    """The index cannot be asked about these logs. They are kept as they are; the next round asks again."""
+
+    def __init__(self, log_ids: Iterable[int], evidence: str) -> None:
+        self.log_ids = frozenset(log_ids)
+        names = ", ".join(f"{log_id:x}.log" for log_id in sorted(self.log_ids))
+        super().__init__(f"kept as it is: {names}, since the index cannot be read: {evidence}")
 
 
 class FormatError(BookieServerError):

@@ -233,7 +233,12 @@ class GarbageCollector:
 
     async def _finish_compactions(self) -> None:
         for collector in self._store.collectors:
-            await collector.finish_compactions()
+            try:
+                await collector.finish_compactions()
+            except StorageFailedError:
+                raise
+            except Exception as exc:
+                self._failed_in(collector, exc)
 
     async def _delete_dead_ledgers(self) -> list[int]:
         local = self._store.ledger_ids()
@@ -279,9 +284,13 @@ class GarbageCollector:
             await collector.fill_reserve()
         except StorageFailedError as exc:
             failures.append(exc)
-        except Exception as exc:  # of this directory: the others go on
-            self.state.last_failure = str(exc)
-            log.exception("%s: garbage collection of its entry logs failed", collector.directory)
+        except Exception as exc:
+            self._failed_in(collector, exc)
+
+    def _failed_in(self, collector: LogCollector, error: Exception) -> None:
+        """Called while the error is handled: in this directory something is left undone; others go on."""
+        self.state.last_failure = str(error)
+        log.exception("%s: garbage collection of its entry logs failed", collector.directory)
 
     def _ran(self, level: Level) -> None:
         now_s = trio.current_time()

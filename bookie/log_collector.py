@@ -3,9 +3,9 @@
 Inside: what each log holds and how much of that is live; deleting those of which nothing is; compaction of
 the others, in slices, throttled; what cannot be followed is put aside. Not inside: which ledgers are dead
 (``gc``), which logs are worth it (``compaction_rules``), the file work (``compactor``).
-Always: a log that cannot be followed to its end is reported, counted and kept, and stops nothing else; a
-log is deleted only in the storage thread, between flushes, and only if at that moment none of its ledgers
-is known.
+Always: a log that cannot be followed to its end is reported, counted and kept, and stops nothing else; so is,
+in this round, one that a damaged index cannot be asked about; a log is deleted only in the storage thread,
+between flushes, and only if at that moment none of its ledgers is known.
 
 Everything public is called on the loop, by one task. What writes runs in the storage thread, one slice a
 job; what only reads, in reader threads.
@@ -30,7 +30,7 @@ from bookie.compactor import Copy, Relocation, delete_sources, unfinished
 from bookie.disk import Disk
 from bookie.entry_log import EntryLogWriter
 from bookie.entry_log_format import entry_log_id_of, entry_log_name
-from bookie.errors import CompactionError, FormatError, SourceUnreadableError
+from bookie.errors import CompactionError, FormatError, IndexUnreadableError, SourceUnreadableError
 from bookie.index import EntryIndex
 from bookie.log_summary import LogSummaries, LogSummary, SummaryScan
 from bookie.mentions import logs_mentioned
@@ -215,7 +215,11 @@ class LogCollector:
         if not torn:
             return []
         offsets = {summary.log_id: summary.torn_at or 0 for summary in torn}
-        damaged = await self._disk.run(logs_mentioned, self._index, offsets)
+        try:
+            damaged = await self._mentioned(offsets)
+        except IndexUnreadableError as exc:
+            self._failed(exc)
+            return []
         for log_id, offset in offsets.items():
             if log_id in damaged:
                 why = (
@@ -231,7 +235,11 @@ class LogCollector:
         doubtful = {summary.log_id: 0 for summary in dead if not summary.has_map}
         if not doubtful:
             return dead
-        mentioned = await self._disk.run(logs_mentioned, self._index, doubtful)
+        try:
+            mentioned = await self._mentioned(doubtful)
+        except IndexUnreadableError as exc:
+            self._failed(exc)
+            return [summary for summary in dead if summary.has_map]
         for summary in dead:
             if summary.log_id in mentioned and not summary.has_live(self._is_live):
                 path = self.directory / entry_log_name(summary.log_id)
@@ -381,8 +389,12 @@ class LogCollector:
         """Sources that the index points to although all that was found in them has moved: to be kept.
 
         A flipped bit in a length can hide an entry from a scan; where the index says it can still be read.
+        ``CompactionError``: it cannot be told, and all must be kept.
         """
-        names = await self._disk.run(self._disk.list_directory, self.directory)
+        try:
+            names = await self._disk.run(self._disk.list_directory, self.directory)
+        except OSError as exc:
+            raise CompactionError(f"{self.directory}: {exc}") from exc
         source_ids = [log_id for log_id in source_ids if entry_log_name(log_id) in names]
         ledger_ids: set[int] | None = set()
         for log_id in source_ids:
@@ -394,16 +406,23 @@ class LogCollector:
         offsets = dict.fromkeys(source_ids, 0)
         kept: set[int] = set()
         if ledger_ids is None:
-            kept = await self._disk.run(logs_mentioned, self._index, offsets)
+            kept = await self._mentioned(offsets)
         else:
             wanted = sorted(ledger_ids)
             for start in range(0, len(wanted), _LEDGERS_PER_WALK):
                 part = wanted[start : start + _LEDGERS_PER_WALK]
-                kept |= await self._disk.run(logs_mentioned, self._index, offsets, part)
+                kept |= await self._mentioned(offsets, part)
         for log_id in kept:
             path = self.directory / entry_log_name(log_id)
             self._quarantine(log_id, f"{path}: the index has entries there that a scan does not find")
         return kept
+
+    async def _mentioned(self, offsets: dict[int, int], ledger_ids: Sequence[int] | None = None) -> set[int]:
+        """As ``logs_mentioned``. ``IndexUnreadableError``: all of these logs are in doubt."""
+        try:
+            return await self._disk.run(logs_mentioned, self._index, offsets, ledger_ids)
+        except (OSError, FormatError) as exc:
+            raise IndexUnreadableError(offsets, str(exc)) from exc
 
     async def _wait_for(self, size_bytes: int, entries: int) -> None:
         units = size_bytes if self.config.rate_entries_per_s is None else entries

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from bookie.compaction_rules import CompactionConfig, Level
-from bookie.errors import StorageFailedError
+from bookie.errors import FormatError, StorageFailedError
 from bookie.fullness import Fullness
 from bookie.gc import Collected, GarbageCollector, GcConfig, dead_ledgers
 
@@ -21,9 +21,12 @@ class Logs:
         self.directory = Path("logs")
         self.done = done
         self.failure: Exception | None = None
+        self.unfinished: Exception | None = None
 
     async def finish_compactions(self) -> None:
         self.done.append("finish")
+        if self.unfinished is not None:
+            raise self.unfinished
 
     async def remove_dead(self) -> list[int]:
         self.done.append("remove")
@@ -141,6 +144,25 @@ async def test_trouble_with_one_directory_stops_no_other() -> None:
     assert await garbage.run_round() == Collected((), (0,))
     assert store.done.count("remove") == 2
     assert garbage.state.last_failure == "bad disk"
+
+
+async def test_what_cannot_be_finished_keeps_nothing_else_from_being_done(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    store = Store([1, 2])
+    store.logs.append(Logs(store.done))
+    store.logs[0].unfinished = FormatError("a damaged page")
+    garbage = collector(store, {1}, config=GcConfig(interval_s=10))
+    with trio.move_on_after(1):
+        await garbage.run()
+    assert store.done == ["finish", "finish"], "at the start; and the bookie lives"
+    assert garbage.state.last_failure == "a damaged page"
+    assert await garbage.run_round() == Collected((2,), (0, 0))
+    store.logs[1].unfinished = StorageFailedError("disk")
+    with pytest.raises(StorageFailedError):
+        await garbage.run_round()
+    with trio.fail_after(1):
+        await garbage.run()
 
 
 async def test_what_a_crash_interrupted_is_finished_at_the_start_and_not_a_round_later(

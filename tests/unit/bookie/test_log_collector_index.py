@@ -1,0 +1,146 @@
+"""Garbage collection of entry logs where the index is damaged: what is in doubt is kept, the rest goes on."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import pytest
+from logs_by_hand import a_log, collect, logs, names, opened, readable
+
+from bookie.compaction_files import leftovers
+from bookie.compaction_rules import Level
+from bookie.compactor import Copy
+from bookie.disk import RealDisk
+from bookie.entry_log_format import HEADER_BYTES, encode_header
+from bookie.errors import EntryUnreadableError, FormatError
+from bookie.index_kinds import IndexConfig, IndexKind
+from bookie.log_summary import summarise
+from bookie.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
+from bookie.page_index import PageIndexConfig
+from bookie.storage import Storage
+
+PAGE_BYTES = 512
+PAGE_ENTRIES = PAGE_BYTES // 8
+
+
+def paged(directory: Path) -> AbstractAsyncContextManager[Storage]:
+    return opened(
+        directory, index=IndexConfig(kind=IndexKind.PAGES, pages=PageIndexConfig(page_bytes=PAGE_BYTES))
+    )
+
+
+def damage_page(directory: Path, ledger_id: int, number: int = 0) -> None:
+    """Of a stopped bookie: what it has in memory it does not read."""
+    path = page_file_path(directory / "l/current", ledger_id)
+    data = bytearray(path.read_bytes())
+    data[PAGE_FILE_HEADER_BYTES + PAGE_BYTES * number + 5] ^= 1
+    path.write_bytes(data)
+
+
+async def publish(storage: Storage, log_id: int) -> int:
+    """Compact a log as far as a copy that has its name, as if the power had gone then; the copy's id."""
+    (store,) = storage._stores
+    summary = summarise(RealDisk(), store.directory, log_id)
+    target_id = store.files.writer.ids.take()
+    copy = Copy(
+        RealDisk(), store.directory, store.files.index, [summary], target_id,
+        lambda ledger_id: storage.ledger(ledger_id) is not None, slice_bytes=4096,
+    )  # fmt: skip
+    while copy.step() is not None:
+        pass
+    copy.publish()
+    return target_id
+
+
+async def test_a_compaction_that_a_damaged_page_keeps_from_its_end_waits_and_stops_no_other(
+    tmp_path: Path,
+) -> None:
+    async with paged(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 9: range(90)})
+        await a_log(storage, {2: range(10), 9: range(90, 180)})
+        await storage.delete_ledger(9)
+        assert [await publish(storage, log_id) for log_id in (0, 1)] == [2, 3]
+    damage_page(tmp_path, 1)
+    async with paged(tmp_path) as storage:
+        for rounds in (1, 2):
+            collector = await collect(storage)
+            assert (collector.figures.failures, collector.figures.quarantined) == (rounds, {})
+            assert "0.log" in (collector.figures.last_failure or "")
+            assert leftovers(names(tmp_path)).pending == {2: (0,)}
+            assert sorted(logs(tmp_path)) == [0, 2, 3]
+        assert await readable(storage, {2: range(10)})
+        with pytest.raises(EntryUnreadableError):
+            await storage.read(1, 0)
+        await storage.delete_ledger(1)  # whoever repairs it; and with it the doubt is gone
+        await collect(storage)
+        assert logs(tmp_path) == {3: {2: 1320}}
+        assert leftovers(names(tmp_path)).pending == {}
+
+
+async def test_a_source_goes_only_once_the_index_was_asked_about_all_its_ledgers(tmp_path: Path) -> None:
+    async with paged(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 9: range(90)})
+        await a_log(storage, {1: range(PAGE_ENTRIES, PAGE_ENTRIES + 10)})
+        await storage.delete_ledger(9)
+    damage_page(tmp_path, 1, 1)  # nothing of the first log is there, as far as one can know
+    async with paged(tmp_path) as storage:
+        collector = await collect(storage)
+        assert collector.figures.failures == 1
+        assert leftovers(names(tmp_path)).pending == {2: (0,)}
+        assert 0 in logs(tmp_path)
+        assert await readable(storage, {1: range(10)})
+        await storage.delete_ledger(1)
+        await collect(storage)
+        assert logs(tmp_path) == {}
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+async def test_a_log_that_only_the_index_could_clear_is_kept_while_that_is_damaged_and_the_others_go(
+    tmp_path: Path, is_torn: bool
+) -> None:
+    async with paged(tmp_path) as storage:
+        await a_log(storage, {8: range(10)})
+        await a_log(storage, {9: range(90)})
+        await a_log(storage, {1: range(10)})
+        await storage.delete_ledger(8)
+        await storage.delete_ledger(9)
+    path = tmp_path / "l/current/0.log"  # as a crash leaves it: without a map
+    records = path.read_bytes()[HEADER_BYTES : HEADER_BYTES + 1320]
+    path.write_bytes(
+        encode_header() + records + bytes(700 if is_torn else 0) + b"\xff\xee\xdd" * 99 * is_torn
+    )
+    damage_page(tmp_path, 1)
+    async with paged(tmp_path) as storage:
+        collector = await collect(storage, Level.MINOR)
+        assert sorted(logs(tmp_path)) == [0, 2]
+        assert (collector.figures.failures, collector.figures.quarantined) == (1, {})
+        assert (collector.figures.logs, collector.figures.deleted_logs) == (1, 1)
+        await storage.delete_ledger(1)
+        await collect(storage, Level.MINOR)
+        assert logs(tmp_path) == {}
+        assert (collector.figures.failures, collector.figures.deleted_logs) == (1, 3)
+
+
+async def test_an_index_that_cannot_be_moved_fails_the_compaction_and_not_the_bookie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with paged(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 9: range(90)})
+        await storage.delete_ledger(9)
+        index = storage._stores[0].files.index
+
+        def fail(*_: object) -> None:
+            raise FormatError("a page of the index is damaged")
+
+        monkeypatch.setattr(index, "relocate", fail)
+        collector = await collect(storage)
+        assert (collector.figures.failures, leftovers(names(tmp_path)).pending) == (1, {1: (0,)})
+        monkeypatch.undo()
+        monkeypatch.setattr(index, "locate", fail)
+        await collector.finish_compactions()
+        assert (collector.figures.failures, leftovers(names(tmp_path)).pending) == (2, {1: (0,)})
+        monkeypatch.undo()
+        await collector.finish_compactions()
+        assert logs(tmp_path) == {1: {1: 1320}}
+        assert await readable(storage, {1: range(10)})
