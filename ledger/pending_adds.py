@@ -154,7 +154,8 @@ class PendingAdds:
                     return
             if self._writer.answered(bookie, entry_ids):
                 self._confirmed()
-            elif self._writer.doubtful and not self.repair.is_verifying:
+                return
+            if self._writer.doubtful and not self.repair.is_verifying:
                 self.repair.is_verifying = True
                 self._nursery.start_soon(self.repair.verify)
             self._give_room()
@@ -205,6 +206,7 @@ class PendingAdds:
         if self._durable is None:
             for callback in self.callbacks:
                 callback(lac, None)
+        self._give_room()
 
     def _look_at_connections(self, bookie: str | None = None) -> None:
         """Notice lost connections, and that ``bookie`` answers over a new one."""
