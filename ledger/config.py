@@ -39,7 +39,8 @@ class ClientConfig:
     in front of it (``addEntryQuorumTimeoutSec``). None: only ``unavailable_patience_s`` ends it."""
     delay_ensemble_change: bool = False
     """Replace a failing bookie only when entries cannot be confirmed without it, or it is read-only
-    (``delayEnsembleChange``). Until then it is tried again where it is."""
+    (``delayEnsembleChange``). Until then it is tried again where it is. With ``enforce_fault_domains`` those
+    that are left must also stand in enough of them."""
     ensemble_changes_max: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
     """Per writer; one more ends it (``maxNumEnsembleChanges``)."""
     overload_patience_s: float = attrs.field(default=5.0, validator=ge(0))

@@ -44,14 +44,6 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
     )
 
 
-def endangered(failing: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """True once some entry cannot be acknowledged without a bookie that is failing."""
-    return any(
-        sum((first + i) % ensemble_size in failing for i in range(write_quorum)) > write_quorum - ack_quorum
-        for first in range(ensemble_size)
-    )
-
-
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
     """How many bookies of a write set must deny an entry before no ack quorum can hold it."""
     return write_quorum - ack_quorum + 1

@@ -30,7 +30,6 @@ from ledger.errors import (
 )
 from ledger.metadata import LedgerMetadata
 from ledger.metadata_update import update_metadata
-from ledger.quorum import endangered
 from ledger.wire.messages import BookieInfoRequest
 from ledger.writer import LedgerWriter, Outgoing
 from namespace.errors import NamespaceError, SessionExpiredError
@@ -251,16 +250,11 @@ class EnsembleRepair:
 
     def _to_be_replaced(self) -> set[int]:
         """The failing indices that should not just be waited for."""
-        writer, config, metadata = self._writer, self._config, self.current.metadata
+        writer, config = self._writer, self._config
         failures = dict(writer.failures)
         if config.delay_ensemble_change:
             read_only = any(isinstance(cause, ReadOnlyRefusal) for cause in failures.values())
-            size, write_quorum, ack_quorum = (
-                metadata.ensemble_size,
-                metadata.write_quorum,
-                metadata.ack_quorum,
-            )
-            if not read_only and not endangered(failures, size, write_quorum, ack_quorum):
+            if not read_only and not writer.endangered:
                 return set()
         # A bookie over capacity has lost nothing and will take the entry in a moment. To replace it would
         # send all that is pending to another one, and the load with it, until none is left below capacity.

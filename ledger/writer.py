@@ -320,7 +320,12 @@ class LedgerWriter:
         if head > self.last_pushed:
             return False
         reachable = self._acks[head] | (self._write_masks[head % self._size] & ~self._absent_mask)
-        return reachable.bit_count() < self._ack_quorum or not self._is_spanned(reachable)
+        return not self._suffices(reachable)
+
+    @property
+    def endangered(self) -> bool:
+        """Some entry, perhaps one to come, cannot be confirmed without a bookie that is failing."""
+        return any(not self._suffices(mask & ~self._down_mask) for mask in set(self._write_masks))
 
     def check(self) -> None:
         """Assert everything that always holds; for tests."""
@@ -340,6 +345,9 @@ class LedgerWriter:
         while entry_id <= last and self._is_spanned(self._acks[entry_id]):
             entry_id += 1
         return entry_id - 1
+
+    def _suffices(self, mask: int) -> bool:
+        return mask.bit_count() >= self._ack_quorum and self._is_spanned(mask)
 
     def _is_spanned(self, mask: int) -> bool:
         if self._spans is None:

@@ -23,7 +23,6 @@ from ledger.placement_policy import (
     spans_regions,
 )
 from ledger.placement_search import fill_places
-from ledger.quorum import endangered
 from ledger.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
 
 LOCATIONS = ("/eu/r1", "/eu/r2", "/us/r1", "/us/r2", "/asia/r1", None)
@@ -253,17 +252,3 @@ def test_the_search_finds_an_ensemble_exactly_when_there_is_one(data: st.DataObj
     if found is not None:
         assert fits(found)
         assert len(set(found)) == size
-
-
-@given(st.integers(1, 6), st.data())
-def test_quorums_are_endangered_when_some_write_set_lacks_ack_quorum_bookies(
-    size: int, data: st.DataObject
-) -> None:
-    write_quorum = data.draw(st.integers(1, size))
-    ack_quorum = data.draw(st.integers(1, write_quorum))
-    failing = data.draw(st.sets(st.integers(0, size - 1)))
-    alive = [
-        sum(index not in failing for index in window)
-        for window in windows(list(range(size)), write_quorum)  # type: ignore[arg-type]
-    ]
-    assert endangered(failing, size, write_quorum, ack_quorum) == (min(alive) < ack_quorum)

@@ -133,3 +133,31 @@ def test_what_is_confirmed_is_what_counting_anew_confirms(seed: int) -> None:
     twin = Twin(seed)
     for _ in range(120):
         twin.step()
+
+
+@given(st.integers(1, 6), st.data())
+def test_quorums_are_endangered_when_those_left_of_some_write_set_are_too_few_or_stand_too_near(
+    size: int, data: st.DataObject
+) -> None:
+    write_quorum = data.draw(st.integers(1, size))
+    ack_quorum = data.draw(st.integers(1, write_quorum))
+    racks = data.draw(st.none() | st.lists(st.integers(0, 2), min_size=size, max_size=size))
+    failing = data.draw(st.sets(st.integers(0, size - 1)))
+
+    def is_enough(holders: list[int]) -> bool:
+        return len(holders) >= ack_quorum and (racks is None or len({racks[index] for index in holders}) > 1)
+
+    writer = LedgerWriter(
+        [str(index) for index in range(size)],
+        write_quorum=write_quorum,
+        ack_quorum=ack_quorum,
+        pack=lambda entry_id, lac, length, payload: b"",
+        spans=None if racks is None else lambda holders: is_enough([int(bookie) for bookie in holders]),
+    )
+    for index in failing:
+        writer.failed(str(index), OSError(), lost=True)
+    left = [
+        [index for index in write_set(entry_id, size, write_quorum) if index not in failing]
+        for entry_id in range(size)
+    ]
+    assert writer.endangered == (not all(map(is_enough, left)))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
@@ -87,6 +88,25 @@ async def test_confirmation_waits_for_a_second_rack(cluster: Any, autojump_clock
         await cluster.stop("b3:1")
         await cluster.start("b3:1")
         await writer.wait_confirmed(entry_id)
+
+
+async def test_a_delayed_change_waits_until_too_few_racks_are_left(cluster: Any, autojump_clock: Any) -> None:
+    config = attrs.evolve(aware(enforce_racks=True, enforce_fault_domains=True), delay_ensemble_change=True)
+    async with cluster.client(config) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        for name in ("b4:1", "b5:1"):
+            await cluster.start(name)
+        await cluster.stop("b1:1")
+        await writer.append(b"1")  # those that are left stand in two racks
+        await trio.sleep(30)
+        assert len(writer.metadata.ensembles) == 1
+        await cluster.start("b1:1")
+        await trio.sleep(30)
+        await cluster.stop("b3:1")
+        await writer.append(b"2")  # an ack quorum is left, but in one rack
+        await trio.sleep(1)
+        assert "b3:1" not in writer.metadata.last_ensemble.bookies
 
 
 class Moving:
