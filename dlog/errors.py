@@ -136,7 +136,8 @@ class CorruptLogError(DLogError):
 
 
 class LogTruncatedError(DLogError):
-    """The records at this position were truncated or purged. Open a reader at EARLIEST for what is left."""
+    """Records at this position, or behind it, were truncated or purged. Open a reader at EARLIEST for what is
+    left."""
 
     code = 511
 

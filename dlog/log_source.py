@@ -14,13 +14,19 @@ from contextlib import contextmanager
 
 import trio
 
-from dlog.errors import CorruptLogError, EntryFormatError, LogNotFoundError, as_dlog_error
-from dlog.positioning import EntrySearch, Start, check_left, first_left, segment_for_txid
+from dlog.errors import (
+    CorruptLogError,
+    EntryFormatError,
+    LogNotFoundError,
+    LogTruncatedError,
+    as_dlog_error,
+)
+from dlog.positioning import EntrySearch, Start, Stretch, first_left, segment_for_txid, stretches_given_up
 from dlog.record import Record
 from dlog.segment_reader import SegmentReader, last_record_of, slot_not_before
 from dlog.segments import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError
+from ledger.errors import CorruptEntryError, LedgerError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 from namespace import errors as namespace_errors
 from namespace.dlsn import DLSN
@@ -65,7 +71,7 @@ class LogSource:
         """The position that a start means now; None: wherever the first segment begins, as there is none yet.
 
         Raises:
-            LogTruncatedError: A DLSN whose record is gone.
+            LogTruncatedError: A DLSN at or behind which records are gone.
         """
         match start:
             case Start.EARLIEST:
@@ -73,10 +79,39 @@ class LogSource:
             case Start.LATEST:
                 return await self._behind_visible(segments)
             case DLSN():
-                check_left(self.log, segments, start)
-                return start
+                return await self._locate_dlsn(segments, start)
             case int():
                 return await self._locate_txid(segments, start)
+
+    async def _locate_dlsn(self, segments: Sequence[LogSegment], start: DLSN) -> DLSN:
+        left = first_left(segments)
+        for stretch in stretches_given_up(self.log, segments, start):
+            with self.translated(
+                f"looking for what was truncated in segment {stretch.segment.segment_seqno}"
+            ):
+                if await self._may_hold_records(stretch):
+                    raise LogTruncatedError(self.log, start, left)
+        # Nothing stood between here and what is left, and ledgers given up may go at any time.
+        return start if left is None else max(start, left)
+
+    async def _may_hold_records(self, stretch: Stretch) -> bool:
+        segment, first, stop = stretch.segment, stretch.first, stretch.stop
+        last = stop.entry_id if stop.slot_id > 0 else stop.entry_id - 1
+        reader = SegmentReader(
+            segment.segment_seqno, 1, start=first, enveloped=segment.enveloped, check_positions=False
+        )
+        reader.confirmed(last, closed=True)
+        try:
+            async with await self.open(segment) as handle:
+                while reader.has_more:
+                    begin = reader.next_entry_id
+                    entries = await handle.read_payloads(begin, min(begin + SCAN_ENTRIES_MAX - 1, last))
+                    records = reader.decode_run(entries)
+                    if reader.is_sealed or (records and records[0].dlsn < stop):
+                        return True
+        except (NoSuchLedgerError, CorruptEntryError, EntryFormatError):
+            return True  # nobody can say any more
+        return False
 
     async def _behind_visible(self, segments: Sequence[LogSegment]) -> DLSN | None:
         for segment in reversed(segments):

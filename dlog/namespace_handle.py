@@ -213,7 +213,7 @@ class Namespace:
 
         Raises:
             LogNotFoundError
-            LogTruncatedError: The start is a DLSN whose record is gone.
+            LogTruncatedError: The start is a DLSN and a record there, or behind it, is gone.
         """
         if isinstance(start, datetime.datetime):
             if start.tzinfo is None:

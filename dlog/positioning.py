@@ -2,8 +2,8 @@
 
 Inside: choosing the segment, and the search for a transaction id among a segment's entries, as a machine that
 says which entry to look at next. Not inside: reading them (``log_source``).
-Always: truncated records are never chosen silently when a position was asked for: that is a
-LogTruncatedError.
+Always: truncated records are never left out silently when a position was asked for: that is a
+LogTruncatedError. A position behind the last of them is none.
 
 Source: DistributedLog, ReadUtils.java, DLUtils.java, ReadAheadEntryReader.java (reference 5.4, 5.7). Java
 moves a start below the truncation point forward without a word; here only EARLIEST and transaction ids do
@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+
+import attrs
 
 from dlog.errors import LogTruncatedError
 from namespace.dlsn import DLSN
@@ -41,11 +43,40 @@ def first_left(segments: Sequence[LogSegment]) -> DLSN | None:
     return segments[-1].first_dlsn.next_segment() if segments else None
 
 
-def check_left(log: str, segments: Sequence[LogSegment], start: DLSN) -> None:
-    """Raise LogTruncatedError if what stood at this position is gone."""
+@attrs.frozen
+class Stretch:
+    """The positions of a completed segment from ``first`` on, before ``stop``; at least one."""
+
+    segment: LogSegment
+    first: DLSN
+    stop: DLSN
+
+
+def stretches_given_up(log: str, segments: Sequence[LogSegment], start: DLSN) -> list[Stretch]:
+    """Of what was given up, the stretches at or behind a position that may hold records: look at them.
+
+    If none does, nothing is missing to a reader that goes on there with what is left: one that has read
+    everything before the position, or one whose position is left.
+
+    Raises:
+        LogTruncatedError: The segment of the position is gone, or nobody knows where a segment ends.
+    """
     left = first_left(segments)
-    if left is not None and start < left:
+    if left is None or start >= left:
+        return []
+    if start.segment_seqno not in (left.segment_seqno, *(each.segment_seqno for each in segments)):
         raise LogTruncatedError(log, start, left)
+    stretches = []
+    for segment in segments:
+        if segment.segment_seqno < start.segment_seqno or segment.first_dlsn >= left:
+            continue
+        if segment.in_progress or (segment.record_count and segment.last_entry_id < 0):
+            raise LogTruncatedError(log, start, left)
+        # Behind its last position is no record. At that one a recovery may have found a control record.
+        first, stop = max(start, segment.first_dlsn), min(left, segment.last_dlsn.next_slot())
+        if first < stop:
+            stretches.append(Stretch(segment, first, stop))
+    return stretches
 
 
 def segment_for_txid(segments: Sequence[LogSegment], txid: int) -> LogSegment | None:

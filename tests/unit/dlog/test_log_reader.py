@@ -158,6 +158,8 @@ async def test_what_is_gone_is_told_and_what_is_left_is_read(autojump_clock: obj
         with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(2, 0, 0\)"):
             async with log.reader(dlog.DLSN(1, 1, 0)):
                 pass
+        async with log.reader(dlog.DLSN(1, 2, 1), follow=False) as reader:
+            assert await payloads(reader) == [3, 4, 5], "who had read all that is gone misses nothing"
         await log.remove(done)
         await log.put(done.partially_truncated(dlog.DLSN(2, 1, 0)))
         async with log.reader(follow=False) as reader:

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import attrs
+import pytest
 import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
-from log_by_hand import open_log
+from log_by_hand import entries_of, open_log
 
+import dlog
 from dlog.envelope import seal_envelope
-from dlog.record import encode_records
+from dlog.positioning import first_left
+from dlog.record import (
+    CONTROL_PAYLOAD,
+    END_OF_STREAM_PAYLOAD,
+    FLAG_CONTROL,
+    FLAG_END_OF_STREAM,
+    TXID_MAX,
+    encode_record,
+    encode_records,
+)
+from dlog.truncation import marked_before
 from namespace.dlsn import DLSN
+
+DLSNS = st.builds(DLSN, st.integers(1, 4), st.integers(0, 4), st.integers(-1, 3))
 
 
 @given(
@@ -61,3 +76,62 @@ def test_a_transaction_id_is_found_where_it_is_first_and_none_is_skipped(
                 assert all(dlsn < found for dlsn, _ in places)
 
     trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@given(
+    # Segments of entries of so many records; 0: one control record.
+    counts=st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=3),
+    is_recovered=st.booleans(),
+    first_kept=DLSNS,
+    start=DLSNS,
+)
+def test_a_position_is_gone_just_if_a_record_at_or_behind_it_is(
+    counts: list[list[int]], is_recovered: bool, first_kept: DLSN, start: DLSN
+) -> None:
+    async def play() -> None:
+        async with open_log() as log:
+            segments, records = [], []
+            for seqno, entry_counts in enumerate(counts, 1):
+                entries, end, position = [], DLSN(seqno, -1, -1), 0
+                for entry_id, count in enumerate(entry_counts):
+                    body = encode_records([b""] * count, [5] * count, position + 1)
+                    entries.append(
+                        seal_envelope(body or encode_record(FLAG_CONTROL, position, 5, CONTROL_PAYLOAD))
+                    )
+                    dlsns = [DLSN(seqno, entry_id, slot_id) for slot_id in range(count)]
+                    records += dlsns
+                    position += count
+                    if dlsns or is_recovered:  # a recovery takes the last record of any kind for the end
+                        end = DLSN(seqno, entry_id, max(0, count - 1))
+                done = await log.complete(await log.begin(seqno, seqno, entries, lac=-1), position)
+                segments.append(attrs.evolve(done, last_entry_id=end.entry_id, last_slot_id=end.slot_id))
+            marked = {each.ledger_id: each for each in marked_before(segments, first_kept)}
+            segments = [marked.get(each.ledger_id, each) for each in segments]
+            left = first_left(segments)
+            assert left is not None
+            if any(start <= dlsn < left for dlsn in records):
+                with pytest.raises(dlog.LogTruncatedError):
+                    await log.source.locate(segments, start)
+            else:
+                assert await log.source.locate(segments, start) == max(start, left)
+
+    trio.run(play, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("fault", ["ledger gone", "entry damaged", "end of stream"])
+async def test_what_cannot_be_shown_to_be_nothing_is_gone(fault: str) -> None:
+    async with open_log() as log:
+        entries = [*entries_of(0, 1), seal_envelope(encode_record(FLAG_CONTROL, 1, 5, CONTROL_PAYLOAD))]
+        done = await log.complete(await log.begin(1, 10, entries, lac=-1), 1)
+        segments = [done.truncated()]
+        assert await log.source.locate(segments, DLSN(1, 0, 1)) == DLSN(2, 0, 0)
+        if fault == "ledger gone":
+            del log.ledgers[10]
+        elif fault == "entry damaged":
+            log.ledgers[10].entries[1] = b"\x02" + entries[1][1:]
+        else:
+            seal = encode_record(FLAG_END_OF_STREAM, 2, TXID_MAX, END_OF_STREAM_PAYLOAD)
+            log.ledgers[10].entries[1] = seal_envelope(seal)
+        with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(2, 0, 0\)"):
+            await log.source.locate(segments, DLSN(1, 0, 1))
+        assert await log.source.locate(segments, DLSN(1, 1, 1)) == DLSN(2, 0, 0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlog.errors import LogTruncatedError
-from dlog.positioning import EntrySearch, check_left, first_left, segment_for_txid
+from dlog.positioning import EntrySearch, Stretch, first_left, segment_for_txid, stretches_given_up
 from dlog.rolling import should_roll
 from namespace.dlsn import DLSN
 from namespace.segment import LogSegment
@@ -39,11 +39,41 @@ def test_what_is_left_begins_behind_the_truncated() -> None:
     assert first_left([LOG[1], LOG[2]]) == DLSN(2, 0, 0), "the first was purged"
 
 
-def test_a_position_that_is_gone_is_an_error_that_says_what_is_left() -> None:
-    segments = [LOG[0].truncated(), LOG[1].partially_truncated(DLSN(2, 1, 0))]
-    check_left("log", segments, DLSN(2, 1, 0))
-    with pytest.raises(LogTruncatedError, match=r"DLSN\(2, 0, 7\) is gone .* begins at DLSN\(2, 1, 0\)"):
-        check_left("log", segments, DLSN(2, 0, 7))
+def test_a_position_that_is_left_needs_no_look_at_what_is_gone() -> None:
+    segments = [LOG[0].truncated(), LOG[1].partially_truncated(DLSN(2, 1, 0)), OPEN]
+    for start in (DLSN(2, 1, 0), DLSN(2, 9, 0), DLSN(4, 0, 0), DLSN(5, 0, 0)):
+        assert stretches_given_up("log", segments, start) == []
+    assert stretches_given_up("log", [], DLSN(1, 0, 0)) == []
+    assert stretches_given_up("log", LOG, DLSN(1, 0, -1)) == [], "before the first record is no record"
+
+
+def test_behind_the_last_record_of_what_is_gone_nothing_is_missing() -> None:
+    empty = attrs.evolve(LOG[1], record_count=0, last_entry_id=-1, last_slot_id=-1)
+    for segments in ([LOG[0].truncated(), *LOG[1:]], [LOG[0].truncated(), empty.truncated(), LOG[2]]):
+        assert stretches_given_up("log", segments, DLSN(1, 2, 1)) == []
+        assert stretches_given_up("log", segments, DLSN(1, 7, 0)) == []
+
+
+def test_what_is_gone_at_or_behind_a_position_is_to_be_looked_at() -> None:
+    gone = [LOG[0].truncated(), LOG[1].truncated(), LOG[2].partially_truncated(DLSN(3, 1, 0))]
+    assert stretches_given_up("log", gone, DLSN(1, 1, 5)) == [
+        Stretch(gone[0], DLSN(1, 1, 5), DLSN(1, 2, 1)),
+        Stretch(gone[1], DLSN(2, 0, 0), DLSN(2, 2, 1)),
+        Stretch(gone[2], DLSN(3, 0, 0), DLSN(3, 1, 0)),
+    ]
+    assert stretches_given_up("log", gone, DLSN(3, 0, 1)) == [Stretch(gone[2], DLSN(3, 0, 1), DLSN(3, 1, 0))]
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        [LOG[1], LOG[2]],
+        [attrs.evolve(LOG[0], last_entry_id=-1, last_slot_id=-1).truncated(), LOG[1]],
+    ],
+)
+def test_a_position_of_which_nothing_is_known_any_more_is_gone(segments: list[LogSegment]) -> None:
+    with pytest.raises(LogTruncatedError, match=r"DLSN\(1, 2, 1\) is gone .* begins at DLSN\(2, 0, 0\)"):
+        stretches_given_up("log", segments, DLSN(1, 2, 1))
 
 
 @pytest.mark.parametrize(
