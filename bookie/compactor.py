@@ -94,13 +94,14 @@ class Copy:
 
         Raises:
             SourceUnreadableError: A source must be kept.
+            IndexUnreadableError: Nobody can say what is live in a source.
             CompactionError: The new log cannot be written.
         """
         while self._at < len(self._sources):
             source = self._sources[self._at]
             try:
                 piece = self._next_piece(source)
-            except OSError as exc:
+            except (OSError, FormatError) as exc:
                 raise SourceUnreadableError(source.log_id, str(exc)) from exc
             if piece is not None:
                 return self._copy(source.log_id, piece)
@@ -203,7 +204,7 @@ class Copy:
             try:
                 indexed = self._index.locate(ledger_id, first + at, count - at)
             except (OSError, FormatError) as exc:
-                raise CompactionError(f"{self._directory}: the index cannot be read: {exc}") from exc
+                raise IndexUnreadableError({places[at] >> 32}, str(exc)) from exc
             if not indexed:
                 at += 1
                 continue

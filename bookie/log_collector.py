@@ -153,7 +153,8 @@ class LogCollector:
     async def compact(self, level: Level) -> int:
         """Rewrite the logs that are used too little; how many. After ``remove_dead``.
 
-        Stops early when time is up, when the disk is too full, or at an error, which is told. A cancelled
+        Stops early when time is up, when the disk is too full, or at an error, which is told: not at a log
+        that is damaged, or that a damaged index cannot be asked about. A cancelled
         call leaves nothing that the next round does not clean up or finish.
         """
         self.figures.running = level
@@ -292,9 +293,15 @@ class LogCollector:
                 done += await self._compact_bundle(bundle)
             except SourceUnreadableError as exc:
                 self._quarantine(exc.log_id, str(exc))
-                for log_id in bundle:  # the others of the bundle get another chance
-                    if log_id in self._usages:
-                        waiting[log_id] = self._usages[log_id]
+                in_doubt = frozenset({exc.log_id})
+            except IndexUnreadableError as exc:
+                self._failed(exc)
+                in_doubt = exc.log_ids
+            else:
+                continue
+            for log_id in bundle:  # the others of the bundle get another chance
+                if log_id in self._usages and log_id not in in_doubt:
+                    waiting[log_id] = self._usages[log_id]
         return done
 
     async def _next_bundle(self, waiting: dict[int, LogUsage], threshold: float) -> tuple[int, ...]:

@@ -85,6 +85,24 @@ async def test_a_damaged_log_is_kept_and_told_of_and_the_others_go_on(
         assert caplog.text == "", "it is told once"
 
 
+async def test_a_header_that_is_damaged_after_its_log_was_looked_at_stops_no_other_compaction(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as storage:
+        await a_log(storage, {1: range(10), 9: range(90)})
+        await a_log(storage, {2: range(10), 9: range(90, 180)})
+        (collector,) = storage.collectors
+        await collector.remove_dead()  # from now on it knows what is in them
+        await storage.delete_ledger(9)
+        flip(tmp_path / "l/current/0.log", 0, 0x40)  # of the magic
+        await collect(storage)
+        assert list(collector.figures.quarantined) == [0]
+        assert (collector.figures.compacted_logs, collector.figures.failures) == (1, 0)
+        assert (tmp_path / "l/current/0.log").exists()
+        assert not (tmp_path / "l/current/1.log").exists()
+        assert await readable(storage, {1: range(10), 2: range(10)})
+
+
 async def test_an_entry_that_a_scan_steps_over_keeps_its_log(tmp_path: Path) -> None:
     """A flipped bit makes one record cover the next, and all sums still hold."""
     async with opened(tmp_path) as storage:

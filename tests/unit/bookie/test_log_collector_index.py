@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from logs_by_hand import a_log, collect, logs, names, opened, readable
 
-from bookie.compaction_files import leftovers
+from bookie.compaction_files import Leftovers, leftovers
 from bookie.compaction_rules import Level
 from bookie.compactor import Copy
 from bookie.disk import RealDisk
@@ -120,6 +120,28 @@ async def test_a_log_that_only_the_index_could_clear_is_kept_while_that_is_damag
         await collect(storage, Level.MINOR)
         assert logs(tmp_path) == {}
         assert (collector.figures.failures, collector.figures.deleted_logs) == (1, 3)
+
+
+async def test_a_damaged_page_keeps_the_log_it_belongs_to_from_compaction_and_no_other(
+    tmp_path: Path,
+) -> None:
+    async with paged(tmp_path) as storage:
+        for number in range(4):
+            await a_log(storage, {1 + number: range(10), 9: range(90 * number, 90 * number + 90)})
+        await storage.delete_ledger(9)
+    damage_page(tmp_path, 2)
+    async with paged(tmp_path) as storage:
+        for failures in (1, 2):
+            collector = await collect(storage)
+            assert (collector.figures.failures, collector.figures.quarantined) == (failures, {})
+            assert "1.log" in (collector.figures.last_failure or "")
+            kept, copied = sorted(logs(tmp_path))
+            assert logs(tmp_path) == {kept: {2: 1320, 9: 11880}, copied: {1: 1320, 3: 1320, 4: 1320}}
+            assert leftovers(names(tmp_path)) == Leftovers((), {})
+        assert await readable(storage, {1: range(10), 3: range(10), 4: range(10)})
+        await storage.delete_ledger(2)
+        await collect(storage)
+        assert logs(tmp_path) == {copied: {1: 1320, 3: 1320, 4: 1320}}
 
 
 async def test_an_index_that_cannot_be_moved_fails_the_compaction_and_not_the_bookie(
