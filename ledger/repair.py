@@ -258,11 +258,14 @@ class EnsembleRepair:
                 return set()
         # A bookie over capacity has lost nothing and will take the entry in a moment. To replace it would
         # send all that is pending to another one, and the load with it, until none is left below capacity.
+        # One that has died since is no longer over capacity.
         patient_since = trio.current_time() - config.overload_patience_s
         return {
             index
-            for index in failures
-            if (since := self._trouble(index).overloaded_since) is None or since <= patient_since
+            for index, cause in failures.items()
+            if not isinstance(cause, TooManyRequestsRefusal)
+            or (since := self._trouble(index).overloaded_since) is None
+            or since <= patient_since
         }
 
     async def _try_again(self) -> None:

@@ -127,6 +127,28 @@ async def test_a_bookie_over_capacity_is_waited_for_and_not_replaced(
         assert busy not in (await client.metadata(writer.ledger_id)).last_ensemble.bookies
 
 
+@pytest.mark.parametrize("dies", [True, False])
+async def test_a_bookie_over_capacity_that_dies_or_falls_silent_is_replaced_as_any_other(
+    cluster: Any, autojump_clock: Any, dies: bool
+) -> None:
+    """Its patience may be longer than that of who waits for an entry."""
+    await cluster.start("b4:1")
+    config = ClientConfig(overload_patience_s=3600.0, unavailable_patience_s=10.0)
+    async with cluster.client(config) as client:
+        writer = await client.create(ack_quorum=3)
+        await writer.append(b"0")
+        busy = writer.metadata.last_ensemble.bookies[0]
+        cluster.bookies[busy].refuse = refusing(Code.TOO_MANY_REQUESTS)
+        writer.submit(b"1")
+        await trio.sleep(2)
+        if dies:
+            await cluster.stop(busy)
+        else:
+            cluster.bookies[busy].is_silent = True
+        assert await writer.append(b"2") == 2
+        assert busy not in writer.metadata.last_ensemble.bookies
+
+
 async def test_bookies_that_all_fail_are_not_exchanged_for_each_other_as_fast_as_they_fail(
     cluster: Any, autojump_clock: Any
 ) -> None:
