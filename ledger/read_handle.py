@@ -73,7 +73,7 @@ class ReadHandle:
         self._ahead: _Ahead | None = None
         self._scope = trio.CancelScope()
         self._is_open = True
-        self._metadata_moved = trio.Event()
+        self._polls: set[trio.CancelScope] = set()  # of waits, which begin anew when the metadata moves
 
     def __repr__(self) -> str:
         state = "closed handle of" if not self._is_open else "of closed" if self.is_closed else "of open"
@@ -182,10 +182,12 @@ class ReadHandle:
         with trio.move_on_after(timeout_s):
             while self._lac <= entry_id and not self.is_closed:
                 poll = LacPoll(self._cluster, self._current, self._codec, self._raise_lac)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._cancel_when_metadata_moves, nursery.cancel_scope)
-                    await poll.run(entry_id)
-                    nursery.cancel_scope.cancel()
+                with trio.CancelScope() as scope:
+                    self._polls.add(scope)  # in the step in which the metadata were looked at
+                    try:
+                        await poll.run(entry_id)
+                    finally:
+                        self._polls.discard(scope)
         await trio.lowlevel.checkpoint()
         return self._lac
 
@@ -277,15 +279,15 @@ class ReadHandle:
                 except (NamespaceError, LedgerError):
                     await trio.sleep(METADATA_RETRY_S)
                     continue
-                if found.version > self._current.version:
-                    self._current = found
-                    if found.metadata.is_closed:
-                        self._lac = max(self._lac, found.metadata.last_entry_id)
-                    self._metadata_moved.set()
-                    self._metadata_moved = trio.Event()
+                self._learn(found)
                 if not self.is_closed:
                     await watch.wait()
 
-    async def _cancel_when_metadata_moves(self, scope: trio.CancelScope) -> None:
-        await self._metadata_moved.wait()
-        scope.cancel()
+    def _learn(self, found: Versioned) -> None:
+        if found.version <= self._current.version:
+            return
+        self._current = found
+        if found.metadata.is_closed:
+            self._lac = max(self._lac, found.metadata.last_entry_id)
+        for scope in self._polls:
+            scope.cancel()

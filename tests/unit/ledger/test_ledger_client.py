@@ -17,7 +17,9 @@ from ledger.errors import (
     NotEnoughBookiesError,
     WrongPasswordError,
 )
+from ledger.lac_poll import LacPoll
 from ledger.metadata import LedgerState
+from ledger.read_handle import ReadHandle
 from ledger.transport import TransportConfig
 
 
@@ -161,3 +163,27 @@ async def test_a_waiting_reader_notices_that_the_ledger_was_closed(cluster: Any)
             assert await reader.wait_last_confirmed_beyond(1, timeout_s=60) == 1
         assert reader.is_closed
         assert "closed ledger" in repr(reader)
+
+
+async def test_it_notices_also_when_that_is_learnt_while_it_begins_to_wait(
+    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster.client() as client, cluster.client() as other:
+        writer = await client.create()
+        await writer.append_many([b"0", b"1"])
+        await writer.write_explicit_lac()
+        monkeypatch.setattr(ReadHandle, "start", lambda self: None)  # it follows no metadata by itself
+        reader = await other.open(writer.ledger_id, recover=False)
+        assert await reader.read_last_confirmed() == 1
+        await writer.close()
+        closed = await client._cluster.catalog.get(writer.ledger_id)
+        real = LacPoll.run
+
+        async def run(self: LacPoll, entry_id: int) -> None:
+            reader._learn(closed)  # as its other task may, in the step in which this one begins
+            await real(self, entry_id)
+
+        monkeypatch.setattr(LacPoll, "run", run)
+        with trio.fail_after(10):
+            assert await reader.wait_last_confirmed_beyond(1, timeout_s=60) == 1
+        assert reader.is_closed
