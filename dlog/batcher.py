@@ -35,6 +35,7 @@ class Batch:
         "entry_id",
         "error",
         "error_was_seen",
+        "lac",
         "outcome",
         "payloads",
         "segment_seqno",
@@ -48,6 +49,7 @@ class Batch:
         self.size_bytes = 0  # of the records with their headers
         self.segment_seqno = -1  # where it stands, or stood when it was last sent
         self.entry_id = -1
+        self.lac = -1  # that its entry carries: up to there readers see the ledger once it is durable
         self.outcome = RecordOutcome.PENDING
         self.error: WriteError | None = None
         self.error_was_seen = False  # by somebody who asked for the record's fate

@@ -5,13 +5,13 @@ fails.
 Not inside: the API (``log_writer``), counting (``segment_writer``), metadata and ledgers of segments
 (``segments``).
 Always: only ``run`` changes which segment is in use; nothing is sent to a segment before everything sent to
-the one before it is durable, so the log has no holes whatever happens; a batch is written to another segment
-only after a recovery closed its ledger without it; whoever lost the log writes nothing more.
+the one before it is durable and visible, so the log has no holes whatever happens; a batch is written to
+another segment only after a recovery closed its ledger without it; whoever lost the log writes nothing more.
 
 Source: DistributedLog, BKAbstractLogWriter.java, BKLogWriteHandler.java (reference 4.5 to 4.10). Unlike
-there, records submitted during a roll wait only for the old segment's acknowledgements and one transaction,
-since the new ledger is created beforehand; and records that a failed segment did not keep are written again
-by the library, not by its user.
+there, records submitted during a roll wait only for the old segment's acknowledgements, its closing control
+record's last, and one transaction, since the new ledger is created beforehand; and records that a failed
+segment did not keep are written again by the library, not by its user.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dlog.errors import (
     LogFencedError,
     LogUnavailableError,
     LogWriteError,
-    NamespaceLostError,
     RecordOutcome,
     WriteError,
     WriterClosedError,
 )
+from dlog.patience import Patience
 from dlog.pending import wait_settled
 from dlog.rolling import should_roll
 from dlog.segment_writer import SegmentWriter
@@ -49,8 +49,6 @@ from namespace.segment import LogSegment
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-RETRY_PAUSE_FACTOR_MAX = 16
 
 
 @attrs.frozen
@@ -74,6 +72,7 @@ class SegmentKeeper:
         self.stopped: WriteError | None = None  # why nothing more can be written
         self.refusal: WriteError | None = None  # why nothing more can be submitted: that, or closing
         self._segments, self._lock, self._config = segments, lock, config
+        self._patience = Patience(log, config)
         self._last_txid = last_txid
         self._in_use: _InUse | None = None
         self._sending = False  # False while which segment is next is not decided: records gather
@@ -193,7 +192,8 @@ class SegmentKeeper:
             self._room.set()
             self._room = trio.Event()
 
-    # Visibility: readers see an entry once a later one carries its id as the LAC.
+    # Visibility: readers see an entry once one is durable that was sent after it had become durable, and so
+    # carries its id, or a later one, as the LAC.
 
     async def keep_visible(self) -> None:
         """Add a control record whenever the last user records have been alone for the configured delay;
@@ -218,20 +218,21 @@ class SegmentKeeper:
         """Return once readers that look can see the durable batch; raise if the writer has stopped."""
         while self.stopped is None and not self._finished.is_set():
             in_use = self._in_use
+            if in_use is None and self._is_closing:
+                await self._finished.wait()  # by then the last segment is closed, or the writer has stopped
+                continue
             if in_use is None or in_use.writer.segment_seqno != batch.segment_seqno or in_use.writer.is_over:
-                return  # rolled segments end in a control record, recovered ones are closed
+                return  # rolled segments are visible to their last record, recovered ones are closed
             writer = in_use.writer
+            if writer.visible_entry_id >= batch.entry_id:
+                return
             if self._failure is not None:
                 await self._decided.wait()
                 continue
-            if writer.entry_count == batch.entry_id + 1 and not self._send(in_use, Batch()):
-                continue
-            follower = writer.newest_in_flight
-            if follower is None:
-                return  # a later entry is durable already
-            await wait_settled(follower)
-            if follower.error is None:
-                return
+            newest = writer.newest_in_flight
+            follower = Batch() if newest is None or newest.lac < batch.entry_id else newest
+            if follower is newest or self._send(in_use, follower):
+                await wait_settled(follower)
         if self.stopped is not None:
             raise self.stopped.about(RecordOutcome.DURABLE)
 
@@ -336,23 +337,31 @@ class SegmentKeeper:
         except LogUnavailableError as exc:
             # The old segment is as good as ever; it only grows beyond its limit.
             logger.warning("log %s: segment %d not rolled: %s", self.log, writer.segment_seqno, exc)
-            self._roll_not_before_s = (
-                trio.current_time() + self._config.retry_pause_s * RETRY_PAUSE_FACTOR_MAX
-            )
+            self._roll_not_before_s = trio.current_time() + self._patience.pause_s_max
             return
         self._sending = False
-        if self._failure is None and writer.needs_commit:
-            self._send(in_use, Batch())
-        while not writer.is_idle and self._failure is None:
-            self._work = trio.Event()
-            await self._work.wait()
-        if self._failure is not None:
+        if not await self._finish(in_use):
             self._spare = handle
             return
         segment = await self._persistently(lambda: self._segments.start(handle, writer.last_txid))
         self._last_txid = writer.last_txid
         self._old.append(in_use)
         self._use(handle, segment)
+
+    async def _finish(self, in_use: _InUse) -> bool:
+        """Wait until all that was sent is durable and visible; False if the ledger failed before."""
+        writer = in_use.writer
+        while self._failure is None:
+            if not writer.is_idle:
+                self._work = trio.Event()
+                await self._work.wait()
+            elif writer.needs_commit and self.stopped is None:
+                # Sent only now: beside user records in flight it would carry a LAC before them, and who opens
+                # the log by its next segment would miss them for as long as this one is not closed.
+                self._send(in_use, Batch())
+            else:
+                return True
+        return False
 
     def _retire(self, in_use: _InUse) -> None:
         assert in_use.writer.is_idle
@@ -431,20 +440,9 @@ class SegmentKeeper:
 
     async def _persistently(self, step: Callable[[], Awaitable[T]], *, even_if_stopped: bool = False) -> T:
         """Try until it works or cannot any more; LogWriteError then, the stop's error once stopped."""
-        deadline_s = trio.current_time() + self._config.patience_s
-        pause_s = self._config.retry_pause_s
-        while True:
-            if self.stopped is not None and not even_if_stopped:
-                raise self.stopped
-            try:
-                return await step()
-            except LogUnavailableError as exc:
-                # A session that is over does not come back.
-                if isinstance(exc, NamespaceLostError) or trio.current_time() + pause_s > deadline_s:
-                    raise self._write_error(exc) from exc
-                logger.info("log %s: trying again: %s", self.log, exc)
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_PAUSE_FACTOR_MAX * self._config.retry_pause_s)
+        return await self._patience.until_done(
+            step, refusal=lambda: None if even_if_stopped else self.stopped
+        )
 
     # Stopping.
 

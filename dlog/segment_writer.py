@@ -31,7 +31,9 @@ class SegmentWriter:
         self._in_flight: deque[Batch] = deque()
         self._user_batches_in_flight = 0
         self._next_entry_id = 0
-        self._entries_end_in_user_records = False
+        self._last_user_entry_id = -1  # sent
+        self._lac = -1  # of the ledger, as far as it was told: what the next entry carries, or less
+        self.visible_entry_id = -1  # readers that look see the ledger at least so far
         self.position = 0  # user records sent
         self.size_bytes = 0  # of entries sent
         self.last_txid = first_txid  # of the last user record sent
@@ -61,8 +63,8 @@ class SegmentWriter:
 
     @property
     def needs_commit(self) -> bool:
-        """The last entry holds user records: readers see them only once another entry follows."""
-        return self._entries_end_in_user_records
+        """Readers do not see the last user records yet: no entry sent after they were durable is durable."""
+        return self._last_user_entry_id > self.visible_entry_id
 
     @property
     def entry_count(self) -> int:
@@ -83,11 +85,11 @@ class SegmentWriter:
         """The batch was given to the ledger as this entry, in ``size_bytes`` bytes."""
         assert not self.is_over
         assert entry_id == self._next_entry_id, f"the ledger said {entry_id}, {self._next_entry_id} was due"
-        batch.segment_seqno, batch.entry_id = self.segment_seqno, entry_id
+        batch.segment_seqno, batch.entry_id, batch.lac = self.segment_seqno, entry_id, self._lac
         self._next_entry_id += 1
         self.size_bytes += size_bytes
-        self._entries_end_in_user_records = bool(batch.payloads)
         if batch.payloads:
+            self._last_user_entry_id = entry_id
             self._user_batches_in_flight += 1
             self.position += len(batch.payloads)
             assert self.last_txid <= batch.txids[-1] < TXID_MAX
@@ -98,9 +100,11 @@ class SegmentWriter:
         """Every entry up to this one is durable. Settles their batches; returns how many record bytes that
         freed."""
         freed_bytes = 0
+        self._lac = max(self._lac, last_entry_id)
         while self._in_flight and self._in_flight[0].entry_id <= last_entry_id:
             batch = self._in_flight.popleft()
             freed_bytes += batch.size_bytes
+            self.visible_entry_id = batch.lac
             if batch.payloads:
                 self._user_batches_in_flight -= 1
                 self.last_dlsn = DLSN(self.segment_seqno, batch.entry_id, len(batch.payloads) - 1)

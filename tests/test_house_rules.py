@@ -116,6 +116,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/log_writer.py",
     "dlog/namespace_handle.py",
     "dlog/nursery.py",
+    "dlog/patience.py",
     "dlog/pending.py",
     "dlog/segment_keeper.py",
     "dlog/segments.py",

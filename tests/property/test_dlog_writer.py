@@ -41,6 +41,7 @@ class ScriptedLedger:
     """What the bookies hold of one ledger."""
 
     entries: list[bytes] = attrs.Factory(list)
+    carried: list[int] = attrs.Factory(list)  # the LAC that each of them holds
     lac: int = -1
     closed_at: int | None = None
     is_fenced: bool = False
@@ -65,6 +66,7 @@ class ScriptedWriteHandle:
         assert self._ledger.closed_at is None or self._ledger.is_fenced, "nobody writes to a closed ledger"
         if not self._ledger.is_fenced:
             self._ledger.entries.append(payload)
+            self._ledger.carried.append(self._ledger.lac)
         self._pushed += 1
         self.poke.set()
         return self._pushed
@@ -136,8 +138,10 @@ class ScriptedReadHandle:
 
     @property
     def last_confirmed(self) -> int:
-        closed_at = self._ledger.closed_at
-        return self._ledger.lac - 1 if closed_at is None else closed_at
+        ledger = self._ledger
+        if ledger.closed_at is not None:
+            return ledger.closed_at
+        return max(ledger.carried[: ledger.lac + 1], default=-1)
 
     async def read_last_confirmed(self) -> int:
         await trio.lowlevel.checkpoint()
@@ -267,7 +271,9 @@ class Told:
     dlsn: dlog.DLSN | None = None
 
 
-async def appender(world: World, writer: dlog.LogWriter, name: str, told: list[Told]) -> None:
+async def appender(
+    world: World, writer: dlog.LogWriter, name: str, told: list[Told], looking: Namespace
+) -> None:
     """Submits in every way there is; writes down what it is told."""
     rng = world.rng
     for number in range(rng.randint(1, 12)):
@@ -294,6 +300,9 @@ async def appender(world: World, writer: dlog.LogWriter, name: str, told: list[T
                         pendings.append((payload, writer.submit(payload)))
                     if rng.random() < 0.3:
                         await writer.flush()
+                        seen = await looking.last_dlsn("log")
+                        assert seen is not None
+                        assert seen >= pendings[-1][1].dlsn, "flushed is visible"
                     for payload, pending in pendings:
                         told.append(Told(payload, dlog.RecordOutcome.DURABLE, await pending))
                     pendings = []
@@ -328,7 +337,7 @@ async def play_in(
     world_rates = world.failure_rate, world.lost_answer_rate
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         world.nursery = nursery
-        setup, _ = namespace_in(world, "setup")
+        setup, looking = namespace_in(world, "setup")
         await setup.create("/ns")
         world.calm()
         first_store, first = namespace_in(world, "first")
@@ -350,7 +359,7 @@ async def play_in(
                     world.failure_rate, world.lost_answer_rate = world_rates
                     async with trio.open_nursery() as appenders:
                         for index in range(3):
-                            appenders.start_soon(appender, world, writer, f"{name}{index}", told)
+                            appenders.start_soon(appender, world, writer, f"{name}{index}", told, looking)
             except (dlog.WriteError, dlog.LogUnavailableError, dlog.NamespaceLostError):
                 pass  # every record's own outcome is what counts
 

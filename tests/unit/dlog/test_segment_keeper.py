@@ -1,4 +1,4 @@
-"""What a writer does when its ledger fails and its session with the metadata store is over as well."""
+"""What a writer does when its ledger fails and its session is over as well; what readers see of a segment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import trio
 import trio.testing
 
+from dlog.batcher import Batch
 from dlog.compression import Compression
 from dlog.config import WriterConfig
 from dlog.errors import LogFencedError, NamespaceLostError, RecordOutcome
@@ -100,3 +101,163 @@ async def test_once_the_session_is_over_records_in_flight_are_answered_at_once(
         assert pending.outcome is RecordOutcome.UNKNOWN
         assert segments.asked == 1
         assert isinstance(keeper.stopped, LogFencedError)
+
+
+class ToldLedger:
+    """Acknowledges when the test says so, and knows what readers see; as ``ledger.handle.WriteHandle``."""
+
+    bytes_in_flight = 0
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id, self.lac = ledger_id, -1
+        self.carried: list[int] = []  # the LAC in each entry
+        self._told: Callable[[int, BaseException | None], None] = lambda lac, error: None
+
+    @property
+    def visible(self) -> int:
+        """The last entry that a reader sees."""
+        return max(self.carried[: self.lac + 1], default=-1)
+
+    def submit(self, payload: bytes) -> int:
+        self.carried.append(self.lac)
+        return len(self.carried) - 1
+
+    def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
+        self._told = callback
+
+    def confirm(self, entry_id: int) -> None:
+        """Up to this entry all are durable."""
+        self.lac = entry_id
+        self._told(entry_id, None)
+
+    def abandon(self) -> None:
+        pass
+
+
+class ToldSegments:
+    """Segments that are rolled and closed when the test says so; as ``dlog.segments.LogSegments``."""
+
+    compression = Compression.NONE
+
+    def __init__(self) -> None:
+        self.ledgers: list[ToldLedger] = []
+        self.visible_at_start: list[int] = []  # of the ledger before, when the next segment was started
+        self.may_roll, self.may_close = trio.Event(), trio.Event()
+
+    async def allocate(self) -> ToldLedger:
+        if self.ledgers:
+            await self.may_roll.wait()
+        self.ledgers.append(ToldLedger(len(self.ledgers)))
+        return self.ledgers[-1]
+
+    async def start(self, handle: ToldLedger, first_txid: int) -> LogSegment:
+        await trio.lowlevel.checkpoint()
+        if handle.ledger_id:
+            self.visible_at_start.append(self.ledgers[handle.ledger_id - 1].visible)
+        return LogSegment(
+            segment_seqno=1 + handle.ledger_id, ledger_id=handle.ledger_id, first_txid=first_txid
+        )
+
+    async def close(self, handle: ToldLedger, segment: LogSegment) -> None:
+        await self.may_close.wait()
+
+    async def complete(self, segment: LogSegment, **_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def submitted(keeper: SegmentKeeper, payload: bytes) -> Batch:
+    """The batch of one record that is sent at once, whatever is in flight."""
+    batch, _ = keeper.batcher.add(payload, 1)
+    keeper.batcher.cut()
+    keeper.pump()
+    return batch
+
+
+async def test_a_batch_is_visible_only_once_an_entry_sent_after_it_was_durable_is_durable() -> None:
+    segments: Any = ToldSegments()
+    lock: Any = Lock()
+    keeper = SegmentKeeper("log", segments, lock, WriterConfig(), last_txid=-1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        mine = submitted(keeper, b"mine")
+        await trio.testing.wait_all_tasks_blocked()
+        (ledger,) = segments.ledgers
+        submitted(keeper, b"beside it")  # carries a LAC before mine
+        ledger.confirm(0)
+        assert mine.outcome is RecordOutcome.DURABLE
+        visible = [trio.Event(), trio.Event()]
+
+        async def flush(event: trio.Event) -> None:
+            await keeper.make_visible(mine)
+            event.set()
+
+        for event in visible:
+            nursery.start_soon(flush, event)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ledger.carried == [-1, -1, 0], "one control record serves both"
+        ledger.confirm(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ledger.visible == -1
+        assert not visible[0].is_set()
+        ledger.confirm(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ledger.visible == 0
+        assert visible[0].is_set()
+        assert visible[1].is_set()
+        submitted(keeper, b"later")
+        await keeper.make_visible(mine)
+        assert len(ledger.carried) == 4, "what is visible needs no control record"
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_next_segment_is_started_only_when_all_of_the_one_before_is_visible() -> None:
+    segments: Any = ToldSegments()
+    lock: Any = Lock()
+    keeper = SegmentKeeper("log", segments, lock, WriterConfig(segment_bytes_max=100), last_txid=-1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        submitted(keeper, bytes(100))
+        await trio.testing.wait_all_tasks_blocked()
+        (old,) = segments.ledgers
+        old.confirm(0)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(3):
+            submitted(keeper, b"beside the roll %d" % number)
+        segments.may_roll.set()
+        await trio.testing.wait_all_tasks_blocked()
+        behind = submitted(keeper, b"behind it")
+        for entry_id in (1, 3):
+            old.confirm(entry_id)
+            await trio.testing.wait_all_tasks_blocked()
+        assert segments.visible_at_start == []
+        assert old.carried == [-1, 0, 0, 0, 3], "the last one is a control record"
+        old.confirm(4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert segments.visible_at_start == [3]
+        assert (behind.segment_seqno, behind.entry_id) == (2, 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_beside_closing_a_batch_is_visible_only_once_its_segment_is_closed() -> None:
+    segments: Any = ToldSegments()
+    lock: Any = Lock()
+    keeper = SegmentKeeper("log", segments, lock, WriterConfig(), last_txid=-1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        mine = submitted(keeper, b"mine")
+        await trio.testing.wait_all_tasks_blocked()
+        segments.ledgers[0].confirm(0)
+        nursery.start_soon(keeper.aclose)
+        await trio.testing.wait_all_tasks_blocked()
+        visible = trio.Event()
+
+        async def flush() -> None:
+            await keeper.make_visible(mine)
+            visible.set()
+
+        nursery.start_soon(flush)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not visible.is_set()
+        segments.may_close.set()
+        await visible.wait()
+        assert keeper.stopped is None

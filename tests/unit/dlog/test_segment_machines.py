@@ -48,18 +48,44 @@ def test_batches_settle_in_order_when_the_ledger_says_so() -> None:
     assert (writer.last_txid, writer.position, writer.last_dlsn) == (9, 4, DLSN(7, 2, 0))
 
 
-def test_the_last_user_records_need_a_commit_until_another_entry_follows() -> None:
+def test_the_last_user_records_need_a_commit_until_an_entry_sent_after_them_is_durable() -> None:
     writer = SegmentWriter(1, 0, 0, Compression.NONE)
     assert not writer.needs_commit
     send(writer, batch_of(1))
     assert writer.needs_commit
     entry = send(writer, Batch())
-    assert not writer.needs_commit
     assert last_record_of(entry) == (FLAG_CONTROL, 1, 1, 0)
     assert not writer.is_quiet
     writer.confirmed(0)
     assert writer.is_quiet
     assert not writer.is_idle
+    writer.confirmed(1)
+    assert writer.needs_commit, "the control record was sent before the user's was durable"
+    send(writer, Batch())
+    assert writer.needs_commit
+    writer.confirmed(2)
+    assert not writer.needs_commit
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_visible_is_what_a_reader_learns_from_the_durable_entries(seed: int) -> None:
+    rng = random.Random(seed)
+    writer = SegmentWriter(1, 0, 0, Compression.NONE)
+    carried: list[int] = []  # the LAC in each entry
+    users: list[int] = []
+    lac = -1
+    for _ in range(rng.randrange(40)):
+        if rng.random() < 0.5:
+            is_control = rng.random() < 0.3
+            send(writer, Batch() if is_control else batch_of(1))
+            users += [] if is_control else [len(carried)]
+            carried.append(lac)
+        elif lac < len(carried) - 1:
+            lac = rng.randint(lac + 1, len(carried) - 1)
+            writer.confirmed(lac)
+        visible = max(carried[: lac + 1], default=-1)
+        assert writer.visible_entry_id == visible
+        assert writer.needs_commit == any(entry_id > visible for entry_id in users)
 
 
 def test_recovery_answers_what_it_found_and_gives_back_the_rest() -> None:
