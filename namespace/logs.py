@@ -13,9 +13,7 @@ BKLogWriteHandler.java, BKDistributedLogManager.java.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Sequence
-from functools import cmp_to_key
+from collections.abc import Sequence
 
 import attrs
 import trio
@@ -33,13 +31,13 @@ from namespace.errors import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    SegmentGapError,
     StoreError,
 )
 from namespace.lock import in_order
 from namespace.log_metadata import LogMetadata, check_start_txid, initial_nodes, log_metadata_from
 from namespace.log_name import RESERVED_PREFIXES, check_log_name
 from namespace.segment import LogSegment, decode_segment, encode_segment, is_segment_name
+from namespace.segment_list import check_no_gap, check_same_log, sort_segments
 from namespace.store import Check, Create, Delete, MetadataStore, Node, Operation, Put, ancestors_of
 
 READS_AT_ONCE = 64
@@ -174,7 +172,7 @@ async def list_segments(
     namespace_path: str,
     log_name: str,
     *,
-    known: Iterable[LogSegment] = (),
+    known: Sequence[LogSegment] = (),
     watch: trio.Event | None = None,
     gaps_ok: bool = False,
 ) -> SegmentList:
@@ -182,53 +180,52 @@ async def list_segments(
 
     Args:
         known: Segments listed before. Completed ones among them are not read again, so a change of their
-            truncation is not seen.
+            truncation is not seen; one is where nothing else read tells that this is still the same log.
         gaps_ok: List the segments although some are missing in between.
 
     Raises:
-        LogNotFoundError: The log does not exist.
+        LogNotFoundError: The log does not exist, or not any more.
+        LogMetadataError: The log is not the one of the known segments: it was deleted and created again.
         SegmentGapError: A segment is missing between two others.
         FormatError: A segment's metadata does not parse.
     """
     parent = paths.segments_path(namespace_path, log_name)
-    by_name = {segment.name: segment for segment in known if not segment.in_progress}
+    completed = {segment.name: segment for segment in known if not segment.in_progress}
+    ledgers = {segment.ledger_id for segment in known}
     while True:
         try:
             children = await store.children(parent, watch=watch)
         except NoNodeError:
             raise LogNotFoundError(log_name) from None
         names = [name for name in children.names if is_segment_name(name)]
-        unread = [name for name in names if name not in by_name]
-        nodes = await _get_all(store, [f"{parent}/{name}" for name in unread])
-        found = {name: by_name[name] for name in names if name in by_name}
-        for name in unread:
-            node = nodes[f"{parent}/{name}"]
-            if node is None:
-                break  # completed or deleted meanwhile, so what replaces it is not in this list
-            try:
-                found[name] = decode_segment(node.value, name)
-            except FormatError as exc:
-                raise FormatError(f"{parent}/{name}: {exc}") from exc
-        else:
-            segments = sort_segments(found.values())
-            if not gaps_ok:
-                _check_no_gap(log_name, segments)
-            return SegmentList(segments, children.child_version)
+        kept = [completed[name] for name in names if name in completed]
+        read = await _read_segments(store, parent, [name for name in names if name not in completed])
+        witnesses = read
+        if read is not None and kept and ledgers.isdisjoint(segment.ledger_id for segment in read):
+            # A log created again has nodes of the same names, but no ledger twice.
+            witnesses = await _read_segments(store, parent, [kept[-1].name])
+        if read is None or witnesses is None:
+            continue  # completed or deleted meanwhile, so what replaces it is not in this list
+        segments = sort_segments(kept + read)
+        check_same_log(log_name, known, read + witnesses, segments)
+        if not gaps_ok:
+            check_no_gap(log_name, segments)
+        return SegmentList(segments, children.child_version)
 
 
-def sort_segments(segments: Iterable[LogSegment]) -> tuple[LogSegment, ...]:
-    """In log order: by sequence number, or by first txid where one is too old to have a number."""
-
-    def compare(a: LogSegment, b: LogSegment) -> int:
-        if a.segment_seqno and b.segment_seqno:
-            key_a, key_b = a.segment_seqno, b.segment_seqno
-        else:
-            key_a, key_b = a.first_txid, b.first_txid
-        if key_a == key_b:
-            key_a, key_b = not a.in_progress, not b.in_progress
-        return (key_a > key_b) - (key_a < key_b)
-
-    return tuple(sorted(segments, key=cmp_to_key(compare)))
+async def _read_segments(store: MetadataStore, parent: str, names: Sequence[str]) -> list[LogSegment] | None:
+    """The segments of these names; None if one of them is gone."""
+    nodes = await _get_all(store, [f"{parent}/{name}" for name in names])
+    found = []
+    for name in names:
+        node = nodes[f"{parent}/{name}"]
+        if node is None:
+            return None
+        try:
+            found.append(decode_segment(node.value, name))
+        except FormatError as exc:
+            raise FormatError(f"{parent}/{name}: {exc}") from exc
+    return found
 
 
 async def record_allocation(store: MetadataStore, metadata: LogMetadata, ledger_id: int) -> LogMetadata:
@@ -394,15 +391,6 @@ def _taken_over(metadata: LogMetadata, cause: StoreError) -> LogTakenOverError:
     return LogTakenOverError(
         metadata.log_name, f"another writer has taken over ({cause}); open the log again"
     )
-
-
-def _check_no_gap(log_name: str, segments: Sequence[LogSegment]) -> None:
-    for before, after in itertools.pairwise(segments):
-        if min(before.version, after.version) >= 2 and after.segment_seqno != before.segment_seqno + 1:
-            raise SegmentGapError(
-                log_name,
-                f"{after.name} (number {after.segment_seqno}) follows {before.name} ({before.segment_seqno})",
-            )
 
 
 async def _check_lock_is_mine(

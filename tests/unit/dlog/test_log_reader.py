@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import trio
-from log_by_hand import LOG, NS, entries_of, open_log, payloads
+import trio.testing
+from log_by_hand import LOG, NS, Ledger, entries_of, open_log, payloads
 
 import dlog
 from dlog.envelope import seal_envelope
@@ -22,7 +24,8 @@ from dlog.record import (
 )
 from ledger.errors import BookieUnavailableError, LedgerReadError
 from namespace import paths
-from namespace.segment import LogSegment
+from namespace.segment import LogSegment, encode_segment
+from namespace.store import Create, Delete
 
 
 @pytest.mark.parametrize("follow", [True, False])
@@ -176,6 +179,25 @@ async def test_a_log_deleted_under_a_reader_ends_it(autojump_clock: object) -> N
                 for name in node.names if node else ():
                     await log.store.delete(f"{paths.log_root_path(NS, LOG)}/{name}")
             with pytest.raises(dlog.LogNotFoundError):
+                await anext(reader)
+
+
+async def test_a_log_deleted_and_created_again_unseen_ends_its_reader(autojump_clock: object) -> None:
+    """Between two looks of the reader; its place in the new log, which nobody meant, is not gone on from."""
+    async with open_log() as log:
+        first = await log.complete(await log.begin(1, 10, entries_of(0, 3), lac=2), 3)
+        async with log.reader() as reader:
+            assert [int((await anext(reader)).payload) for _ in range(3)] == [0, 1, 2]
+            await trio.testing.wait_all_tasks_blocked()
+            # As one transaction, since the reader is out of touch meanwhile.
+            log.ledgers[20] = Ledger(entries_of(100, 103, base=100), 2, True)
+            log.ledgers[21] = Ledger(entries_of(103, 106, base=103), 2, True)
+            again = [attrs.evolve(first, segment_seqno=n, ledger_id=19 + n) for n in (1, 2)]
+            await log.store.commit(
+                [Delete(paths.segment_path(NS, LOG, first.name))]
+                + [Create(paths.segment_path(NS, LOG, each.name), encode_segment(each)) for each in again]
+            )
+            with pytest.raises(dlog.LogMetadataError, match="deleted and created again"):
                 await anext(reader)
 
 

@@ -28,7 +28,6 @@ from namespace.logs import (
     open_log,
     record_allocation,
     set_truncation,
-    sort_segments,
     start_segment,
 )
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
@@ -386,14 +385,3 @@ async def test_listing_a_missing_log_says_so() -> None:
     async with open_memory_store(MemoryTree()) as store:
         with pytest.raises(LogNotFoundError):
             await list_segments(store, NS, "log")
-
-
-def test_segments_without_a_number_are_sorted_by_their_txids() -> None:
-    old = [attrs.evolve(done(segment(0, first_txid=txid)), version=1) for txid in (5, 1, 3)]
-    assert [found.first_txid for found in sort_segments(old)] == [1, 3, 5]
-    both = [done(segment(2)), segment(2), segment(1)]
-    assert [(found.segment_seqno, found.in_progress) for found in sort_segments(both)] == [
-        (1, True),
-        (2, True),
-        (2, False),
-    ]
