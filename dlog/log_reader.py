@@ -25,7 +25,9 @@ import trio
 
 from dlog.config import ReaderConfig
 from dlog.errors import (
+    CorruptLogError,
     DLogError,
+    EntryFormatError,
     LogMetadataError,
     LogReaderStalledError,
     LogTruncatedError,
@@ -184,16 +186,27 @@ class LogReader:
     def _decode_next(self) -> bool:
         chunk = self._chunks[0]
         segment = chunk.segment
+        first_entry_id = segment.next_entry_id
         records: list[Record] = []
-        with self._source.decoding(segment.position):
+        try:
             for entry in chunk.entries:
                 segment.decode(entry, records)
                 if segment.is_sealed:
                     break
+        except EntryFormatError as exc:
+            if segment.next_entry_id > first_entry_id:
+                # What comes before the damage is good. The rest stays, to be refused by each later call.
+                del chunk.entries[: segment.next_entry_id - first_entry_id]
+                return self._deliver(records)
+            if not self._is_past_end(segment.position):
+                raise CorruptLogError(self.log, segment.position, str(exc)) from exc
         self._chunks.popleft()
         self._ahead_bytes -= chunk.size_bytes
         self._room.set()
         self.is_sealed = segment.is_sealed
+        return self._deliver(records)
+
+    def _deliver(self, records: list[Record]) -> bool:
         if self._txid_min >= 0:
             while records and records[0].txid < self._txid_min:
                 del records[0]

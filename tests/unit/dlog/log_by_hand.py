@@ -29,6 +29,7 @@ class Ledger:
     lac: int
     is_closed: bool = False
     error: LedgerError | None = None
+    entries_at_once: int = 2  # that one read gives
 
 
 class Handle:
@@ -59,7 +60,7 @@ class Handle:
         await trio.lowlevel.checkpoint()
         if self._ledger.error is not None:
             raise self._ledger.error
-        return self._ledger.entries[first : min(last + 1, first + 2)]
+        return self._ledger.entries[first : min(last + 1, first + self._ledger.entries_at_once)]
 
     async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
         with trio.move_on_after(timeout_s):
@@ -115,7 +116,9 @@ class Log:
     @asynccontextmanager
     async def reader(self, start: Any = dlog.EARLIEST, **options: Any) -> AsyncIterator[dlog.LogReader]:
         config = dlog.ReaderConfig(
-            patience_s=options.pop("patience_s", 30), read_ahead_bytes_max=options.pop("ahead", 1 << 20)
+            patience_s=options.pop("patience_s", 30),
+            read_ahead_bytes_max=options.pop("ahead", 1 << 20),
+            check_positions=options.pop("check_positions", True),
         )
         async with open_log_reader(self.source, config, start=start, **options) as reader:
             yield reader

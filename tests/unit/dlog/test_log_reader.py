@@ -126,6 +126,38 @@ async def test_damage_is_told_with_its_place_and_what_comes_before_it_is_deliver
                 await payloads(reader)
 
 
+@pytest.mark.parametrize("check_positions", [True, False])
+@pytest.mark.parametrize("entries_at_once", [1, 4, 9])
+async def test_damage_takes_nothing_of_the_run_it_was_fetched_with(
+    autojump_clock: object, entries_at_once: int, check_positions: bool
+) -> None:
+    async with open_log() as log:
+        entries = entries_of(0, 6)
+        entries[3] = b"\x02" + entries[3][1:]
+        await log.begin(1, 10, entries, lac=5)
+        log.ledgers[10].entries_at_once = entries_at_once
+        async with log.reader(check_positions=check_positions) as reader:
+            assert [int((await anext(reader)).payload) for _ in range(3)] == [0, 1, 2]
+            for _ in range(3):
+                with pytest.raises(dlog.CorruptLogError, match="envelope version 2") as caught:
+                    await reader.read_batch(9)
+                assert caught.value.position == dlog.DLSN(1, 3, 0)
+                assert reader.position == dlog.DLSN(1, 2, 1)
+        async with log.reader(end=dlog.DLSN(1, 2, 0), check_positions=check_positions) as reader:
+            assert await payloads(reader) == [0, 1, 2], "what is behind the end is not wanted"
+        if check_positions:
+            entries[3] = entries_of(4, 5)[0]
+            log.ledgers[10].entries[3] = entries[3]
+            async with log.reader() as reader:
+                assert [int((await anext(reader)).payload) for _ in range(3)] == [0, 1, 2]
+                for _ in range(2):
+                    with pytest.raises(
+                        dlog.CorruptLogError, match=r"has position 5 .* before it has 3"
+                    ) as caught:
+                        await anext(reader)
+                    assert caught.value.position == dlog.DLSN(1, 3, 0)
+
+
 async def test_a_sealed_log_ends(autojump_clock: object) -> None:
     async with open_log() as log:
         seal = seal_envelope(encode_record(FLAG_END_OF_STREAM, 2, TXID_MAX, END_OF_STREAM_PAYLOAD))
