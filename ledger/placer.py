@@ -2,8 +2,9 @@
 
 Inside: keeping locations and weights up to date, handing them to the rules. Not inside: the rules
 (``placement_policy``), sources of locations (``locations``), who is writable (``membership``).
-Always: choosing never waits for weights; it waits for locations only of bookies not seen before, and not
-longer than their source may take; a source that fails leaves bookies in unknown places, and that is logged.
+Always: choosing never waits for weights; it waits for locations only of bookies that came since it last did,
+and not longer than their source may take; a source that fails leaves bookies in unknown places, or where they
+stood before they were away, and that is logged; it is asked again until it tells.
 
 Source: BookieWatcherImpl.java, BookieInfoReader.java; reference on operations 1.1, 1.2, 1.7.
 """
@@ -30,7 +31,7 @@ from ledger.writer import Spans
 
 logger = logging.getLogger(__name__)
 
-LOCATION_RETRY_S = 30.0  # for bookies that no location was found of
+LOCATION_RETRY_S = 30.0  # for bookies whose location was asked for in vain
 INFO_CALLS_MAX = 8  # at once
 INFO_PAUSE_MIN_S = 1.0
 
@@ -45,7 +46,7 @@ class Placer:
         self._config, self._rng = config, rng
         self._locator = make_locator(config.locations, membership)
         self._locations: dict[str, str] = {}
-        self._ask_again_at: dict[str, float] = {}  # of bookies without a location
+        self._ask_at: dict[str, float] = {}  # of bookies that have not been located since they came
         self._registered: frozenset[str] = frozenset()
         self._locating = trio.Lock()
         self._moved = trio.Event()
@@ -153,16 +154,12 @@ class Placer:
         async with self._locating:
             membership = self._membership
             registered = membership.writable | membership.readonly
-            # One that was away may have moved. Until that is known it stands where it stood.
-            returned = registered - self._registered
             now = trio.current_time()
-            wanted = {
-                bookie
-                for bookie in registered
-                if bookie in returned
-                or (bookie not in self._locations and self._ask_again_at.get(bookie, now) <= now)
-            }
+            # One that was away may have moved. Until that is known it stands where it stood.
+            returned = dict.fromkeys(registered - self._registered, now)
+            self._ask_at = {b: at for b, at in self._ask_at.items() if b in registered} | returned
             self._registered = registered
+            wanted = [bookie for bookie, at in self._ask_at.items() if at <= now]
             if not wanted:
                 return
             found: dict[str, str] = {}
@@ -175,8 +172,9 @@ class Placer:
                 location = found.get(bookie)
                 if location is not None and self._usable(bookie, location):
                     self._locations[bookie] = location
+                    del self._ask_at[bookie]
                 else:
-                    self._ask_again_at[bookie] = now + LOCATION_RETRY_S
+                    self._ask_at[bookie] = now + LOCATION_RETRY_S
             if self._locations != before:
                 self._moved.set()
                 self._moved = trio.Event()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -11,8 +13,9 @@ import pytest
 import trio
 
 from ledger.config import ClientConfig
-from ledger.errors import LedgerWriteError, LocationError, PlacementError
+from ledger.errors import LedgerWriteError, LocationError, NotEnoughBookiesError, PlacementError
 from ledger.placement_config import FixedLocations, PlacementConfig, PlacementPolicy, TableLocations
+from ledger.placer import Placer
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest, BookieInfoRequest
 
@@ -114,8 +117,12 @@ class Moving:
 
     def __init__(self, **locations: str) -> None:
         self.locations: dict[str, str] | None = locations
+        self.asked: list[Collection[str]] = []
+        self.when_asked = lambda: None
 
     async def locate(self, bookies: Collection[str]) -> dict[str, str]:
+        self.asked.append(bookies)
+        self.when_asked()
         await trio.lowlevel.checkpoint()
         if self.locations is None:
             raise LocationError("the script failed")
@@ -183,6 +190,48 @@ async def test_a_place_that_is_learnt_confirms_nothing_on_the_word_of_a_bookie_t
             one for one in cluster.bookies.values() if entry_id in one.ledgers[writer.ledger_id].entries
         ]
         assert len(holders) >= 2
+
+
+@pytest.mark.parametrize("answer", [None, {}], ids=["fails", "does not know"])
+async def test_a_bookie_that_moved_is_asked_for_until_its_place_is_told(
+    cluster: Any, moving: Moving, autojump_clock: Any, answer: dict[str, str] | None
+) -> None:
+    async with cluster.client(aware(enforce_racks=True)) as client:
+        await client.create()
+        await cluster.stop("b3:1")
+        await trio.sleep(1)
+        moving.locations = answer
+        await cluster.start("b3:1")
+        await trio.sleep(1)
+        await client.create()  # as far as is known it stands where it stood
+        moving.locations = {"b3": "/a"}
+        await trio.sleep(60)
+        with pytest.raises(PlacementError, match="3 in /a"):
+            await client.create()
+        moving.asked.clear()
+        await trio.sleep(3600 / 4)
+        assert moving.asked == []  # it is known
+
+
+async def test_a_bookie_that_moved_is_asked_for_again_when_who_asked_was_cancelled(moving: Moving) -> None:
+    membership: Any = SimpleNamespace(
+        writable=frozenset({"b1:1", "b2:1", "b3:1"}), readonly=frozenset(), suspects=(), quarantined=()
+    )
+    config = aware(enforce_racks=True).placement
+    placer = Placer(membership, None, config, random.Random(0))  # type: ignore[arg-type]
+    await placer.choose_ensemble(3, 3, 2)
+    everybody = membership.writable
+    membership.writable -= {"b3:1"}
+    with pytest.raises(NotEnoughBookiesError):
+        await placer.choose_ensemble(3, 3, 2)
+    membership.writable = everybody
+    moving.locations = {"b3": "/a"}
+    with trio.CancelScope() as scope:
+        moving.when_asked = scope.cancel
+        await placer.choose_ensemble(3, 3, 2)
+    assert scope.cancelled_caught
+    with pytest.raises(PlacementError, match="3 in /a"):
+        await placer.choose_ensemble(3, 3, 2)
 
 
 async def test_a_source_that_cannot_be_used_leaves_bookies_in_unknown_places(
