@@ -32,7 +32,7 @@ from bookie.gc_settings import read_compaction, read_gc, read_per_ledger_logs
 from bookie.index_kinds import IndexConfig, IndexKind
 from bookie.integrity import IntegrityConfig
 from bookie.journal_files import JournalConfig
-from bookie.journal_format import ALIGNMENT_BYTES
+from bookie.journal_format import ALIGNMENT_BYTES, RECORD_BYTES_MAX
 from bookie.page_index import PageIndexConfig
 from bookie.properties import PropertiesError, parse_properties
 from bookie.scrubber import ScrubConfig
@@ -414,7 +414,7 @@ def _address(settings: Settings) -> AddressConfig:
 
 def _server(settings: Settings) -> ServerConfig:
     frame_bytes = settings.integer(
-        "nettyMaxFrameSizeBytes", 5_242_880, least=1024, most=2**31 - 1, unit="bytes"
+        "nettyMaxFrameSizeBytes", 5_242_880, least=1024, most=RECORD_BYTES_MAX, unit="bytes"
     )
     batch_bytes = settings.integer("maxBatchReadSize", 5_242_880, least=1, unit="bytes")
     outbox = settings.integer("serverWriteBufferHighWaterMark", 0, least=0, unit="bytes")

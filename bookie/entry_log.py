@@ -31,6 +31,7 @@ from bookie.entry_log_format import (
 from bookie.entry_log_ids import EntryLogIds, entry_log_ids
 from bookie.index import LedgerRun
 from bookie.journal import LengthPrefixes
+from bookie.journal_format import RECORD_BYTES_MAX
 from bookie.open_log import OpenLog
 
 __all__ = ["EntryLogWriter", "PerLedgerConfig", "entry_log_ids", "scan_log"]
@@ -149,6 +150,8 @@ class EntryLogWriter:
     def _append(self, ledger_id: int, bodies: Sequence[bytes]) -> list[int]:
         lengths = list(map(len, bodies))
         size_bytes = sum(lengths) + LENGTH_BYTES * len(bodies)
+        if size_bytes > RECORD_BYTES_MAX:
+            assert max(lengths) <= RECORD_BYTES_MAX, "an entry that could not be read back"
         parts: list[Buffer] = [b""] * (2 * len(bodies))
         prefixes = self._prefixes
         parts[::2] = [prefixes[length] for length in lengths]

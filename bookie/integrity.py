@@ -19,6 +19,7 @@ Source: DataIntegrityCheckImpl.java, EntryCopierImpl.java; BP-46; reference on b
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterator
@@ -29,6 +30,7 @@ import attrs
 import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
+from bookie.journal_format import RECORD_BYTES_MAX
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.storage import Storage
 from ledger.client import LedgerClient
@@ -257,10 +259,17 @@ class IntegrityRepair:
                 errors.append(exc)
                 first += 1
             else:
-                await self._wait_allowed(sum(map(len, bodies)))
-                self._store(record, first, bodies)
+                fitting = list(itertools.takewhile(lambda body: len(body) <= RECORD_BYTES_MAX, bodies))
+                if not fitting:
+                    # Of a bookie that keeps longer ones: Apache's, with a greater frame limit.
+                    what = f"its entry {first} of {len(bodies[0])} bytes is longer than this bookie can keep"
+                    errors.append(LedgerError(what))
+                    first += 1
+                    continue
+                await self._wait_allowed(sum(map(len, fitting)))
+                self._store(record, first, fitting)
                 await self._storage.submit_durably()
-                first += len(bodies)
+                first += len(fitting)
                 self._tell()
 
     def _store(self, record: LedgerRecord, first: int, bodies: list[bytes]) -> None:

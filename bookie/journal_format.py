@@ -72,7 +72,9 @@ from bookie.errors import FormatError
 FILE_HEADER_BYTES = 512
 FIRST_BATCH_OFFSET = 4096  # of files written here; Apache's begin at FILE_HEADER_BYTES
 ALIGNMENT_BYTES = 4096
-RECORD_BYTES_MAX = 5_242_880  # the longest frame: nothing longer can have been added
+# The longest record, here and in entry logs. Part of the format: whoever reads goes by it, never by the frame
+# limit of the day, or what was added under a larger one would be lost. Nothing longer may be staged.
+RECORD_BYTES_MAX = 16 << 20
 
 _HEADER = Struct(">4si")
 _MAGIC = b"BKLG"
@@ -88,6 +90,7 @@ _SPECIAL = Struct(">qqi")
 SPECIAL_KEY = -0x1000
 SPECIAL_FENCE = -0x2000
 SPECIAL_EXPLICIT_LAC = -0x8000
+LAC_PACKET_BYTES_MAX = RECORD_BYTES_MAX - _SPECIAL.size
 
 _TRAILER_BODY = Struct(">4sHHqqqI")
 _TRAILER_MAGIC = b"DLJT"

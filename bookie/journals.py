@@ -28,7 +28,7 @@ from bookie.errors import StorageFailedError
 from bookie.group_commit import OnDurable
 from bookie.journal import Journal
 from bookie.journal_files import JournalConfig, JournalFiles
-from bookie.journal_format import NO_MARK, Predecessor
+from bookie.journal_format import NO_MARK, RECORD_BYTES_MAX, Predecessor
 from bookie.replay import read_journal
 
 log = logging.getLogger(__name__)
@@ -147,6 +147,7 @@ class Journals:
             staged.clear()
             count = len(records)
             size_bytes = sum(map(len, records))
+            _check_lengths(records, size_bytes)
             self._journals[0].submit(records, size_bytes + _LENGTH_BYTES * count, on_durable, sync=sync)
             return count, size_bytes
         touched = [number for number, staged in enumerate(self._staged) if staged or number in self._awaited]
@@ -162,6 +163,7 @@ class Journals:
             staged.clear()
             count = len(records)
             size_bytes = sum(map(len, records))
+            _check_lengths(records, size_bytes)
             total_count += count
             total_bytes += size_bytes
             self._journals[number].submit(
@@ -198,6 +200,12 @@ class Journals:
         if error is not None and self._error is None:
             self._error = error
         self._on_answered(error)
+
+
+def _check_lengths(records: list[bytes], size_bytes: int) -> None:
+    if size_bytes > RECORD_BYTES_MAX:
+        # Whoever takes entries in refuses longer ones. The last place to stop what no replay would read.
+        assert max(map(len, records)) <= RECORD_BYTES_MAX, "a record that could not be read back"
 
 
 class _Parts:

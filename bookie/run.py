@@ -35,6 +35,7 @@ from bookie.disk_watch import DiskWatch
 from bookie.errors import ListenError, StorageFailedError
 from bookie.gc import GarbageCollector
 from bookie.integrity import IntegrityRepair
+from bookie.journal_format import RECORD_BYTES_MAX
 from bookie.live_ledgers import LiveLedgers, ServedLedgers, remember_tombs
 from bookie.over_replicated import OverReplicated
 from bookie.registration import OpenStore, Registration
@@ -64,6 +65,7 @@ DRAIN_S = 3.0  # for answers still to be sent when a bookie is stopped
 WITHDRAW_S = 2.0
 SWITCH_INTERVAL_S = 0.0002  # a journal thread wants the interpreter back within a sync, not within 5 ms
 _BACKLOG = 1024
+_ANSWER_OVERHEAD_BYTES = 1024  # of a frame, besides the entry in it
 
 log = logging.getLogger(__name__)
 
@@ -280,7 +282,11 @@ async def _open_client(
     open_store: OpenStore, config: BookieConfig, layout: Layout
 ) -> AsyncIterator[LedgerClient]:
     """This bookie as a client of the others, in a session of its own."""
-    transport = TransportConfig(tls=None if config.tls is None else peer_context(config.tls))
+    transport = TransportConfig(
+        tls=None if config.tls is None else peer_context(config.tls),
+        # Not the frame limit of the day: the others may hold entries from before it was lowered.
+        frame_bytes_max=RECORD_BYTES_MAX + _ANSWER_OVERHEAD_BYTES,
+    )
     async with (
         open_store() as store,
         open_ledger_client(

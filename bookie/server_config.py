@@ -9,6 +9,7 @@ import ssl
 
 import attrs
 
+from bookie.journal_format import RECORD_BYTES_MAX
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 
@@ -21,7 +22,11 @@ class ServerConfig:
     nothing for ``stalled_s`` is closed.
     """
 
-    frame_bytes_max: int = attrs.field(default=FRAME_BYTES_MAX, validator=attrs.validators.ge(1024))
+    # What comes in: no frame that holds more than storage keeps. Answers may be longer than it.
+    frame_bytes_max: int = attrs.field(
+        default=FRAME_BYTES_MAX,
+        validator=attrs.validators.and_(attrs.validators.ge(1024), attrs.validators.le(RECORD_BYTES_MAX)),
+    )
     receive_bytes: int = 131_072  # taken from a socket at once
     outbox_bytes_max: int = 16_777_216  # waiting to be sent; beyond it nothing more is read
     total_bytes_max: int = attrs.field(default=268_435_456, validator=attrs.validators.ge(1 << 20))

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 
 from bookie.in_progress import InProgress
+from bookie.journal_format import LAC_PACKET_BYTES_MAX, RECORD_BYTES_MAX
 from bookie.lac_watch import LacWatches
 from bookie.ledgers import UNKNOWN_KEY, LedgerRecord
 from bookie.replies import READ_HEADER, as_failed, plain_reply, refusal
@@ -182,7 +183,9 @@ class Session:
         stage_entry = storage.stage_entry
         unpack = v2.ADD_REQUEST.unpack_from
         add_bytes_min = v2.ADD_REQUEST_BYTES_MIN
-        header_of_add = v2.ADD_HEADER if self._rights.writable else -1
+        # A chunk that may hold an entry too long to be stored goes the long way, which looks at each.
+        is_plain = self._rights.writable and len(data) <= RECORD_BYTES_MAX
+        header_of_add = v2.ADD_HEADER if is_plain else -1
         added: list[bytes] = []  # for each acknowledged v2 add, its entry's first 16 bytes
         ledger: LedgerRecord | None = None
         current_id = -1
@@ -366,7 +369,7 @@ class Session:
     def _add(self, incoming: IncomingRequest, request: AddRequest) -> None:
         """An add outside the fast loop: version 3, flags, first contact, or something to refuse."""
         body = request.body
-        if len(body) < ENTRY_HEADER_BYTES:
+        if not ENTRY_HEADER_BYTES <= len(body) <= RECORD_BYTES_MAX:
             return self._refuse(incoming, Code.BAD_REQUEST)
         ledger_id, entry_id, lac = _BODY_IDS.unpack_from(body)
         # The body decides; Java only echoes the ids beside it, and keeps negative entry ids, which its
@@ -462,7 +465,7 @@ class Session:
         return body
 
     def _write_lac(self, incoming: IncomingRequest, request: WriteLacRequest) -> None:
-        if len(request.body) < _LAC_IDS.size:
+        if not _LAC_IDS.size <= len(request.body) <= LAC_PACKET_BYTES_MAX:
             return self._refuse(incoming, Code.BAD_REQUEST)
         ledger_id, _ = _LAC_IDS.unpack_from(request.body)
         if ledger_id != request.ledger_id or ledger_id < 0:

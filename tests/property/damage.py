@@ -84,7 +84,7 @@ def damages_of(field: Field, *, every_bit: bool) -> Iterator[Damage]:
         yield Damage(field, "cut", field.offset + field.size_bytes // 2)
     if field.is_length:
         most = (1 << 8 * field.size_bytes - 1) - 1
-        for value in (most, -1, -most - 1, 5_242_880):
+        for value in (most, -1, -most - 1, 16 << 20):
             yield Damage(field, "absurd", value)
 
 

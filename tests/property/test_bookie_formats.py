@@ -12,6 +12,7 @@ from bookie.entry_log_format import HEADER_BYTES, EntryLogScan, decode_map, enco
 from bookie.errors import FormatError, JournalCorruptError
 from bookie.journal_format import (
     FIRST_BATCH_OFFSET,
+    RECORD_BYTES_MAX,
     Predecessor,
     decode_mark,
     decode_special,
@@ -19,7 +20,9 @@ from bookie.journal_format import (
 )
 from bookie.replay import JournalScan
 
-LENGTHS = st.sampled_from([-0x100, -1, 0, 1, 15, 16, 20, 24, 100, 5_242_880, 5_242_881, 2**31 - 1, -(2**31)])
+LENGTHS = st.sampled_from(
+    [-0x100, -1, 0, 1, 15, 16, 20, 24, 100, RECORD_BYTES_MAX, RECORD_BYTES_MAX + 1, 2**31 - 1, -(2**31)]
+)
 PIECES = st.lists(
     st.one_of(
         LENGTHS.map(lambda n: struct.pack(">i", n)),

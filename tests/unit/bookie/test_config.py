@@ -147,6 +147,7 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
         ("bookiePort=0", "allowEphemeralPorts=true"),
         ("zkTimeout=-1", "in milliseconds"),
         ("logSizeLimit=1", "in bytes"),
+        ("nettyMaxFrameSizeBytes=16777217", "a whole number from 1024 to 16777216, in bytes"),
         ("allowLoopback=perhaps", "true or false"),
         ("diskUsageThreshold=95", "a share from 0 to 1"),
         ("diskUsageLwmThreshold=0.99", r"at most diskUsageThreshold, 0\.95"),
@@ -244,6 +245,7 @@ def test_values_arrive_with_their_units() -> None:
     assert (config.gc.interval_s, config.fullness.check_interval_s) == (1, 5)
     assert config.fullness.high_priority_bytes_min == 5
     assert config.server.batch_bytes_max == config.server.frame_bytes_max
+    assert parse("nettyMaxFrameSizeBytes=5253120\n").server.frame_bytes_max == 5_253_120
     assert config.directories.index == ("/i",)
     assert config.admission.allow_expansion
     assert config.metadata.session_timeout_ms == 4000
