@@ -164,7 +164,7 @@ class JournalFiles:
             if (old_id := journal_id_of(name)) is not None and old_id < journal_id
         )
         changed = False
-        for old_id in ids[: len(ids) - self._config.backups_max] if self._config.backups_max else ids:
+        for old_id in ids[: max(0, len(ids) - self._config.backups_max)]:
             path = self.directory / journal_name(old_id)
             if not self._has_reserve and self._size(path) >= RESERVE_BYTES_MIN:
                 self._rename(path, self._reserve)

@@ -100,6 +100,16 @@ def test_the_newest_files_below_the_mark_are_kept_as_backups(tmp_path: Path, bac
     assert names(tmp_path) == [*kept, "reserve"]
 
 
+@pytest.mark.parametrize("backups", range(8))
+def test_as_many_backups_as_wanted_gather_file_by_file(tmp_path: Path, backups: int) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, backups_max=backups, spare_files_max=0))
+    for journal_id in range(1, 13):
+        make(files, journal_id)
+        files.retire_below(journal_id)
+        kept = [journal_name(one) for one in range(max(1, journal_id - backups), journal_id + 1)]
+        assert names(tmp_path) == sorted([*kept, "reserve"])
+
+
 def test_what_a_crash_left_half_made_is_removed(tmp_path: Path) -> None:
     for name in ("5.txn.new", "reserve.new", "VERSION", "3.txn", "reserve", "spare-2"):
         (tmp_path / name).touch()
