@@ -201,7 +201,7 @@ class PageIndex(EntryIndex):
                     beyond.append(LedgerRun(run.ledger_id, ids[start:], run.locations[start:]))
                     break
                 first = number * self._page_entries
-                stop = bisect_left(ids, first + self._page_entries, start)
+                stop = bisect_left(ids, min(first + self._page_entries, PAGED_ENTRY_ID_STOP), start)
                 data = self._page_to_change(run.ledger_id, number)
                 _fill(data, first, ids[start:stop], run.locations[start:stop])
                 start = stop
@@ -224,7 +224,7 @@ class PageIndex(EntryIndex):
                     break
                 number = ids[start] // self._page_entries
                 first = number * self._page_entries
-                stop = bisect_left(ids, first + self._page_entries, start)
+                stop = bisect_left(ids, min(first + self._page_entries, PAGED_ENTRY_ID_STOP), start)
                 moved[-1] += self._relocate_in_page(move, number, start, stop)
                 start = stop
         return moved

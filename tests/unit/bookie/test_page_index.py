@@ -7,10 +7,13 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import attrs
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bookie.disk import File, RealDisk, RealFile
 from bookie.errors import FormatError, IndexKindError, StartError
@@ -18,7 +21,7 @@ from bookie.index import LedgerMove, LedgerRun
 from bookie.index_kinds import IndexConfig, IndexKind, open_index
 from bookie.ledgers import LedgerData
 from bookie.page_file import PageFileHeader, decode_page_file_header, page_file_path
-from bookie.page_index import PageIndex, PageIndexConfig
+from bookie.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
 
 CONFIG = PageIndexConfig(page_bytes=512, pages_max=8, open_files_max=3)
 DATA = LedgerData(b"key", False, None, 3, 4)
@@ -55,6 +58,36 @@ def test_a_file_is_apaches_layout(tmp_path: Path) -> None:
     index.sync()
     assert decode_page_file_header(page_file_path(tmp_path, 258).read_bytes()[:1024]).fenced
     index.close()
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    page_bytes=st.integers(1, 40).map(lambda sectors: 512 * sectors),
+    near=st.sets(st.integers(-90, 90), min_size=1),
+    moved=st.sets(st.integers(-90, 90)),
+)
+def test_where_files_end_entries_are_found_and_moved_whatever_a_page_holds(
+    page_bytes: int, near: set[int], moved: set[int]
+) -> None:
+    with TemporaryDirectory() as directory:
+        index = open_pages(Path(directory), attrs.evolve(CONFIG, page_bytes=page_bytes))
+        ids = [PAGED_ENTRY_ID_STOP + number for number in sorted(near)]
+        expected = dict(zip(ids, range(1, 1000), strict=False))
+        index.put([LedgerRun(1, ids, list(expected.values()))])
+        wanted = [PAGED_ENTRY_ID_STOP + number for number in sorted(moved)]
+        old = [expected.get(entry_id, 7777) for entry_id in wanted]
+        found = [entry_id for entry_id in wanted if entry_id in expected]
+        new = list(range(2000, 2000 + len(wanted)))
+        if wanted:
+            assert index.relocate([LedgerMove(1, wanted, old, new)]) == [found]
+        expected.update({e: at for e, at in zip(wanted, new, strict=True) if e in expected})
+        for _ in range(2):
+            span = range(PAGED_ENTRY_ID_STOP - 95, PAGED_ENTRY_ID_STOP + 95)
+            assert {e: at for e in span for at in index.locate(1, e)} == expected
+            assert index.entry_ids(1) == ids
+            assert index.last_entry_id(1) == ids[-1]
+            index.sync()
+        index.close()
 
 
 def test_memory_and_open_files_are_bounded_whatever_is_written_and_read(tmp_path: Path) -> None:
