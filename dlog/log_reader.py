@@ -123,7 +123,7 @@ class LogReader:
         if index == len(self._records):
             if not await self._refill():
                 raise StopAsyncIteration
-            index = 0
+            index = self._index
         self._index = index + 1
         return self._records[index]
 
@@ -140,11 +140,12 @@ class LogReader:
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
         if self._index == len(self._records):
-            if (ready := self._ready()) is None:
+            if (ready := self._ready()) is not None:
+                await trio.lowlevel.checkpoint()
+                ready = self._ready()  # another task may have been here
+            if ready is None:
                 with trio.move_on_after(float("inf") if wait_s is None else wait_s):
                     ready = await self._refill()
-            else:
-                await trio.lowlevel.checkpoint()
             if not ready:
                 return []
         records = self._records[self._index : self._index + records_max]
@@ -156,7 +157,7 @@ class LogReader:
         self._is_closed = True
         self._chunks.clear()
         self._records, self._index = [], 0
-        self._news.set()
+        self._tell_news()
         await trio.lowlevel.checkpoint()
 
     # The caller's side.
@@ -165,15 +166,21 @@ class LogReader:
         """Have undelivered records in ``_records``; False at the end. Waits if there are none at hand."""
         await trio.lowlevel.checkpoint()
         while (ready := self._ready()) is None:
-            self._news = trio.Event()
             await self._news.wait()
         return ready
+
+    def _tell_news(self) -> None:
+        """Wake all who wait; each looks for itself what is left to it."""
+        self._news.set()
+        self._news = trio.Event()
 
     def _ready(self) -> bool | None:
         """Whether records are at hand; False at the end, None if that is not known yet. Raises what ended
         reading."""
         if self._is_closed:
             raise NamespaceClosedError(f"reader of log {self.log!r}: it was closed; open another one")
+        if self._index < len(self._records):
+            return True
         while self._chunks and not self.is_sealed:
             if self._decode_next():
                 return True
@@ -238,7 +245,7 @@ class LogReader:
         except DLogError as exc:
             self._error = exc
         self._is_over = True
-        self._news.set()
+        self._tell_news()
 
     async def _follow_segments(self) -> None:
         start = self._start
@@ -353,7 +360,7 @@ class LogReader:
         size_bytes = sum(map(len, entries))
         self._chunks.append(_Chunk(reader, entries, size_bytes))
         self._ahead_bytes += size_bytes
-        self._news.set()
+        self._tell_news()
 
     def _listed(self, segment: LogSegment) -> LogSegment:
         """The segment as it was listed last."""
@@ -430,4 +437,4 @@ async def open_log_reader(
             yield reader
         finally:
             reader._is_closed = True
-            reader._news.set()
+            reader._tell_news()

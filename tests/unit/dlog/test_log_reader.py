@@ -336,3 +336,44 @@ async def test_a_batch_is_what_is_at_hand(autojump_clock: object) -> None:
             with pytest.raises(ValueError, match="at least 1"):
                 await reader.read_batch(0)
             assert "at DLSN(1, 3, 1), following" in repr(reader)
+
+
+async def test_tasks_that_share_a_reader_are_all_woken_and_take_each_record_once(
+    autojump_clock: object,
+) -> None:
+    async with open_log() as log:
+        entries = [
+            seal_envelope(encode_records([b"%d" % n for n in range(i, i + 4)], [5] * 4, i + 1))
+            for i in range(0, 40, 4)
+        ]
+        segment = await log.begin(1, 10, entries, lac=-1)
+        got: list[list[int]] = [[], [], [], []]
+
+        async def take_batches(into: list[int], records_max: int) -> None:
+            while records := await reader.read_batch(records_max):
+                into += [int(record.payload) for record in records]
+                await trio.sleep(1)
+
+        async def take_each(into: list[int]) -> None:
+            async for record in reader:
+                into.append(int(record.payload))
+                await trio.sleep(1)
+
+        async def take_one(into: list[int]) -> None:
+            into.append(int((await anext(reader)).payload))
+
+        async with log.reader(follow=True, end=dlog.DLSN(1, 9, 3)) as reader:
+            with trio.fail_after(300):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(take_batches, got[0], 1)
+                    nursery.start_soon(take_batches, got[1], 3)
+                    nursery.start_soon(take_each, got[2])
+                    nursery.start_soon(take_one, got[3])
+                    await trio.testing.wait_all_tasks_blocked()
+                    for lac in range(10):
+                        log.ledgers[10].lac = lac
+                        await trio.sleep(2 if lac % 3 else 0.01)
+                    await log.complete(segment, 40)
+        assert all(got)
+        assert all(each == sorted(each) for each in got)
+        assert sorted(each for taken in got for each in taken) == list(range(40))
