@@ -156,6 +156,7 @@ class LogReader:
         """Take no more. Idempotent; leaving ``async with`` does it."""
         self._is_closed = True
         self._chunks.clear()
+        self._position = self.position
         self._records, self._index = [], 0
         self._tell_news()
         await trio.lowlevel.checkpoint()

@@ -377,3 +377,18 @@ async def test_tasks_that_share_a_reader_are_all_woken_and_take_each_record_once
         assert all(got)
         assert all(each == sorted(each) for each in got)
         assert sorted(each for taken in got for each in taken) == list(range(40))
+
+
+async def test_a_closed_reader_still_tells_where_to_go_on(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 4), lac=3)
+        for entries_at_once in (1, 4):
+            log.ledgers[10].entries_at_once = entries_at_once
+            async with log.reader() as reader:
+                assert [int((await anext(reader)).payload) for _ in range(3)] == [0, 1, 2]
+                for _ in range(2):
+                    await reader.aclose()
+                    assert reader.position == dlog.DLSN(1, 2, 1)
+            assert reader.position == dlog.DLSN(1, 2, 1)
+            async with log.reader(reader.position, follow=False) as reader:
+                assert await payloads(reader) == [3]
