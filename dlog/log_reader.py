@@ -216,8 +216,11 @@ class LogReader:
 
     def _deliver(self, records: list[Record]) -> bool:
         if self._txid_min >= 0:
-            while records and records[0].txid < self._txid_min:
-                del records[0]
+            count = next((i for i, each in enumerate(records) if each.txid >= self._txid_min), len(records))
+            if count:
+                # A reader that goes on from here knows nothing of the transaction id.
+                self._position = records[count - 1].dlsn.next_slot()
+                del records[:count]
             if records:
                 self._txid_min = -1
         if self._end is not None:

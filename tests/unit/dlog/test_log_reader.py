@@ -307,6 +307,27 @@ async def test_the_latest_is_behind_what_is_visible_although_a_segment_follows(
             assert reader.position == dlog.DLSN(3, 0, 0)
 
 
+async def test_the_position_of_a_transaction_id_is_behind_the_records_left_out(
+    autojump_clock: object,
+) -> None:
+    async with open_log() as log:
+        entries = [
+            seal_envelope(encode_records([b"", b""], [txid, txid + 1], txid + 1)) for txid in range(0, 8, 2)
+        ]
+        await log.begin(1, 10, entries, lac=-1)
+        log.ledgers[10].entries_at_once = 9
+        async with log.reader(5) as reader:
+            for lac, position in [(0, dlog.DLSN(1, 0, 2)), (1, dlog.DLSN(1, 1, 2))]:
+                log.ledgers[10].lac = lac
+                assert await reader.read_batch(9, wait_s=1) == []
+                assert reader.position == position
+            log.ledgers[10].lac = 3
+            assert (await reader.read_batch(1))[0].txid == 5
+            assert reader.position == dlog.DLSN(1, 2, 2)
+        async with log.reader(dlog.DLSN(1, 1, 2), follow=False) as reader:
+            assert [record.txid async for record in reader] == [4, 5, 6, 7]
+
+
 async def test_the_end_is_inclusive_and_needs_no_later_record(autojump_clock: object) -> None:
     async with open_log() as log:
         await log.begin(1, 10, entries_of(0, 6), lac=5)
