@@ -29,7 +29,7 @@ from bookie.group_commit import OnDurable
 from bookie.journal import Journal
 from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import NO_MARK, RECORD_BYTES_MAX, Predecessor
-from bookie.replay import read_journal
+from bookie.replay import follows_none, read_journal
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,9 @@ class Journals:
     ) -> Marks:
         """Hand over all records behind the marks, one journal after the other; where each journal ends.
 
-        ``accepts_losses``: a journal that has no file at all was replaced by an empty directory.
+        ``accepts_losses``: a journal that has no file at all was replaced by an empty directory. So was one
+        whose first file comes next to the lost one and follows none: an earlier start made it here, and ended
+        before its mark was durable.
 
         Raises ``StartError``; nothing has been changed then.
         """
@@ -88,6 +90,12 @@ class Journals:
                 ends.append(mark)
                 self._next.append((mark.journal_id + 1, Predecessor(0, 0)))
                 continue
+            if (
+                accepts_losses
+                and ids[:1] == [mark.journal_id + 1]
+                and await follows_none(self._disk, files.directory, ids[0])
+            ):
+                mark = NO_MARK  # the journal begins with that file
             end = await read_journal(self._disk, files.directory, ids, mark, apply, skip_damaged=skip_damaged)
             last_id = max(end.last_id, mark.journal_id)
             before = Predecessor(end.mark.journal_id, end.mark.offset)

@@ -342,6 +342,16 @@ async def read_journal(
     return JournalEnd(end, last_id)
 
 
+async def follows_none(disk: Disk, directory: Path, journal_id: int) -> bool:
+    """Whether the file says itself that none was before it when it was made."""
+    file = await disk.run(disk.open, directory / journal_name(journal_id))
+    try:
+        start_of_file = await disk.run(file.pread, FIRST_BATCH_OFFSET, 0)
+    finally:
+        file.close()
+    return decode_file_trailer(start_of_file, journal_id) == Predecessor(0, 0)
+
+
 def _check_last_synced(directory: Path, synced: JournalMark, end: JournalMark, *, skip_damaged: bool) -> None:
     """The files must reach as far as was noted. A file that holds no batch yet may be lost unnoticed."""
     if synced <= end or synced.offset <= FIRST_BATCH_OFFSET:

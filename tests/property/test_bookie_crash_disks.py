@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -15,11 +16,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bookie.errors import StartError
+from bookie.errors import StartError, StorageFailedError
 from bookie.journal_format import NO_MARK, JournalMark, decode_mark, journal_name
 from bookie.storage import open_storage
 from tests.property.bookie_work import KEY, Promises, body_of, check, config_over, play, work
-from tests.property.forgetful_disk import World
+from tests.property.forgetful_disk import PowerCutError, World
 
 SEEDS = range(int(os.environ.get("DLOG_CRASH_SEEDS", "1")))
 TWO_BY_TWO = config_over(2, 2)
@@ -157,6 +158,36 @@ async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
         for path in [path for path in world.names if path.name.startswith("lastMark")]:
             del world.names[path]  # so that all is replayed again
             world.sync_directory(path.parent)
+
+
+async def test_a_start_over_lost_journals_can_be_begun_again_wherever_the_power_is_cut() -> None:
+    config = attrs.evolve(TWO_BY_TWO, accepts_losses=True)
+
+    async def survived(cut_at: int | None) -> World:
+        """Both journals are lost after all was flushed; a start over empty ones, cut at a step."""
+        rng = random.Random(cut_at or 0)
+        world, promises = World(), Promises()
+        await work(world, promises, random.Random(3), 10, TWO_BY_TWO)
+        marks = {path: world.names[path].read(100, 0) for path in world.names if "lastMark" in path.name}
+        for path in [
+            path for path in world.names if path.is_relative_to("/j0") or path.is_relative_to("/j1")
+        ]:
+            del world.names[path]
+        world.steps, world.cut_at = 0, cut_at
+        with contextlib.suppress(PowerCutError, StorageFailedError):
+            await check(world, promises, config)
+        if cut_at is None:
+            return world
+        for number in range(3):
+            world = world.after_power_cut(rng)
+            for path, mark in marks.items():
+                assert decode_mark(world.names[path].read(100, 0)) >= decode_mark(mark), "a mark goes back"
+            # What serves at last is an ordinary bookie.
+            await check(world, promises, config if number < 2 else TWO_BY_TWO)
+        return world
+
+    for cut_at in range(1, (await survived(None)).steps + 1):
+        await survived(cut_at)
 
 
 async def test_a_wiped_ledger_directory_is_noticed_without_a_cookie() -> None:

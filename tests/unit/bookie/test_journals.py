@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from bookie.disk import DiskThread, RealDisk
-from bookie.errors import StorageFailedError
+from bookie.errors import JournalMissingError, StorageFailedError
 from bookie.journal_files import JournalConfig, JournalFiles
-from bookie.journal_format import NO_MARK, fence_record
+from bookie.journal_format import NO_MARK, JournalMark, Predecessor, fence_record
 from bookie.journals import Journals
 from bookie.replay import read_journal
 
@@ -82,6 +82,10 @@ class Answers:
         return [name for name, _ in self.told]
 
 
+async def no_records(records: Sequence[bytes]) -> None:
+    raise AssertionError("nothing is there yet")
+
+
 async def started(
     disk: RealDisk,
     directory: Path,
@@ -93,11 +97,8 @@ async def started(
         path.mkdir(exist_ok=True)
     journals = Journals(disk, directories, SMALL, on_answered=on_answered)
 
-    async def apply(records: Sequence[bytes]) -> None:
-        raise AssertionError("nothing is there yet")
-
     assert (
-        await journals.replay([[]] * count, (NO_MARK,) * count, apply, wall_ms=lambda: 0)
+        await journals.replay([[]] * count, (NO_MARK,) * count, no_records, wall_ms=lambda: 0)
         == (NO_MARK,) * count
     )
     await journals.start()
@@ -179,6 +180,44 @@ async def test_an_empty_run_waits_for_all_journals(tmp_path: Path) -> None:
     disk.threads[1].release()
     await answers.count(2)
     await journals.aclose()
+
+
+async def test_a_journal_begun_anew_where_one_was_lost_is_replayed_by_the_next_start(tmp_path: Path) -> None:
+    """Nothing tells of the new file yet but the file: the power went before the first mark."""
+    lost, found = JournalMark(100, 8192), []
+
+    async def apply(records: Sequence[bytes]) -> None:
+        found.extend(records)
+
+    async def start(*, accepts_losses: bool = True) -> JournalMark:
+        journals = Journals(RealDisk(), [tmp_path], SMALL, on_answered=lambda error: None)
+        [end] = await journals.replay(
+            [journals.files[0].scan()], (lost,), apply, wall_ms=lambda: 0, accepts_losses=accepts_losses
+        )
+        await journals.start()
+        journals.staged_for(1).append(fence_record(1))
+        journals.submit(lambda error: None, sync=True)
+        await journals.aclose()
+        return end
+
+    assert await start() == lost
+    assert JournalFiles(RealDisk(), tmp_path, SMALL).scan() == [101]
+    with pytest.raises(JournalMissingError):
+        await start(accepts_losses=False)
+    assert await start() == JournalMark(101, 8192)
+    assert found == [fence_record(1)]
+
+
+async def test_of_a_journal_whose_file_at_the_mark_alone_is_lost_nothing_is_skipped(tmp_path: Path) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, SMALL)
+    for journal_id, previous in ((99, Predecessor(98, 8192)), (101, Predecessor(100, 8192))):
+        files.create(journal_id, previous)[0].close()
+    for ids in ([99], [101], [99, 101]):
+        journals = Journals(RealDisk(), [tmp_path], SMALL, on_answered=lambda error: None)
+        with pytest.raises(JournalMissingError):
+            await journals.replay(
+                [ids], (JournalMark(100, 4096),), no_records, wall_ms=lambda: 0, accepts_losses=True
+            )
 
 
 async def test_once_a_journal_has_failed_the_others_acknowledge_nothing(
