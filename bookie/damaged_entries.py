@@ -7,6 +7,8 @@ Always: an entry is known by its location, so that one that was written anew is 
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 COUNT_MAX = 100_000
 
 
@@ -35,9 +37,11 @@ class DamagedEntries:
         found = self._evidence.get(location)
         return None if found is None else found[1]
 
-    def keep_only(self, locations: set[int]) -> None:
-        """Forget all others: they were repaired, moved or deleted."""
-        self._evidence = {at: what for at, what in self._evidence.items() if at in locations}
+    def keep_only(self, locations: Container[int], ledger_ids: Container[int] = ()) -> None:
+        """Forget all but these and what is known of these ledgers: they were repaired, moved or deleted."""
+        self._evidence = {
+            at: what for at, what in self._evidence.items() if at in locations or what[0] in ledger_ids
+        }
 
     def drop_ledger(self, ledger_id: int) -> None:
         if any(of == ledger_id for of, _ in self._evidence.values()):

@@ -41,7 +41,10 @@ class DigestWitness:
         return self._type
 
     def look(self, entries: Iterable[tuple[int, bytes]]) -> list[int]:
-        """Take entries, id and body; give back the ids of those, of now or before, that must be damaged."""
+        """Take entries, id and body; give back the ids of those, of now or before, that must be damaged.
+
+        Each entry is taken once: to look again ``holds`` is there.
+        """
         for entry_id, body in entries:
             self._seen += 1
             found = self._type_of(body)
@@ -58,6 +61,11 @@ class DigestWitness:
             return []
         damaged, self._doubted = self._doubted, []
         return damaged
+
+    def holds(self, body: bytes) -> bool:
+        """Whether an entry that was seen before holds its digest now. Only once the type is known."""
+        assert self._type is not None
+        return self._type_of(body) is self._type
 
     def _type_of(self, body: bytes) -> DigestType | None:
         header = body[:ENTRY_HEADER_BYTES]

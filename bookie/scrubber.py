@@ -3,7 +3,8 @@
 Inside: the walk from the index to the entry logs, its pace, what is told of damage. Not inside: which digest
 a ledger has (``digest_witness``), what is remembered (``damaged_entries``), reading (``entry_log_reader``).
 Always: memory does not grow with what is stored; an entry is called damaged only if it was read twice in vain
-and the index, asked again, still names the place: compaction and deletions raise no alarm.
+and the index, asked again, still names the place: compaction and deletions raise no alarm; known damage is
+forgotten only after all of its ledger was looked at again.
 
 Found: indexed entries whose log is gone or ends before them, whose ids or length are not theirs, which the
 disk cannot read, and those with a CRC32 or CRC32C digest that does not hold. Not found: a changed payload
@@ -16,6 +17,7 @@ storage 6.7.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
@@ -58,6 +60,19 @@ class ScrubFigures:
     entries: int = 0
     bytes: int = 0
     damaged: int = 0  # found, each once a round
+
+
+@attrs.define(eq=False)
+class _Look:
+    """At one ledger, in one round."""
+
+    record: LedgerRecord
+    witness: DigestWitness = attrs.field(factory=DigestWitness)
+    doubted: deque[tuple[int, bool]] = attrs.field(
+        factory=deque
+    )  # entries; whether the witness has seen them
+    found: list[tuple[int, EntryUnreadableError]] = attrs.field(factory=list)  # where, and what
+    is_whole: bool = True  # all that the index should have of it was looked at
 
 
 class Scrubber:
@@ -116,8 +131,13 @@ class Scrubber:
         pace = _Pace(self._config, self._is_busy) if throttled else None
         found: list[EntryUnreadableError] = []
         places: set[int] = set()
+        unfinished: set[int] = set()  # ledgers; what is known of them stays known
         for record in sorted(self._ledgers.values(), key=lambda record: record.ledger_id):
-            for location, error in await self._scrub_ledger(record, pace):
+            look = _Look(record)
+            await self._scrub_ledger(look, pace)
+            if not look.is_whole:
+                unfinished.add(record.ledger_id)
+            for location, error in look.found:
                 places.add(location)
                 found.append(error)
                 if len(found) <= _TOLD_MAX:
@@ -126,41 +146,38 @@ class Scrubber:
                         " any: let the ledger be replicated anew, and look after this disk",
                         error,
                     )
-        self._damaged.keep_only(places)
+        self._damaged.keep_only(places, unfinished)
         self.figures.rounds += 1
         if found:
             log.error("the scrubber found %d damaged entries in this round", len(found))
         return found
 
-    async def _scrub_ledger(
-        self, record: LedgerRecord, pace: _Pace | None
-    ) -> list[tuple[int, EntryUnreadableError]]:
-        ledger_id = record.ledger_id
-        found: list[tuple[int, EntryUnreadableError]] = []
-        witness = DigestWitness()
+    async def _scrub_ledger(self, look: _Look, pace: _Pace | None) -> None:
+        record, ledger_id = look.record, look.record.ledger_id
         first = 0
         while True:
             try:
                 run = await self._disk.run(_next_run, self._index, ledger_id, first)
             except (OSError, FormatError) as exc:
+                look.is_whole = False
                 if self._is_live(record):
                     log.error("the index of ledger %d from entry %d on: %s", ledger_id, first, exc)
-                return found
+                return
             if run is None or not self._is_live(record):
-                return found
-            for entry_id in await self._scrub_run(run, witness, pace):
-                damage = await self._confirm(record, entry_id, witness)
+                return
+            await self._scrub_run(look, run, pace)
+            while look.doubted:
+                damage = await self._confirm(look, *look.doubted.popleft())
                 if damage is None:
                     continue
                 self.figures.damaged += 1
                 self._damaged.add(ledger_id, damage[0], damage[1].evidence)
-                if len(found) < self._damaged.count_max:
-                    found.append(damage)
+                if len(look.found) < self._damaged.count_max:
+                    look.found.append(damage)
             first = run.entry_ids[-1] + 1
 
-    async def _scrub_run(self, run: LedgerRun, witness: DigestWitness, pace: _Pace | None) -> list[int]:
-        """Ids of entries that may be damaged."""
-        doubted: list[int] = []
+    async def _scrub_run(self, look: _Look, run: LedgerRun, pace: _Pace | None) -> None:
+        """Read it, and doubt what may be damaged."""
         entry_ids, locations = run.entry_ids, run.locations
         at = 0
         while at < len(locations):
@@ -170,33 +187,36 @@ class Scrubber:
                     run.ledger_id, entry_ids[at:], locations[at:], RUN_BYTES_MAX
                 )
             except EntryUnreadableError:
-                doubted.append(entry_ids[at])
+                look.doubted.append((entry_ids[at], False))
                 at += 1
                 size_bytes = 0
             else:
                 stop = at + len(bodies)
                 size_bytes = sum(map(len, bodies))
                 seen = list(zip(entry_ids[at:stop], bodies, strict=True))
-                doubted += await self._disk.run(witness.look, seen)
+                look.doubted += [(one, True) for one in await self._disk.run(look.witness.look, seen)]
                 self.figures.entries += len(bodies)
                 self.figures.bytes += size_bytes
                 at = stop
                 del bodies, seen
             if pace is not None:
                 await pace.wait(size_bytes, max(1, at - began))
-        return doubted
 
     async def _confirm(
-        self, record: LedgerRecord, entry_id: int, witness: DigestWitness
+        self, look: _Look, entry_id: int, is_seen: bool
     ) -> tuple[int, EntryUnreadableError] | None:
-        """Look again; where it is damaged and how, unless it is not, or not there any more."""
-        ledger_id = record.ledger_id
+        """Look again; where it is damaged and how, unless it is not, or not there any more.
+
+        ``is_seen``: the witness knows it. To be shown an entry may make him doubt others.
+        """
+        record, ledger_id, witness = look.record, look.record.ledger_id, look.witness
         failed: tuple[int, EntryUnreadableError] | None = None
         for _ in range(_MOVES_MAX):
             self._index.forget_cached()
             try:
                 place = await self._disk.run(self._index.locate, ledger_id, entry_id)
             except (OSError, FormatError):
+                look.is_whole = False
                 return None  # the index says so itself when it is asked
             if not place or not self._is_live(record):
                 return None
@@ -207,12 +227,18 @@ class Scrubber:
             except EntryUnreadableError as exc:
                 failed = place[0], exc
                 continue
-            doubted = await self._disk.run(witness.look, [(entry_id, body)])
-            if not doubted:
+            if is_seen:
+                is_sound = await self._disk.run(witness.holds, body)
+            else:
+                doubted = await self._disk.run(witness.look, [(entry_id, body)])
+                look.doubted += [(one, True) for one in doubted if one != entry_id]
+                is_seen, is_sound = True, entry_id not in doubted
+            if is_sound:
                 return None
             assert witness.digest_type is not None
             evidence = f"its {witness.digest_type.value} digest does not hold"
             failed = place[0], EntryUnreadableError(ledger_id, entry_id, evidence)
+        look.is_whole = False
         return None  # it moves faster than it can be read: the next round will see
 
     def _is_live(self, record: LedgerRecord) -> bool:

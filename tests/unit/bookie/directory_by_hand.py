@@ -16,6 +16,7 @@ from bookie.entry_reads import EntryReads, ReadConfig
 from bookie.index import LedgerMove
 from bookie.ledgers import LedgerRecord
 from bookie.write_cache import WriteCache
+from ledger.digest import DigestType, EntryCodec
 
 
 class WatchedFile(RealFile):
@@ -104,3 +105,14 @@ def body(ledger_id: int, entry_id: int, size: int = 1000) -> bytes:
     return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, 0) + random.Random(entry_id).randbytes(
         size
     )
+
+
+def sealed(digest_type: DigestType = DigestType.CRC32C) -> Callable[[int, int, int], bytes]:
+    codec = EntryCodec(digest_type, b"secret")
+
+    def make(ledger_id: int, entry_id: int, size: int) -> bytes:
+        return codec.pack(
+            ledger_id, entry_id, entry_id - 1, size, random.Random(entry_id + size).randbytes(size)
+        )
+
+    return make

@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 import attrs
 import pytest
 import trio
-from directory_by_hand import Directory, WatchedDisk
-from hypothesis import given
-from hypothesis import strategies as st
+from directory_by_hand import Directory, WatchedDisk, sealed
 from trio.testing import MockClock
 
-from bookie.damaged_entries import DamagedEntries
-from bookie.digest_witness import DigestWitness
 from bookie.disk import RealDisk
 from bookie.errors import EntryUnreadableError, StartError, StorageFailedError
 from bookie.index import LedgerRun
@@ -25,20 +21,9 @@ from bookie.ledgers import LedgerRecord
 from bookie.scrubber import Scrubber, ScrubConfig
 from bookie.storage import open_storage
 from bookie.storage_config import StorageConfig
-from ledger.digest import DigestType, EntryCodec
+from ledger.digest import DigestType
 
 T = TypeVar("T")
-
-
-def sealed(digest_type: DigestType = DigestType.CRC32C) -> Callable[[int, int, int], bytes]:
-    codec = EntryCodec(digest_type, b"secret")
-
-    def make(ledger_id: int, entry_id: int, size: int) -> bytes:
-        return codec.pack(
-            ledger_id, entry_id, entry_id - 1, size, random.Random(entry_id + size).randbytes(size)
-        )
-
-    return make
 
 
 def scrubber_of(directory: Directory, **config: Any) -> Scrubber:
@@ -236,6 +221,51 @@ async def test_an_entry_that_has_moved_each_time_it_is_looked_for_raises_no_alar
     assert moves_left == 0
 
 
+async def test_a_sound_entry_that_moved_is_not_taken_for_the_damaged_one_it_bears_witness_against(
+    directory: Directory,
+) -> None:
+    directory.store(1, [0])
+    directory.writer.close()
+    directory.store(1, [1])
+    flip(directory, 1, 0, 500)
+    walk = directory.index.runs
+
+    def runs(ledger_id: int, first_entry_id: int = 0) -> list[LedgerRun]:
+        found = list(walk(ledger_id, first_entry_id))
+        if first_entry_id == 1:
+            directory.move(1, [1])  # what was found is old when it is used
+        return found
+
+    directory.index.runs = runs  # type: ignore[assignment, method-assign]
+    assert await found_in(directory) == [(1, 0)]
+    assert await directory.reads.read(1, 1) == directory.make(1, 1, 1000)
+    with pytest.raises(EntryUnreadableError, match="CRC32C digest does not hold"):
+        await directory.reads.read(1, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_is_damaged_is_found_whichever_entries_can_be_read_only_at_the_second_try(
+    directory: Directory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    damaged, late = set(rng.sample(range(9), 6)), set(rng.sample(range(30), 3 * seed))
+    for entry_id in range(30):
+        directory.store(1, [entry_id])  # each in a piece of the index by itself
+    for entry_id in damaged:
+        flip(directory, 1, entry_id, 500)
+    read = directory.reader.read_run
+
+    async def read_run(ledger_id: int, ids: Sequence[int], *more: Any) -> list[bytes]:
+        if ids[0] in late:
+            raise EntryUnreadableError(ledger_id, ids[0], "injected")
+        return await read(ledger_id, ids, *more)
+
+    directory.reader.read_run = read_run  # type: ignore[assignment, method-assign]
+    scrubber = scrubber_of(directory)
+    assert {error.entry_id for error in await scrubber.scrub()} == damaged
+    assert scrubber.figures.damaged == len(directory.damaged) == 6, "each once"
+
+
 async def test_a_ledger_made_anew_with_another_digest_while_it_is_read_raises_no_alarm(
     directory: Directory,
 ) -> None:
@@ -271,6 +301,34 @@ async def test_an_index_that_cannot_be_read_is_told_and_the_next_ledger_looked_a
     directory.index.runs = runs  # type: ignore[assignment, method-assign]
     assert await found_in(directory) == [(2, 3)]
     assert "the index of ledger 1 from entry 0 on" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["runs", "locate"])
+async def test_what_is_known_of_a_ledger_stays_known_while_its_index_cannot_be_read(
+    directory: Directory, method: str
+) -> None:
+    directory.store(1, range(10))
+    directory.store(2, range(10))
+    for ledger_id in (1, 2):
+        flip(directory, ledger_id, 3, 500)
+    assert await found_in(directory) == [(1, 3), (2, 3)]
+    flip(directory, 2, 3, 500)
+    asked = getattr(directory.index, method)
+
+    def ask(ledger_id: int, *more: Any) -> object:
+        if ledger_id == 1:
+            raise OSError(errno.EIO, "index: injected")
+        return asked(ledger_id, *more)
+
+    setattr(directory.index, method, ask)
+    assert await found_in(directory) == []
+    setattr(directory.index, method, asked)
+    with pytest.raises(EntryUnreadableError, match="digest does not hold"):
+        await directory.reads.read(1, 3)
+    assert await directory.reads.read(2, 3) == directory.make(2, 3, 1000)
+    flip(directory, 1, 3, 500)
+    assert await found_in(directory) == []
+    assert await directory.reads.read(1, 3) == directory.make(1, 3, 1000)
 
 
 class InlineDisk(WatchedDisk):
@@ -390,58 +448,6 @@ async def test_damage_found_on_start_stops_the_start_if_that_is_wanted(tmp_path:
         assert len(await storage._stores[0].scrubber.scrub()) == 6
         with pytest.raises(EntryUnreadableError):
             await storage.read(1, 5)
-
-
-def test_what_is_remembered_of_damage_is_bounded_and_goes_with_its_ledger() -> None:
-    damaged = DamagedEntries(3)
-    for location in range(5):
-        damaged.add(location % 2, location, f"evidence {location}")
-    assert [damaged.evidence(location) for location in (1, 2, 4)] == [None, "evidence 2", "evidence 4"]
-    damaged.drop_ledger(1)
-    assert len(damaged) == 2
-    damaged.keep_only({4, 9})
-    assert damaged.evidence(2) is None
-    assert "1" in repr(damaged)
-    damaged.drop_ledger(0)
-    assert not damaged
-
-
-def test_one_coincidence_among_many_is_no_proof_of_a_type() -> None:
-    make, other = sealed(), sealed(DigestType.DUMMY)
-    witness = DigestWitness()
-    assert witness.look((e, other(1, e, 30)) for e in range(100)) == []
-    assert witness.look([(100, make(1, 100, 30))]) == []
-    assert witness.digest_type is None
-    assert sorted(witness.look([(101, make(1, 101, 30))])) == list(range(100))
-
-
-@given(
-    digest_type=st.sampled_from(DigestType),
-    count=st.integers(2, 40),
-    bad=st.sets(st.integers(0, 39), max_size=10),
-    cut=st.integers(1, 7),
-)
-def test_the_witness_agrees_with_one_who_was_told_the_type(
-    digest_type: DigestType, count: int, bad: set[int], cut: int
-) -> None:
-    make = sealed(digest_type)
-    bodies = []
-    for entry_id in range(count):
-        body = bytearray(make(1, entry_id, 40))
-        if entry_id in bad:
-            body[-1] ^= 1
-        bodies.append((entry_id, bytes(body)))
-    witness = DigestWitness()
-    doubted: list[int] = []
-    for start in range(0, count, cut):
-        doubted += witness.look(bodies[start : start + cut])
-    is_crc = digest_type in (DigestType.CRC32, DigestType.CRC32C)
-    damaged = {entry_id for entry_id in bad if entry_id < count}
-    if is_crc and count - len(damaged) >= 2:
-        assert set(doubted) == damaged
-        assert witness.digest_type is digest_type
-    else:
-        assert set(doubted) <= (damaged if is_crc else set())
 
 
 def test_a_piece_of_the_index_can_be_asked_for_by_its_first_entry(tmp_path: Path) -> None:
