@@ -61,9 +61,13 @@ class ReaderPool:
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         """The job's result, or what it raised. Not cancellable once the job is queued."""
-        while self._unfinished >= self._queued_max:
-            await self._room.park()
-        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            while self._unfinished >= self._queued_max:
+                await self._room.park()
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            self._give_room()  # this task may have been woken for a place: the next in line has it
+            raise
         work = _Job(trio.lowlevel.current_task(), job, args)
         with self._lock:
             # One thread for each unfinished job, as far as it goes: a thread that waits for the disk takes
@@ -118,5 +122,8 @@ class ReaderPool:
         while self._done:
             self._unfinished -= 1
             trio.lowlevel.reschedule(self._done.popleft().task)
+        self._give_room()
+
+    def _give_room(self) -> None:
         if self._room:
             self._room.unpark(count=max(0, self._queued_max - self._unfinished))

@@ -66,6 +66,34 @@ async def test_a_cancelled_reader_in_line_asks_for_nothing() -> None:
     assert asked == []
 
 
+async def test_a_place_goes_to_the_next_in_line_if_its_reader_is_cancelled_in_the_moment_it_comes() -> None:
+    pool = ReaderPool(1, queued_max=1)
+    go, asked = threading.Event(), []
+    cancelled = trio.CancelScope()
+
+    async def ask_in_vain() -> None:
+        with cancelled:
+            await pool.run(asked.append, "cancelled")
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pool.run, go.wait, 30)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(ask_in_vain)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(pool.run, asked.append, "next")
+            await trio.testing.wait_all_tasks_blocked()
+            wake = pool._wake
+
+            def wake_and_cancel() -> None:
+                wake()
+                cancelled.cancel()
+
+            pool._wake = wake_and_cancel  # type: ignore[method-assign]
+            go.set()
+    assert asked == ["next"]
+
+
 async def test_idle_threads_end_and_new_ones_come() -> None:
     pool = ReaderPool(2, idle_s=0.001)
     for _ in range(5):
