@@ -64,18 +64,19 @@ class Reserve:
             finally:
                 file.close()
         except FileExistsError:
-            self.release()  # an empty one, left by a crash
-            return True
+            return self.release()  # an empty one, left by a crash
         except OSError as exc:
             log.warning("%s: the reserve for a full disk cannot be made: %s", self._path, exc)
             return False
         return True
 
-    def release(self) -> None:
-        """Give the space back."""
+    def release(self) -> bool:
+        """Give the space back; False if that failed."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(self._path)
             self._disk.sync_directory(self._directory)
         except OSError as exc:
             log.warning("%s: the reserve for a full disk cannot be given back: %s", self._path, exc)
+            return False
+        return True
