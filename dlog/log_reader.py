@@ -240,7 +240,16 @@ class LogReader:
         await self._list()
         if isinstance(start, int):
             self._txid_min = start
-        self._start = self._position = await self._source.locate(self._segments, start)
+
+        async def locate() -> DLSN | None:
+            try:
+                return await self._source.locate(self._segments, start)
+            except LogUnavailableError:
+                # Perhaps what was listed is gone: a recovery deletes a segment that it finds empty.
+                await self._list()
+                raise
+
+        self._start = self._position = await self._persistently(locate)
 
     async def _fetch(self) -> None:
         """Fetch until the end; for a task."""

@@ -214,6 +214,7 @@ class Namespace:
         Raises:
             LogNotFoundError
             LogTruncatedError: The start is a DLSN and a record there, or behind it, is gone.
+            LogReaderStalledError: Finding the start failed for longer than ``ReaderConfig.patience_s``.
         """
         if isinstance(start, datetime.datetime):
             if start.tzinfo is None:

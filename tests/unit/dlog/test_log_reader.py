@@ -106,6 +106,30 @@ async def test_reads_that_keep_failing_end_in_an_error_with_the_reason(autojump_
                 assert [int((await anext(reader)).payload) for _ in range(4)] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("start", [dlog.LATEST, 5])
+async def test_finding_the_start_has_the_patience_that_reading_has(
+    autojump_clock: object, start: Any
+) -> None:
+    async with open_log() as log:
+        segment = await log.begin(1, 10, [], lac=-1)
+        del log.ledgers[10]  # a recovery found it empty, and has come so far
+        with pytest.raises(dlog.LogReaderStalledError, match="ledger 10"):
+            async with log.reader(start):
+                pass
+
+        async def go_on() -> None:
+            await trio.sleep(20)
+            await log.remove(segment)
+            await log.begin(1, 11, entries_of(0, 2), lac=0)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on)
+            async with log.reader(start) as reader:
+                log.ledgers[11].lac = 1
+                with trio.fail_after(30):
+                    assert (await anext(reader)).payload == (b"1" if start is dlog.LATEST else b"0")
+
+
 async def test_damage_is_told_with_its_place_and_what_comes_before_it_is_delivered(
     autojump_clock: object,
 ) -> None:
