@@ -41,7 +41,7 @@ class DlogBatchReader(DataSourceReader):
         if isinstance(options.ending, Position):
             end = min(end, options.ending)
         start = options.starting if isinstance(options.starting, Position) else BEFORE_EVERYTHING
-        whole = Range(start, end)
+        whole = of_what_is_left(Range(start, end), self._log)
         if whole.is_empty:
             return []
         parts = options.partitions_min or os.cpu_count() or 1
@@ -49,6 +49,17 @@ class DlogBatchReader(DataSourceReader):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         return read_partition(self._options.stream, self._log, partition)
+
+
+def of_what_is_left(wanted: Range, log: LogView) -> Range:
+    """The range, from the first record left now if it begins before everything.
+
+    So that a task that is run again after a truncation fails, instead of giving other records.
+    """
+    if wanted.start != BEFORE_EVERYTHING:
+        return wanted
+    start = log.earliest()
+    return Range(start, start if start == BEFORE_EVERYTHING else wanted.end)
 
 
 def read_partition(stream: str, log: LogView, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:

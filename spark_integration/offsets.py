@@ -3,7 +3,9 @@
     {"v": 1, "streams": {"orders": [7, 1041, 3]}}
 
 means: everything *through* DLSN (7, 1041, 3) is consumed. Slot -1 stands for the whole entry; a planner
-that cuts between entries does not know how many slots an entry has. ``[0, -1, -1]`` is before everything.
+that cuts between entries does not know how many slots an entry has. ``[7, -1, -1]`` is before all of segment
+7. ``[0, -1, -1]`` is before everything, whatever that is by then: a query or a range that begins there is
+given the position of what is left when it is planned.
 Ranges are (start, end]: "consumed through" has one spelling at the end of a segment where "next to read"
 would have two, and Spark compares offsets as text.
 
@@ -45,6 +47,11 @@ class Position:
 
 
 BEFORE_EVERYTHING = Position(0, -1, -1)
+
+
+def just_before(segment: int, entry: int, slot: int) -> Position:
+    """Everything before this place is consumed, and nothing from it on."""
+    return Position(segment, entry, slot - 1) if slot else Position(segment, entry - 1, WHOLE_ENTRY)
 
 
 def to_offset(stream: str, position: Position) -> dict[str, Any]:

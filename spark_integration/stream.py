@@ -1,8 +1,8 @@
 """Structured Streaming: offsets asked for, ranges planned, the same records for the same range.
 
-Always: an offset never goes backwards; the start of a query that begins at ``latest`` is pinned in its
-checkpoint by an empty first batch before anything is read; what ``read`` needs is in its partition, since
-Spark runs it on another copy of this object in another process.
+Always: an offset never goes backwards; the start of a query that begins at ``latest`` or ``earliest`` is
+pinned in its checkpoint by an empty first batch before anything is read; what ``read`` needs is in its
+partition, since Spark runs it on another copy of this object in another process.
 
 Source: Spark 4.3's call order as measured: ``initialOffset`` is called twice on a fresh query and its value
 is not persisted for batch 0, only that batch's end is.
@@ -24,9 +24,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_integration.batch import RangePartition, read_partition
+from spark_integration.batch import RangePartition, of_what_is_left, read_partition
 from spark_integration.client import LogView
-from spark_integration.offsets import Position, from_offset, to_offset
+from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, to_offset
 from spark_integration.options import SourceOptions
 from spark_integration.planning import Range, bounded_end, pieces, split
 
@@ -70,6 +70,10 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._wait_beyond(position)
         if end <= position:
             return start  # the same object: Spark compares text, and positions can be spelt twice
+        if position == BEFORE_EVERYTHING:
+            # The batch up to here is empty, also when it is planned again. What is left may change, and a
+            # batch that were read from there would give other records when it is read again.
+            return to_offset(self._options.stream, self._log.earliest())
         if not isinstance(limit, ReadAllAvailable):
             end = bounded_end(
                 Range(position, end), self._log.extents(), self._options.entries_per_trigger_max
@@ -82,7 +86,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         self._pin_start = False
         stream = self._options.stream
-        whole = Range(from_offset(start, stream), from_offset(end, stream))
+        whole = of_what_is_left(Range(from_offset(start, stream), from_offset(end, stream)), self._log)
         if whole.is_empty:
             return []
         known = self._log.extents()

@@ -10,17 +10,20 @@ from typing import Any
 import attrs
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from dlog import DLSN, Record
+from dlog import DLSN, LogTruncatedError, Record
 from spark_integration.arrow import SCHEMA
 from spark_integration.batch import DlogBatchReader
-from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
 from spark_integration.options import parse_options
 from spark_integration.planning import Extent, Range
 from spark_integration.stream import DlogStreamReader
 
 ALL = ReadAllAvailable()
+BATCH = {"uri": "file:///x", "stream": "s"}
 
 
 @attrs.define
@@ -28,6 +31,11 @@ class ListLog:
     """A log whose segments hold four entries of two records each."""
 
     records: list[Record] = attrs.Factory(list)
+    truncated: int = 0  # so many of them
+
+    def truncate(self, count: int) -> None:
+        """Give up the first records; none of a segment that is not full, as its writer has it open."""
+        self.truncated = max(self.truncated, min(count, len(self.records) // 8 * 8))
 
     def grow(self, count: int) -> None:
         for number in range(len(self.records), len(self.records) + count):
@@ -38,12 +46,23 @@ class ListLog:
     def tail(self) -> Position:
         return position(self.records[-1]) if self.records else BEFORE_EVERYTHING
 
+    def earliest(self) -> Position:
+        if not self.records:
+            return BEFORE_EVERYTHING
+        if self.truncated == len(self.records):
+            return just_before(self.records[-1].dlsn.segment_seqno + 1, 0, 0)
+        first = self.records[self.truncated].dlsn
+        return just_before(first.segment_seqno, first.entry_id, first.slot_id)
+
     def extents(self) -> list[Extent]:
         last = self.records[-1].dlsn.segment_seqno if self.records else 0
         return [Extent(number, 3) for number in range(1, last)] + [Extent(last, -1)]
 
     def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[Record]]:
+        assert wanted.start != BEFORE_EVERYTHING
         found = [r for r in self.records if wanted.start < position(r) <= wanted.end]
+        if found and found[0].sequence_id < self.truncated:
+            raise LogTruncatedError("s", found[0].dlsn, self.records[self.truncated - 1].dlsn.next_slot())
         for first in range(0, len(found), records_max):
             yield found[first : first + records_max]
 
@@ -58,7 +77,7 @@ def log() -> ListLog:
 
 
 def reader_of(log: ListLog, **options: str) -> DlogStreamReader:
-    given = {"uri": "file:///x", "stream": "s", "pollTimeoutMs": "1", **options}
+    given = {**BATCH, "pollTimeoutMs": "1", **options}
     return DlogStreamReader(parse_options(given, streaming=True), log)
 
 
@@ -83,10 +102,17 @@ def run(
     return end, rows(reader, reader.partitions(start, end))
 
 
+def begun(reader: DlogStreamReader) -> dict[str, Any]:
+    """Where the first batch with records begins: the one before it pins that, and has none."""
+    start, seen = run(reader, through_json(reader.initialOffset()))
+    assert seen == []
+    return start
+
+
 def test_batches_one_after_the_other_are_the_stream(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(11)
-    first_end, first = run(reader, through_json(reader.initialOffset()))
+    first_end, first = run(reader, begun(reader))
     log.grow(20)
     _, second = run(reader, first_end)
     assert first + second == list(range(31))
@@ -95,7 +121,7 @@ def test_batches_one_after_the_other_are_the_stream(log: ListLog) -> None:
 def test_a_range_read_again_by_another_reader_gives_the_same_rows(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(25)
-    start = through_json(reader.initialOffset())
+    start = begun(reader)
     end, seen = run(reader, start)
     log.grow(25)
     again = reader_of(log, minPartitions="5")
@@ -105,7 +131,7 @@ def test_a_range_read_again_by_another_reader_gives_the_same_rows(log: ListLog) 
 def test_nothing_new_gives_back_the_start_itself(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(5)
-    end, _ = run(reader, reader.initialOffset())
+    end, _ = run(reader, begun(reader))
     assert reader.latestOffset(end, ALL) is end
     whole_entry = {"v": 1, "streams": {"s": [1, 2, -1]}}  # another spelling of the same tail
     assert reader.latestOffset(whole_entry, ALL) is whole_entry
@@ -124,6 +150,88 @@ def test_a_query_from_latest_pins_its_start_with_an_empty_batch(log: ListLog) ->
     assert run(restarted, end)[1] == list(range(10, 25))
 
 
+def test_a_query_from_earliest_pins_its_start_and_a_truncation_shows(log: ListLog) -> None:
+    """Batch 0 is planned anew after a restart, from whatever is left by then."""
+    log.grow(20)
+    log.truncate(3)
+    reader = reader_of(log, startingOffsets="earliest")
+    pinned = begun(reader)
+    assert pinned["streams"]["s"] == [1, 1, 0]
+    log.truncate(11)
+    restarted = reader_of(log, startingOffsets="earliest")
+    assert restarted.partitions(through_json(restarted.initialOffset()), pinned) == []
+    with pytest.raises(LogTruncatedError):
+        run(restarted, pinned)
+    assert run(reader_of(log), begun(reader_of(log, startingOffsets="earliest")))[1] == list(range(11, 20))
+
+
+def test_a_query_from_earliest_of_an_empty_log_begins_with_its_first_record(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest")
+    start = through_json(reader.initialOffset())
+    assert reader.latestOffset(start, ALL) is start
+    log.grow(5)
+    pinned, nothing = run(reader, start)
+    assert nothing == []
+    assert run(reader, pinned)[1] == list(range(5))
+
+
+def test_a_log_whose_records_are_all_truncated_gives_none_and_is_followed(log: ListLog) -> None:
+    log.grow(8)
+    log.truncate(8)
+    assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
+    reader = reader_of(log, startingOffsets="earliest")
+    pinned = begun(reader)
+    assert reader.latestOffset(pinned, ALL) is pinned
+    log.grow(12)
+    assert run(reader, pinned)[1] == list(range(8, 20))
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("grow"), st.integers(1, 12)),
+            st.tuples(st.just("truncate"), st.integers(1, 12)),
+            st.tuples(st.sampled_from(["batch", "restart"]), st.just(0)),
+        ),
+        max_size=25,
+    ),
+    bound=st.sampled_from(["1", "3", "100"]),
+)
+def test_a_batch_planned_again_gives_the_same_rows_or_an_exception(
+    steps: list[tuple[str, int]], bound: str
+) -> None:
+    """As Spark does it: of a batch only its end is kept, and after a restart the last is planned again."""
+    log = ListLog()
+    log.grow(20)
+    options = {"startingOffsets": "earliest", "maxEntriesPerTrigger": bound}
+    reader = reader_of(log, **options)
+    limit = reader.getDefaultReadLimit()
+    ends: list[dict[str, Any]] = []  # the checkpoint
+    batches: list[list[int]] = []
+
+    def start_of(batch: int) -> dict[str, Any]:
+        return ends[batch - 1] if batch else through_json(reader.initialOffset())
+
+    try:
+        for step, number in steps:
+            if step == "grow":
+                log.grow(number)
+            elif step == "truncate":
+                log.truncate(log.truncated + number)
+            elif step == "batch":
+                end, seen = run(reader, start_of(len(ends)), limit)
+                ends.append(end)
+                batches.append(seen)
+            elif ends:
+                reader = reader_of(log, **options)
+                last = len(ends) - 1
+                assert rows(reader, reader.partitions(start_of(last), ends[last])) == batches[last]
+    except LogTruncatedError:
+        assert log.truncated
+    found = [number for batch in batches for number in batch]
+    assert not found or found == list(range(found[0], found[0] + len(found)))
+
+
 def test_a_range_that_runs_backwards_is_empty(log: ListLog) -> None:
     log.grow(20)
     reader = reader_of(log)
@@ -137,7 +245,7 @@ def test_a_bounded_trigger_reads_so_many_entries_and_all_come_in_the_end(log: Li
     log.grow(40)
     limit = reader.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxRows)
-    offset, seen, batches = through_json(reader.initialOffset()), [], 0
+    offset, seen, batches = begun(reader), [], 0
     while True:
         end, some = run(reader, offset, limit)
         if end == offset:
@@ -154,7 +262,7 @@ def test_available_now_ends_at_what_was_there_when_it_began(log: ListLog) -> Non
     reader = reader_of(log, startingOffsets="earliest")
     reader.prepareForTriggerAvailableNow()
     log.grow(10)
-    end, seen = run(reader, through_json(reader.initialOffset()))
+    end, seen = run(reader, begun(reader))
     assert seen == list(range(10))
     assert reader.latestOffset(end, ALL) is end
 
@@ -178,5 +286,18 @@ def test_a_batch_query_reads_between_its_offsets_in_the_declared_schema(log: Lis
 
 
 def test_an_empty_log_has_no_partitions(log: ListLog) -> None:
-    given = {"uri": "file:///x", "stream": "s"}
-    assert DlogBatchReader(parse_options(given, streaming=False), log).partitions() == []
+    assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
+
+
+def test_a_task_of_a_batch_query_gives_what_was_left_when_it_was_planned_or_an_exception(
+    log: ListLog,
+) -> None:
+    log.grow(30)
+    log.truncate(9)
+    reader = DlogBatchReader(parse_options({**BATCH, "minPartitions": "4"}, streaming=False), log)
+    partitions = reader.partitions()
+    assert len(partitions) == 4
+    assert rows(reader, partitions) == list(range(9, 30))
+    log.truncate(10)
+    with pytest.raises(LogTruncatedError):
+        rows(reader, partitions)

@@ -1,0 +1,148 @@
+"""A real log in a directory, as this process's tasks see it: truncated, and lost with its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dlog
+import dlog.blocking
+from namespace.store import SessionState
+from spark_integration import client
+from spark_integration.batch import DlogBatchReader, RangePartition
+from spark_integration.client import NamedLog, namespace
+from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from spark_integration.options import parse_options
+from spark_integration.planning import Range
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> Iterator[str]:
+    yield f"file://{tmp_path}"
+    while client._opened:
+        client._opened.popitem()[1].close()
+
+
+def write(uri: str, *segments: list[bytes]) -> None:
+    for payloads in segments:
+        with namespace(uri).open_writer("log", create=True) as writer:
+            writer.append_many(payloads)
+
+
+def truncate(uri: str, first_kept: dlog.DLSN) -> None:
+    with namespace(uri).open_writer("log") as writer:
+        writer.truncate(first_kept)
+
+
+def batch_reader(uri: str, **options: str) -> DlogBatchReader:
+    given = {"uri": uri, "stream": "log", **options}
+    return DlogBatchReader(parse_options(given, streaming=False), NamedLog(uri, "log", 2000))
+
+
+def payloads(reader: DlogBatchReader, partitions: list[RangePartition]) -> list[bytes]:
+    return [
+        payload
+        for partition in partitions
+        for batch in reader.read(partition)
+        for payload in batch.column("payload").to_pylist()
+    ]
+
+
+def lose(uri: str) -> dlog.blocking.Namespace:
+    """The store finds this process's session over, as it may between two tasks of a worker that is kept."""
+    lost = namespace(uri)
+    lost._loop.call_soon(lost._namespace._store._session.change_state, SessionState.EXPIRED)  # type: ignore[attr-defined]
+    with pytest.raises(dlog.NamespaceLostError):
+        lost.list_logs()
+    return lost
+
+
+LAST = Position(1, 0, 1)
+QUESTIONS: list[Callable[[NamedLog], object]] = [
+    lambda log: log.tail() == LAST,
+    lambda log: log.earliest() == Position(1, -1, -1),
+    lambda log: [extent.segment for extent in log.extents()] == [1],
+    lambda log: len(next(log.read_range(Range(Position(1, -1, -1), LAST), records_max=9))) == 2,
+]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_namespace_whose_session_is_over_is_replaced(
+    uri: str, question: Callable[[NamedLog], object]
+) -> None:
+    write(uri, [b"0", b"1"])
+    lost = lose(uri)
+    log = NamedLog(uri, "log", 2000)
+    assert question(log)
+    replaced = namespace(uri)
+    assert replaced is not lost
+    assert question(log)
+    assert namespace(uri) is replaced, "once is enough"
+
+
+def test_a_namespace_that_somebody_closed_is_replaced(uri: str) -> None:
+    write(uri, [b"0", b"1"])
+    namespace(uri).close()
+    assert NamedLog(uri, "log", 2000).tail() == LAST
+
+
+def test_where_no_namespace_can_be_opened_in_its_place_the_next_call_tries_again(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(uri, [b"0", b"1"])
+    lose(uri)
+    log = NamedLog(uri, "log", 2000)
+
+    def unreachable(uri: str) -> dlog.blocking.Namespace:
+        raise dlog.LogUnavailableError(f"{uri}: not now")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(dlog.blocking, "open_namespace", unreachable)
+        with pytest.raises(dlog.LogUnavailableError, match="not now"):
+            log.tail()
+    assert log.tail() == LAST
+
+
+def test_what_is_no_loss_of_the_namespace_is_told_at_once(uri: str) -> None:
+    write(uri, [b"0"])
+    kept = namespace(uri)
+    with pytest.raises(dlog.LogNotFoundError):
+        NamedLog(uri, "other", 2000).tail()
+    assert namespace(uri) is kept
+
+
+def test_a_log_whose_records_are_all_truncated_has_nothing_to_read(uri: str) -> None:
+    write(uri, [b"0"])
+    truncate(uri, dlog.DLSN(2, 0, 0))
+    assert batch_reader(uri).partitions() == []
+
+
+def test_a_log_without_segments_has_nothing_left(uri: str) -> None:
+    namespace(uri).create_log("log")
+    log = NamedLog(uri, "log", 2000)
+    assert (log.earliest(), log.tail()) == (BEFORE_EVERYTHING, BEFORE_EVERYTHING)
+    assert batch_reader(uri).partitions() == []
+
+
+@pytest.mark.parametrize(
+    ("first_kept", "left"),
+    [
+        (dlog.DLSN(1, 0, 2), [b"2", b"3", b"4", b"5"]),
+        (dlog.DLSN(2, 0, 0), [b"3", b"4", b"5"]),
+        (dlog.DLSN(3, 0, 1), [b"5"]),
+    ],
+)
+def test_tasks_planned_at_earliest_give_what_was_left_then_or_an_exception(
+    uri: str, first_kept: dlog.DLSN, left: list[bytes]
+) -> None:
+    write(uri, [b"0", b"1", b"2"], [b"3"], [b"4", b"5"])
+    reader = batch_reader(uri, minPartitions="3")
+    before = reader.partitions()
+    assert payloads(reader, before) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    truncate(uri, first_kept)
+    with pytest.raises(dlog.LogTruncatedError):
+        payloads(reader, before)
+    after = reader.partitions()
+    assert payloads(reader, after) == left
