@@ -92,8 +92,9 @@ class PlacementConfig:
     (``enforceMinNumRacksPerWriteQuorum``)."""
     enforce_fault_domains: bool = False
     """Confirm an entry only once those who acknowledged it span ``racks_min`` racks, and ``regions_min``
-    regions if that is active (``enforceMinNumFaultDomainsForWrite``). Combine it with
-    ``ClientConfig.add_quorum_timeout_s``: with a rack down, entries wait."""
+    regions if that is active (``enforceMinNumFaultDomainsForWrite``). Bookies that certainly stand in fewer
+    are not chosen together: creation fails, and one that failed is tried again where it is. Combine it with
+    ``ClientConfig.add_quorum_timeout_s``: while it is not known where bookies stand, entries wait."""
 
     regions: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
     """Regions to write to (``reppRegionsToWrite``). With two or more, ``regions_min`` is enforced."""

@@ -3,8 +3,9 @@
 Inside: which ensembles are acceptable, which bookie is preferred, what is given up first where not all can be
 had. Not inside: finding an ensemble (``placement_search``), locations, weights, health (``placer``).
 Always: no bookie twice in an ensemble; what is enforced holds in every write set chosen for, or that is
-an error; without enforcement only too few bookies are one. The order of what matters: what is enforced, no
-quarantined bookie, the racks that are wished for, no bookie that failed lately, an even spread.
+an error; without enforcement only too few bookies are one; no write set is chosen of which it is known that
+nothing on it could ever be confirmed. The order of what matters: what is enforced, no quarantined bookie, the
+racks that are wished for, no bookie that failed lately, an even spread.
 
 Source: RackawareEnsemblePlacementPolicyImpl.java, RegionAwareEnsemblePlacementPolicy.java; reference on
 operations 1.3 to 1.5.
@@ -73,6 +74,16 @@ def acks_span(
         return False
     regions_min = config.durable_regions
     return regions_min is None or len(set(map(topology.region, acknowledged))) >= regions_min
+
+
+def may_span(members: Collection[str], topology: Topology, config: PlacementConfig) -> bool:
+    """Whether a whole write set can ever fulfil ``acks_span``: those in unknown places may stand anywhere."""
+    known = list(filter(topology.is_known, members))
+    unknown = len(members) - len(known)
+    if len(topology.racks(known)) + unknown < racks_wanted(config, len(members)):
+        return False
+    regions_min = config.durable_regions
+    return regions_min is None or len(set(map(topology.region, known))) + unknown >= regions_min
 
 
 def adherence(
@@ -230,8 +241,10 @@ def _accepts(
     config: PlacementConfig, topology: Topology, racks_min: int, ack_quorum: int, regions_min: int | None
 ) -> Callable[[Sequence[str]], bool]:
     def accepts(members: Sequence[str]) -> bool:
-        return spans_racks(members, topology, racks_min) and (
-            regions_min is None or spans_regions(members, topology, ack_quorum, regions_min)
+        return (
+            spans_racks(members, topology, racks_min)
+            and (regions_min is None or spans_regions(members, topology, ack_quorum, regions_min))
+            and (not config.enforce_fault_domains or may_span(members, topology, config))
         )
 
     return accepts
@@ -282,10 +295,13 @@ def _explained(
 ) -> str:
     topology = candidates.topology
     demands = []
-    if config.enforce_racks:
-        demands.append(f"span {racks_wanted(config, write_quorum)} racks")
+    wanted = racks_wanted(config, write_quorum)
+    if config.enforce_racks or (config.enforce_fault_domains and wanted > 1):
+        demands.append(f"span {wanted} racks")
     if regions_min is not None:
         demands.append(f"have any {ack_quorum} of its bookies in {regions_min} regions")
+    elif config.enforce_fault_domains and config.durable_regions is not None:
+        demands.append(f"span {config.durable_regions} regions")
     where = Counter(
         topology.rack(bookie) if topology.is_known(bookie) else "unknown places"
         for bookie in candidates.writable

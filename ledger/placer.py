@@ -15,6 +15,7 @@ import logging
 import random
 from collections.abc import Collection, Sequence
 
+import attrs
 import trio
 
 from ledger.errors import BookieError, LocationError
@@ -92,15 +93,19 @@ class Placer:
     ) -> tuple[dict[int, str], str | None]:
         """Bookies for as many failed indices as possible; why not for all, if rules forbid it."""
         await self._locate_new()
-        return self.choose_replacements_now(ensemble, failed, write_quorum, ack_quorum)
-
-    def choose_replacements_now(
-        self, ensemble: Sequence[str], failed: Collection[int], write_quorum: int, ack_quorum: int
-    ) -> tuple[dict[int, str], str | None]:
-        """The same with the locations that are known already."""
         return choose_spread_replacements(
             self._config, self._candidates(), ensemble, failed, write_quorum, ack_quorum, self._rng
         )
+
+    def choose_for_recovery(
+        self, ensemble: Sequence[str], failed: Collection[int], write_quorum: int, ack_quorum: int
+    ) -> dict[int, str]:
+        """The same with the locations that are known already; any ack quorum will do for a recovery."""
+        config = attrs.evolve(self._config, enforce_fault_domains=False)
+        chosen, _ = choose_spread_replacements(
+            config, self._candidates(), ensemble, failed, write_quorum, ack_quorum, self._rng
+        )
+        return chosen
 
     def spans(self, write_quorum: int) -> Spans | None:
         """What an ack quorum must fulfil besides its size; None: nothing.

@@ -106,10 +106,9 @@ class RecoveryRun:
         for index in failed:
             membership.suspect(ensemble[index])
         metadata = self._current.metadata
-        chosen, _ = self._cluster.placer.choose_replacements_now(
+        return self._cluster.placer.choose_for_recovery(
             ensemble, failed, metadata.write_quorum, metadata.ack_quorum
         )
-        return chosen
 
     # --- performing -----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from ledger.placement_config import PlacementConfig, PlacementPolicy
 from ledger.placement_policy import (
     Adherence,
     Candidates,
+    acks_span,
     adherence,
     choose_spread_ensemble,
     choose_spread_replacements,
@@ -132,6 +133,47 @@ def test_as_many_racks_as_can_be_had_are_spanned(case: Case) -> None:
         config, candidates, case.size, case.write_quorum, case.ack_quorum, case.rng
     )
     assert max(1, worst(ensemble)) == max(1, best)
+
+
+@given(cases(), st.data())
+def test_with_enforced_fault_domains_what_is_chosen_can_be_confirmed_wherever_that_is_possible(
+    case: Case, data: st.DataObject
+) -> None:
+    config = PlacementConfig(
+        policy=PlacementPolicy.RACK_AWARE, racks_min=case.racks_min, enforce_fault_domains=True
+    )
+    quarantined = data.draw(st.sets(st.sampled_from(case.bookies)))
+    candidates = Candidates(writable=case.bookies, topology=case.topology, quarantined=quarantined)
+    arguments = (case.write_quorum, case.ack_quorum, case.rng)
+
+    def can_be_confirmed(ensemble: Sequence[str]) -> bool:
+        # Bookies in unknown places are moved, each into a rack of its own: nothing speaks against it.
+        apart = attrs.evolve(
+            case.topology,
+            locations={name: f"/only-{name}" for name in case.bookies} | case.topology.locations,
+        )
+        return all(
+            acks_span(window, apart, config, case.write_quorum)
+            for window in windows(ensemble, case.write_quorum)
+        )
+
+    exists = any(map(can_be_confirmed, itertools.permutations(case.bookies, case.size)))
+    try:
+        ensemble = choose_spread_ensemble(config, candidates, case.size, *arguments)
+    except PlacementError:
+        assert not exists
+        return
+    assert can_be_confirmed(ensemble)
+    failed = data.draw(st.integers(0, case.size - 1))
+    chosen, _ = choose_spread_replacements(config, candidates, ensemble, {failed}, *arguments)
+    replaced = [
+        [spare if index == failed else bookie for index, bookie in enumerate(ensemble)]
+        for spare in case.bookies
+        if spare not in ensemble
+    ]
+    assert bool(chosen) == any(map(can_be_confirmed, replaced))
+    if chosen:
+        assert can_be_confirmed([chosen.get(index, bookie) for index, bookie in enumerate(ensemble)])
 
 
 @given(cases(), st.data())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import attrs
 import pytest
 
 from ledger.errors import LocationError, NotEnoughBookiesError, PlacementError
@@ -221,6 +222,50 @@ def test_acknowledgements_must_span_the_racks_and_the_regions() -> None:
     world = regions(eu=4, us=2).topology
     assert not acks_span(["eu0", "eu1"], world, two, 3)
     assert acks_span(["eu0", "us0"], world, two, 3)
+
+
+def test_no_bookies_are_chosen_together_with_which_nothing_could_ever_be_confirmed() -> None:
+    config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, enforce_fault_domains=True)
+    with pytest.raises(
+        PlacementError, match="every write quorum of 3 must span 2 racks; to choose from: 4 in /a"
+    ):
+        choose_spread_ensemble(config, racks(a=4), 3, 3, 2, random.Random(1))
+    candidates = racks(a=3, b=1)
+    ensemble = ("a0", "a1", "b0")
+    chosen, reason = choose_spread_replacements(config, candidates, ensemble, {2}, 3, 2, random.Random(1))
+    assert chosen == {}
+    assert reason is not None
+    assert "must span 2 racks; to choose from: 1 in /a" in reason
+    assert choose_spread_replacements(config, candidates, ensemble, {0}, 3, 2, random.Random(1)) == (
+        {0: "a2"},
+        None,
+    )
+    # A quarantined bookie of the rack rather than a good one with which nothing could be confirmed.
+    candidates = attrs.evolve(racks(a=3, b=2), quarantined={"b1"})
+    assert choose_spread_replacements(config, candidates, ensemble, {2}, 3, 2, random.Random(1)) == (
+        {2: "b1"},
+        None,
+    )
+    # Of whom it is not known where they stand, it may turn out that they stand apart.
+    unknown = Candidates(writable={"x", "y", "z"})
+    assert len(choose_spread_ensemble(config, unknown, 3, 3, 2, random.Random(1))) == 3
+
+
+def test_a_replacement_leaves_a_second_region_where_acknowledgements_must_span_two() -> None:
+    config = PlacementConfig(
+        policy=PlacementPolicy.REGION_AWARE,
+        regions=("eu", "us"),
+        enforce_regions_in_replace=False,
+        enforce_fault_domains=True,
+        racks_min=1,
+    )
+    candidates = regions(eu=3, us=1)
+    chosen, reason = choose_spread_replacements(
+        config, candidates, ("eu0", "eu1", "us0"), {2}, 3, 2, random.Random(1)
+    )
+    assert chosen == {}
+    assert reason is not None
+    assert "must span 2 regions" in reason
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:

@@ -112,6 +112,39 @@ async def test_a_delayed_change_waits_until_too_few_racks_are_left(cluster: Any,
         assert "b3:1" not in writer.metadata.last_ensemble.bookies
 
 
+async def test_a_second_racks_only_bookie_is_waited_for_and_not_replaced_from_the_first_rack(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    locations = FixedLocations({"b1": "/a", "b2": "/a", "b3": "/b", "b4": "/a"})
+    config = aware(enforce_fault_domains=True)
+    config = attrs.evolve(config, placement=attrs.evolve(config.placement, locations=locations))
+    async with cluster.client(config) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        await cluster.start("b4:1")
+        await cluster.stop("b3:1")
+        entry_id = writer.submit(b"1")
+        await trio.sleep(1)
+        await cluster.start("b3:1")
+        await writer.wait_confirmed(entry_id)
+        await cluster.stop("b3:1")
+        with pytest.raises(LedgerWriteError, match="must span 2 racks; to choose from: 1 in /a"):
+            await writer.append(b"2")
+
+
+async def test_a_recovery_is_content_with_an_ack_quorum_in_one_rack(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client(aware(enforce_fault_domains=True)) as client:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        await writer.append(b"0")
+        writer.abandon()
+        await cluster.stop("b3:1")
+        async with await client.open(writer.ledger_id) as reader:
+            assert reader.last_confirmed == 0
+        assert set((await client.metadata(writer.ledger_id)).last_ensemble.bookies) == {"b1:1", "b2:1"}
+
+
 class Moving:
     """A source whose locations a test changes; without them it cannot be used."""
 
