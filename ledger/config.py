@@ -44,7 +44,8 @@ class ClientConfig:
     ensemble_changes_max: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
     """Per writer; one more ends it (``maxNumEnsembleChanges``)."""
     overload_patience_s: float = attrs.field(default=5.0, validator=ge(0))
-    """How long a bookie that answers TOO_MANY_REQUESTS is tried again before it is replaced."""
+    """How long a bookie that answers TOO_MANY_REQUESTS is tried again before it is replaced; half of
+    ``unavailable_patience_s`` at most where nothing can be confirmed without it."""
     explicit_lac_interval_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
     """A writer idle for so long tells its bookies the LAC, for readers that follow
     (``explicitLacInterval``)."""

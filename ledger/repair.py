@@ -258,14 +258,18 @@ class EnsembleRepair:
                 return set()
         # A bookie over capacity has lost nothing and will take the entry in a moment. To replace it would
         # send all that is pending to another one, and the load with it, until none is left below capacity.
-        # One that has died since is no longer over capacity.
-        patient_since = trio.current_time() - config.overload_patience_s
+        # One that has died since is no longer over capacity; and before the writer ends, another is tried.
+        now = trio.current_time()
+        patient_since = now - config.overload_patience_s
+        since = self._blocked_since
+        if writer.blocked and since is not None and now - since >= config.unavailable_patience_s / 2:
+            patient_since = now
         return {
             index
             for index, cause in failures.items()
             if not isinstance(cause, TooManyRequestsRefusal)
-            or (since := self._trouble(index).overloaded_since) is None
-            or since <= patient_since
+            or (overloaded_since := self._trouble(index).overloaded_since) is None
+            or overloaded_since <= patient_since
         }
 
     async def _try_again(self) -> None:

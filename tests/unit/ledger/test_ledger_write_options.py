@@ -149,6 +149,25 @@ async def test_a_bookie_over_capacity_that_dies_or_falls_silent_is_replaced_as_a
         assert busy not in writer.metadata.last_ensemble.bookies
 
 
+async def test_a_bookie_over_capacity_is_replaced_before_the_writer_would_end(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    await cluster.start("b4:1")
+    config = ClientConfig(overload_patience_s=60.0, unavailable_patience_s=10.0)
+    async with cluster.client(config) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        busy, other, _ = writer.metadata.last_ensemble.bookies
+        cluster.bookies[busy].refuse = refusing(Code.TOO_MANY_REQUESTS)
+        await writer.append(b"1")
+        await trio.sleep(30)
+        await writer.append(b"2")
+        assert busy in writer.metadata.last_ensemble.bookies  # nobody waits for it
+        cluster.bookies[other].refuse = refusing(Code.TOO_MANY_REQUESTS)
+        await writer.append(b"3")
+        assert len(writer.metadata.ensembles) == 2
+
+
 async def test_bookies_that_all_fail_are_not_exchanged_for_each_other_as_fast_as_they_fail(
     cluster: Any, autojump_clock: Any
 ) -> None:
