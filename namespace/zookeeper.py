@@ -83,6 +83,10 @@ _ERRORS: list[tuple[type[Exception], Callable[[str], StoreError]]] = [
 ]
 
 
+# What the operations around the one that failed a transaction are answered with.
+_MARKS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+
+
 class _OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads, which stop connecting once the session is over."""
 
@@ -253,12 +257,15 @@ class ZookeeperStore(MetadataStore):
             return request.commit_async()
 
         results = await self._call(operations[0].path if operations else "/", ask)
-        for operation, result in zip(operations, results, strict=True):
-            # The others of a failed transaction are marked as undone or never tried.
-            if isinstance(result, Exception) and not isinstance(
-                result, (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-            ):
-                raise _translated(operation.path, result) from result
+        failures = [
+            (operation.path, result)
+            for operation, result in zip(operations, results, strict=True)
+            if isinstance(result, Exception)
+        ]
+        if failures:
+            # One failed; the others are marked as undone or never tried.
+            path, failure = next((each for each in failures if not isinstance(each[1], _MARKS)), failures[0])
+            raise _translated(path, failure) from failure
 
     async def sync(self, path: str) -> None:
         check_path(path)

@@ -12,19 +12,23 @@ from pathlib import Path
 
 import pytest
 import trio
+from kazoo import exceptions as kazoo_errors
 from trio.testing import wait_all_tasks_blocked
 
 from dlog.cluster.zookeeper_process import open_zookeeper_process, start_zookeeper, stop_zookeeper
 from namespace.errors import (
+    BadVersionError,
     ConnectionLostError,
     InvalidUriError,
     LockTakenError,
+    NoNodeError,
     SessionExpiredError,
+    StoreError,
     StoreUnreachableError,
 )
 from namespace.lock import DistributedLock
 from namespace.store import Create, MetadataStore, SessionState
-from namespace.zookeeper import open_zookeeper_store
+from namespace.zookeeper import ZookeeperStore, open_zookeeper_store
 
 pytestmark = pytest.mark.zookeeper
 
@@ -266,3 +270,27 @@ async def test_closing_while_the_server_is_silent_ends_soon(tmp_path: Path) -> N
             async with open_zookeeper_store(line.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
                 line.silence()
         assert store.state is SessionState.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "path"),
+    [
+        ([kazoo_errors.RolledBackError(), kazoo_errors.BadVersionError()], BadVersionError, "/b"),
+        ([kazoo_errors.NoNodeError(), kazoo_errors.RuntimeInconsistency()], NoNodeError, "/a"),
+        # No server says so, but nothing was done, and that is not to be taken for success.
+        ([kazoo_errors.RolledBackError(), kazoo_errors.RolledBackError()], StoreError, "/a"),
+        ([kazoo_errors.RuntimeInconsistency(), "/b"], StoreError, "/a"),
+    ],
+)
+async def test_a_transaction_of_which_anything_failed_is_not_taken_for_done(
+    answers: list[object], error: type[StoreError], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ZookeeperStore("127.0.0.1:1", SESSION_TIMEOUT_MS)  # never connected
+
+    async def answered(path: str, ask: Callable[[], object]) -> list[object]:
+        return answers
+
+    monkeypatch.setattr(store, "_call", answered)
+    with pytest.raises(error) as caught:
+        await store.commit([Create("/a"), Create("/b")])
+    assert caught.value.path == path
