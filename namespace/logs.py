@@ -114,7 +114,8 @@ async def log_exists(store: MetadataStore, namespace_path: str, log_name: str) -
 async def list_logs(store: MetadataStore, namespace_path: str, prefix: str = "") -> list[str]:
     """The names of all logs, sorted; with a prefix, of those below it (``a`` gives ``a/b``, not ``ab``).
 
-    Java's listing gives the first parts of names only; this one looks into them, one read for each.
+    Java's listing gives the first parts of names only; this one looks into them, one read for each. There,
+    parts that begin with "." are as good as others, as they are to Java's writers, though not its listing.
     """
     await store.sync(namespace_path)
     names: list[str] = []
@@ -126,10 +127,9 @@ async def list_logs(store: MetadataStore, namespace_path: str, prefix: str = "")
         for name, children in zip(batch, await _children_of(store, parents), strict=True):
             if name != top and paths.UNPARTITIONED in children:
                 names.append(name)
+            reserved = "<" if name else RESERVED_PREFIXES  # "<" is in no part of any name
             pending += [
-                f"{name}/{child}" if name else child
-                for child in children
-                if not child.startswith(RESERVED_PREFIXES)
+                f"{name}/{child}" if name else child for child in children if not child.startswith(reserved)
             ]
     return sorted(names)
 

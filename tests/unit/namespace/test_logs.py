@@ -99,6 +99,17 @@ async def test_reserved_nodes_of_a_namespace_are_no_logs() -> None:
         assert await list_logs(store, "/none") == []
 
 
+async def test_every_log_that_can_be_created_is_listed() -> None:
+    """A part of a name is reserved only where a name begins."""
+    names = ["a/.b", "a/.c/d", "a/.c/d/.e", "f"]
+    async with open_memory_store(MemoryTree()) as store:
+        for name in names:
+            await new_log(store, name)
+        assert await list_logs(store, NS) == names
+        assert await list_logs(store, NS, "a") == names[:3]
+        assert await list_logs(store, NS, "a/.c") == names[1:3]
+
+
 async def test_bad_names_and_missing_namespaces_are_refused() -> None:
     async with open_memory_store(MemoryTree()) as store:
         with pytest.raises(NoBindingError, match="/ns"):
