@@ -424,6 +424,26 @@ async def test_tasks_that_share_a_reader_are_all_woken_and_take_each_record_once
         assert sorted(each for taken in got for each in taken) == list(range(40))
 
 
+async def test_who_finds_the_records_taken_by_another_task_waits_for_more(autojump_clock: object) -> None:
+    async with open_log() as log:
+        await log.begin(1, 10, entries_of(0, 2), lac=0)
+        got = []
+
+        async def take() -> None:
+            got.append([int(record.payload) for record in await reader.read_batch(9)])
+
+        async with log.reader() as reader:
+            await trio.testing.wait_all_tasks_blocked()  # the first record is at hand
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(take)
+                    nursery.start_soon(take)
+                    await trio.sleep(1)
+                    assert got == [[0]]
+                    log.ledgers[10].lac = 1
+        assert got == [[0], [1]]
+
+
 async def test_a_closed_reader_still_tells_where_to_go_on(autojump_clock: object) -> None:
     async with open_log() as log:
         await log.begin(1, 10, entries_of(0, 4), lac=3)
