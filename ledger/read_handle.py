@@ -24,12 +24,13 @@ from ledger.errors import (
     EntryBeyondLacError,
     LedgerClosedError,
     LedgerError,
+    LedgerReadError,
     NoSuchLedgerError,
 )
 from ledger.lac_poll import LacPoll
 from ledger.metadata import LedgerMetadata
 from ledger.opening import query_lac
-from ledger.reader import segment_stop
+from ledger.reader import replicas, segment_stop
 from ledger.replica_reads import ReplicaReads, Unpack
 from namespace.errors import NamespaceError, SessionExpiredError
 
@@ -117,8 +118,9 @@ class ReadHandle:
         Raises:
             ValueError: Not ``0 <= first <= last``.
             EntryBeyondLacError: ``last`` is not known to be confirmed.
-            NoSuchEntryError: All replicas deny an entry. In a confirmed range that means loss.
-            LedgerReadError: No replica gave a good answer; the reasons of each are in it.
+            NoSuchEntryError: All replicas that the newest metadata name deny an entry; those last known, if
+                the metadata store gives none. In a confirmed range that means loss.
+            LedgerReadError: None of them gave a good answer; the reasons of each are in it.
         """
         self._check_range(first, last)
         entries: list[Entry] = []
@@ -256,17 +258,39 @@ class ReadHandle:
 
     async def _read_run(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
         """One or more entries from ``first`` on, unpacked and verified."""
-        stop = segment_stop(self.metadata, first)
+        while True:
+            metadata = self.metadata
+            try:
+                return await self._read_run_by(metadata, first, last, size_bytes_max, unpack)
+            except LedgerReadError:
+                if not await self._were_replaced(metadata, first):
+                    raise
+
+    async def _read_run_by(
+        self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
+    ) -> list[T]:
+        stop = segment_stop(metadata, first)
         if stop is not None:
             last = min(last, stop - 1)
         if self._may_batch and last > first:
-            batch = await self._replicas.read_batch(self.metadata, first, last, size_bytes_max, unpack)
+            batch = await self._replicas.read_batch(metadata, first, last, size_bytes_max, unpack)
             if batch is not None:
                 return batch
             self._may_batch = False
         count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
-        runs = await self._replicas.read_singles(self.metadata, first, count, unpack)
+        runs = await self._replicas.read_singles(metadata, first, count, unpack)
         return [one for run in runs for one in run]
+
+    async def _were_replaced(self, metadata: LedgerMetadata, entry_id: int) -> bool:
+        """Whether the entry is on other bookies than this metadata names, as far as can be told."""
+        # What this handle knows may lag behind the writer, or behind a re-replication if the ledger is
+        # closed: the bookies that were asked may never have been given the entry.
+        with trio.move_on_after(self._config.transport.request_timeout_s):
+            try:
+                self._learn(await self._cluster.catalog.get_newest(self.ledger_id))
+            except (NamespaceError, LedgerError):
+                pass  # why the read failed says more
+        return replicas(self.metadata, entry_id) != replicas(metadata, entry_id)
 
     async def _follow_metadata(self) -> None:
         with self._scope:
