@@ -1,11 +1,12 @@
 """The same namespace, writers and readers for code without ``async``: scripts, notebooks, Spark workers,
 asyncio.
 
-Inside: a trio loop in a thread of its own for each open namespace, and objects that hand every call to the
-one implementation there. Not inside: any behaviour of their own; what a call promises is written at its
-namesake.
-Always: calls may come from any thread; a KeyboardInterrupt cancels the call that waits and leaves the rest as
-it was; records submitted by one thread keep their order.
+Inside: objects that hand every call to the one implementation, in a trio loop in a thread of its own for each
+open namespace. Not inside: the loop (``loop_thread``); any behaviour of their own; what a call promises is
+written at its namesake.
+Always: calls may come from any thread; a KeyboardInterrupt cancels the call that waits, and what a cancelled
+call may have done its namesake says: a reader loses no record, an interrupted ``append`` may have written;
+records submitted by one thread keep their order.
 
 In asyncio, ``await asyncio.wrap_future(writer.submit(payload))``.
 """
@@ -14,180 +15,42 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import math
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
+from itertools import islice
+from operator import length_hint
 from types import TracebackType
-from typing import Any, Generic, TypeVar
 
 import trio
 
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
 from dlog.description import LogDescription, SegmentDescription
-from dlog.errors import NamespaceClosedError, RecordOutcome
 from dlog.log_reader import LogReader as AsyncLogReader
 from dlog.log_writer import LogWriter as AsyncLogWriter
 from dlog.log_writer import as_bytes
+from dlog.loop_thread import Held, LoopThread
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.pending import Pending
 from dlog.positioning import EARLIEST, Start
 from dlog.record import Record
 from namespace.dlsn import DLSN
 
-T = TypeVar("T")
-
 RECORDS_AT_ONCE = 1024  # that an iterating reader fetches from the loop's thread
-
-
-class _Loop:
-    """A trio loop in a daemon thread, and calls into it."""
-
-    def __init__(self, name: str) -> None:
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._nursery: trio.Nursery | None = None
-        self._ready = threading.Event()
-        # A daemon, so that a program that forgets to close can end; ``_close_all`` closes it properly before.
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), name=name, daemon=True)
-        self._thread.start()
-        self._ready.wait()
-
-    async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(trio.sleep_forever)
-            self._ready.set()
-
-    def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Call a function that neither waits nor raises in the loop; calls keep their order."""
-        assert self._token is not None
-        try:
-            self._token.run_sync_soon(function, *args)
-        except trio.RunFinishedError:
-            raise NamespaceClosedError("it was closed; open the namespace again") from None
-
-    def run(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """Run an asynchronous function in the loop and return, or raise, what it does."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("dlog.blocking was called from its own loop; use the asynchronous API there")
-        future: Future[T] = Future()
-        scope = trio.CancelScope()
-
-        async def task() -> None:
-            try:
-                with scope:
-                    result = await function(*args, **kwargs)
-            except BaseException as exc:
-                future.set_exception(exc)
-                if not isinstance(exc, Exception):
-                    raise
-            else:
-                if scope.cancelled_caught:
-                    future.cancel()
-                    future.set_running_or_notify_cancel()
-                else:
-                    future.set_result(result)
-
-        def start() -> None:
-            assert self._nursery is not None
-            self._nursery.start_soon(task)
-
-        self.call_soon(start)
-        try:
-            return future.result()
-        except BaseException:
-            if not future.done():  # this thread was interrupted, by Ctrl-C for one
-                self.call_soon(scope.cancel)
-                wait((future,))
-            raise
-
-    def stop(self) -> None:
-        """End the loop; everything in it should be closed already."""
-        try:
-            self.call_soon(self._cancel)
-        except NamespaceClosedError:
-            return
-        self._thread.join()
-
-    def _cancel(self) -> None:
-        assert self._nursery is not None
-        self._nursery.cancel_scope.cancel()
-
-
-class _Held(Generic[T]):
-    """The value of an asynchronous context manager, held open by a task in the loop."""
-
-    def __init__(self, loop: _Loop, manager: AbstractAsyncContextManager[T]) -> None:
-        self._loop = loop
-        self._manager = manager
-        self._release = trio.Event()
-        self._ended: Future[None] = Future()
-        self.value: T = loop.run(self._open)
-
-    async def _open(self) -> T:
-        opened: Future[T] = Future()
-        told = trio.Event()
-        nursery = self._loop._nursery
-        assert nursery is not None
-        scope = trio.CancelScope()
-
-        async def hold() -> None:
-            try:
-                with scope:
-                    async with self._manager as value:
-                        opened.set_result(value)
-                        told.set()
-                        await self._release.wait()
-            except Exception as exc:
-                (opened if not opened.done() else self._ended).set_exception(exc)
-            finally:
-                told.set()
-                if not self._ended.done():
-                    self._ended.set_result(None)
-
-        nursery.start_soon(hold)
-        try:
-            await told.wait()
-        except trio.Cancelled:
-            scope.cancel()
-            raise
-        return opened.result()
-
-    def release(self) -> None:
-        """Leave the context manager; raises what that does, the first time."""
-
-        async def leave() -> None:
-            self._release.set()
-            ended = trio.Event()
-            token = trio.lowlevel.current_trio_token()
-            self._ended.add_done_callback(lambda _: token.run_sync_soon(ended.set))
-            # Not cancelled by an interrupt: the asynchronous side bounds how long it may take.
-            with trio.CancelScope(shield=True):
-                await ended.wait()
-
-        try:
-            self._loop.run(leave)
-        except NamespaceClosedError:
-            return
-        self._ended, ended = _done(), self._ended
-        ended.result()
-
-
-def _done() -> Future[None]:
-    future: Future[None] = Future()
-    future.set_result(None)
-    return future
 
 
 class LogWriter:
     """See ``dlog.LogWriter``. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(self, loop: _Loop, manager: AbstractAsyncContextManager[AsyncLogWriter]) -> None:
+    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[AsyncLogWriter]) -> None:
         self._loop = loop
-        self._held = _Held(loop, manager)
+        self._held = Held(loop, manager)
         self._writer = self._held.value
         self._queue: deque[tuple[bytes, int | None, Future[DLSN]]] = deque()
         self._queued_bytes = 0
@@ -222,11 +85,12 @@ class LogWriter:
             self.wait_room()
         future: Future[DLSN] = Future()
         with self._guard:
-            is_first = not self._queue
+            if not self._queue:
+                # First, as it may raise, and then nobody would come for what is queued. With the guard held:
+                # who finds the queue filled relies on its being drained before anything else it calls.
+                self._loop.call_soon(self._drain)
             self._queue.append((payload, txid, future))
             self._queued_bytes += len(payload)
-        if is_first:
-            self._loop.call_soon(self._drain)
         return future
 
     def wait_room(self) -> None:
@@ -271,23 +135,27 @@ class LogWriter:
 def _tell(pending: Pending, future: Future[DLSN]) -> None:
     if not future.set_running_or_notify_cancel():
         return  # nobody wants to know any more
-    if pending.outcome is RecordOutcome.DURABLE:
-        future.set_result(pending.dlsn)
-        return
     try:
-        assert pending.dlsn
+        dlsn = pending.dlsn
     except Exception as exc:
         future.set_exception(exc)
+    else:
+        future.set_result(dlsn)
 
 
 class LogReader:
     """See ``dlog.LogReader``: an iterator of records. Closed by ``close`` or the end of a ``with`` block."""
 
-    def __init__(self, loop: _Loop, manager: AbstractAsyncContextManager[AsyncLogReader]) -> None:
+    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[AsyncLogReader]) -> None:
         self._loop = loop
-        self._held = _Held(loop, manager)
+        self._held = Held(loop, manager)
         self._reader = self._held.value
-        self._records: deque[Record] = deque()  # fetched, not yet returned
+        self._guard = threading.Lock()
+        self._records: list[Record] = []  # fetched
+        # Those not returned yet. Taking from a list's iterator is one step for threads and interrupts.
+        self._ahead = iter(self._records)
+        self._position = self._reader.position  # behind all of them
+        self._fetching: trio.Event | None = None  # set when the fetch under way has ended
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._reader)[1:]}"
@@ -295,28 +163,65 @@ class LogReader:
     @property
     def position(self) -> DLSN | None:
         """See ``dlog.LogReader.position``."""
-        return self._records[0].dlsn if self._records else self._reader.position
+        with self._guard:
+            left = length_hint(self._ahead)
+            return self._records[-left].dlsn if left else self._position
 
     @property
     def is_sealed(self) -> bool:
         """See ``dlog.LogReader.is_sealed``."""
-        return self._reader.is_sealed and not self._records
+        return self._reader.is_sealed and not self._has_records
 
     def __iter__(self) -> Iterator[Record]:
         return self
 
     def __next__(self) -> Record:
-        if not self._records:
-            self._records.extend(self._loop.run(self._reader.read_batch, RECORDS_AT_ONCE))
-            if not self._records:
+        while True:
+            for record in self._ahead:
+                return record
+            if not self._loop.run(self._fetch, RECORDS_AT_ONCE, None):
                 raise StopIteration
-        return self._records.popleft()
 
     def read_batch(self, records_max: int, *, wait_s: float | None = None) -> list[Record]:
         """See ``dlog.LogReader.read_batch``."""
-        if self._records:
-            return [self._records.popleft() for _ in range(min(records_max, len(self._records)))]
-        return self._loop.run(self._reader.read_batch, records_max, wait_s=wait_s)
+        if records_max < 1:
+            raise ValueError(f"records_max={records_max}: at least 1")
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
+        while True:
+            if records := list(islice(self._ahead, records_max)):
+                return records
+            if not self._loop.run(self._fetch, records_max, deadline_s):
+                return []
+
+    @property
+    def _has_records(self) -> bool:
+        return length_hint(self._ahead) > 0
+
+    async def _fetch(self, records_max: int, deadline_s: float | None) -> bool:
+        """In the loop: have records at hand; False if time is up or there will be no more.
+
+        They are put where any later call finds them, so that none is lost when the calling thread is
+        interrupted; one fetch at a time, so that they keep their order.
+        """
+
+        def left_s() -> float:
+            return math.inf if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+        with trio.move_on_after(left_s()):
+            while self._fetching is not None:
+                await self._fetching.wait()
+        if self._has_records or self._fetching is not None:
+            return self._has_records
+        self._fetching = trio.Event()
+        try:
+            wait_s = None if deadline_s is None else left_s()
+            records = await self._reader.read_batch(records_max, wait_s=wait_s)
+            with self._guard:
+                self._records, self._ahead, self._position = records, iter(records), self._reader.position
+            return bool(records)
+        finally:
+            self._fetching.set()
+            self._fetching = None
 
     def close(self) -> None:
         """Take no more. Idempotent."""
@@ -336,11 +241,11 @@ class Namespace:
     Python ends."""
 
     def __init__(self, uri: str, config: NamespaceConfig | None = None) -> None:
-        self._loop = _Loop(f"dlog {uri}")
+        self._loop = LoopThread(f"dlog {uri}")
         self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
         self._is_closed = False
         try:
-            self._held = _Held(self._loop, open_async(uri, config=config))
+            self._held = Held(self._loop, open_async(uri, config=config))
         except BaseException:
             self._loop.stop()
             raise

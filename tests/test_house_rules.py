@@ -114,6 +114,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/log_reader.py",
     "dlog/log_source.py",
     "dlog/log_writer.py",
+    "dlog/loop_thread.py",
     "dlog/namespace_handle.py",
     "dlog/nursery.py",
     "dlog/patience.py",

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import dlog
 from dlog import blocking
+from dlog.loop_thread import LoopThread
 
 
 def uri_of(path: Path) -> str:
@@ -146,6 +149,149 @@ def test_ctrl_c_ends_the_call_that_waits_and_nothing_else(tmp_path: Path) -> Non
             with namespace.open_writer("log") as writer:
                 writer.append(b"after")
             assert next(reader).payload == b"after"
+
+
+@pytest.fixture
+def just_too_late(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """While it lasts, Ctrl-C comes between the end of a call in the loop and its caller's learning of it."""
+    run = LoopThread.run
+
+    def interrupted(*args: Any, **kwargs: Any) -> None:
+        run(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def lasting() -> Iterator[None]:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            patch.setattr(LoopThread, "run", interrupted)
+            yield
+
+    return lasting
+
+
+def test_ctrl_c_just_too_late_loses_no_record(
+    tmp_path: Path, just_too_late: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        with namespace.open_writer("log", create=True) as writer:
+            writer.append_many([b"%d" % number for number in range(10)])
+        with namespace.open_reader("log", follow=False) as reader:
+            start = reader.position
+            with just_too_late():
+                next(reader)
+            assert reader.position == start
+            assert reader.read_batch(3)[0].dlsn == start
+            assert next(reader).payload == b"3"
+        with namespace.open_reader("log", follow=False) as reader:
+            with just_too_late():
+                reader.read_batch(4)
+            assert [record.payload for record in reader] == [b"%d" % number for number in range(10)]
+
+
+def test_ctrl_c_just_too_late_keeps_no_log_locked(
+    tmp_path: Path, just_too_late: Callable[[], AbstractContextManager[None]]
+) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        with just_too_late():
+            namespace.open_writer("log", create=True)
+        with namespace.open_writer("log", lock_timeout_s=30) as writer:
+            writer.append(b"mine")
+
+
+def test_threads_share_a_reader_and_each_record_goes_to_one_of_them(tmp_path: Path) -> None:
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_writer("log", create=True) as writer,
+        namespace.open_reader("log") as reader,
+    ):
+        got: list[list[int]] = [[] for _ in range(4)]
+
+        def iterate(mine: list[int]) -> None:
+            for record in reader:
+                if record.payload == b"end":
+                    return
+                mine.append(int(record.payload))
+
+        def batches(mine: list[int]) -> None:
+            while True:
+                for record in reader.read_batch(1):
+                    if record.payload == b"end":
+                        return
+                    mine.append(int(record.payload))
+
+        works = (iterate, batches, iterate, batches)
+        threads = [
+            threading.Thread(target=work, args=(mine,), daemon=True)
+            for work, mine in zip(works, got, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for number in range(100):
+            writer.append(b"%d" % number)
+        writer.append_many([b"%d" % number for number in range(100, 2000)])
+        writer.append_many([b"end"] * len(threads))
+        for thread in threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive(), "it waits beside a record"
+        assert sorted(number for mine in got for number in mine) == list(range(2000))
+        assert all(mine == sorted(mine) for mine in got)
+        assert reader.position is not None
+        assert reader.read_batch(1, wait_s=0) == []
+
+
+def test_who_waits_a_while_for_a_record_does_not_wait_for_another_thread(tmp_path: Path) -> None:
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_writer("log", create=True) as writer,
+        namespace.open_reader("log") as reader,
+    ):
+        got: list[dlog.Record] = []
+        thread = threading.Thread(target=lambda: got.append(next(reader)), daemon=True)
+        thread.start()
+        assert reader.read_batch(1, wait_s=0.05) == []
+        writer.append(b"its")
+        thread.join(timeout=60)
+        assert [record.payload for record in got] == [b"its"]
+        with pytest.raises(ValueError, match="at least 1"):
+            reader.read_batch(0)
+
+
+def test_once_the_namespace_is_closed_every_submission_is_refused(tmp_path: Path) -> None:
+    with blocking.open_namespace(uri_of(tmp_path)) as namespace:
+        writer = namespace.open_writer("log", create=True)
+    for _ in range(3):
+        with pytest.raises(dlog.NamespaceClosedError):
+            writer.submit(b"late")
+
+
+def test_flush_waits_for_what_its_thread_submitted_while_another_thread_submits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_writer("log", create=True) as writer,
+    ):
+        was_done: list[bool] = []
+
+        def work() -> None:
+            future = writer.submit(b"theirs")
+            writer.flush()
+            was_done.append(future.done())
+
+        thread = threading.Thread(target=work, daemon=True)
+        main = threading.current_thread()
+        call_soon = LoopThread.call_soon
+
+        def preempted(loop: LoopThread, *args: Any) -> None:
+            if threading.current_thread() is main and not thread.ident:
+                thread.start()
+                thread.join(timeout=0.1)  # as far as it comes
+            call_soon(loop, *args)
+
+        monkeypatch.setattr(LoopThread, "call_soon", preempted)
+        writer.submit(b"mine").result()
+        thread.join(timeout=60)
+        assert was_done == [True]
 
 
 def test_an_error_of_the_block_is_the_one_told_and_what_was_submitted_is_written(tmp_path: Path) -> None:
