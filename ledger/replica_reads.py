@@ -206,8 +206,11 @@ class _BatchRace(ReplicaRace[list[T] | None]):
         def take(bookie: str, reply: Reply) -> None:
             entry_of(reply, bookie, self._single, self._codec)
 
-        def refused(bookie: str, _: Exception) -> None:
-            super(_BatchRace, self)._refused(bookie, reason)
+        def refused(bookie: str, of_single: Exception) -> None:
+            # A bookie that answers the plain read has told what is the matter; the batch tells no more than
+            # that it is old.
+            is_away = isinstance(of_single, BookieUnavailableError | BookieTimeoutError)
+            super(_BatchRace, self)._refused(bookie, reason if is_away else of_single)
 
         try:
             self._ask(bookie, self._single, take, refused)

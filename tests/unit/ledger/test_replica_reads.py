@@ -10,7 +10,7 @@ import trio
 
 from ledger.add_lanes import SILENT_TICKS
 from ledger.config import ClientConfig
-from ledger.errors import LedgerReadError
+from ledger.errors import LedgerReadError, NoSuchEntryError
 from ledger.reader import EntryRead, reading_order
 from ledger.wire.codes import Code
 from ledger.wire.messages import AddRequest, BatchReadRequest, ReadRequest
@@ -80,6 +80,34 @@ async def test_damage_is_read_elsewhere_counted_and_told_once_with_the_evidence(
         assert 2 <= len(told) <= 3  # once for each bookie
         assert f"of ledger {reader.ledger_id}" in told[0]
         assert "digest" in told[0]
+
+
+@pytest.mark.parametrize("knows_batch_read", [True, False])
+async def test_bookies_without_batch_reads_are_heard_like_others_when_they_deny_an_entry(
+    cluster: Any, knows_batch_read: bool
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 4)
+        for bookie in cluster.bookies.values():
+            bookie.knows_batch_read = knows_batch_read
+            del bookie.ledgers[reader.ledger_id].entries[1]
+        with pytest.raises(NoSuchEntryError, match="NO_ENTRY"):
+            await reader.read(1, 3)
+        assert not client.membership.suspects
+
+
+@pytest.mark.parametrize("knows_batch_read", [True, False])
+async def test_and_when_what_they_hold_is_damaged(cluster: Any, knows_batch_read: bool) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 4)
+        for bookie in cluster.bookies.values():
+            bookie.knows_batch_read = knows_batch_read
+            entries = bookie.ledgers[reader.ledger_id].entries
+            entries[1] = entries[1][:-1] + b"?"
+        with pytest.raises(LedgerReadError, match="digest"):
+            await reader.read(1, 3)
+        assert reader.digest_mismatches == 3
+        assert not client.membership.suspects
 
 
 async def test_an_overloaded_replica_is_left_alone(cluster: Any) -> None:
