@@ -249,7 +249,7 @@ class Connection:
             if not mark.startswith(_ADD_REPLY_MARK):
                 return chunk[start * frame_bytes :]  # another kind of answer
             stop = start + 1
-            if marks.count(mark) == count:
+            if not start and marks.count(mark) == count:
                 stop = count
             while stop < count and marks[stop] == mark:
                 stop += 1

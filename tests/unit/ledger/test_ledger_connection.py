@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Sequence
 
@@ -97,6 +98,28 @@ def test_consecutive_answers_of_one_ledger_and_code_come_as_one_run() -> None:
         (1, Code.OK, [4]),
     ]
     assert not connection.needs_ticks
+
+
+def test_answers_of_two_ledgers_in_turn_are_not_counted_through_again_for_each_run() -> None:
+    connection, sink = Connection(2), Sink()
+    post(connection, 1, range(100), sink)
+    post(connection, 2, range(100), sink)
+    sent(connection)
+    chunk = b"".join(ok(ledger_id, [entry_id]) for entry_id in range(100) for ledger_id in (1, 2))
+    counted = 0
+
+    def profile(_frame: object, event: str, called: object) -> None:
+        nonlocal counted
+        counted += event == "c_call" and getattr(called, "__name__", "") == "count"
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        answers = connection.receive(chunk)
+    finally:
+        sys.setprofile(before)
+    assert len(runs(answers)) == 200
+    assert counted <= 1
 
 
 @pytest.mark.parametrize("version", [2, 3])
