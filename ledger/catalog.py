@@ -193,8 +193,11 @@ class LedgerCatalog:
             # It may have been made. If the store is still away, this raises, with the same meaning.
             await self._store.sync(path)
             if await self._store.exists(path) is None:
-                await self._store.create(path, data, parents=True)
-                return Versioned(ledger_id, metadata, 0)
+                try:
+                    await self._store.create(path, data, parents=True)
+                    return Versioned(ledger_id, metadata, 0)
+                except NodeExistsError:
+                    pass  # it came to be just now; its token tells whose it is
         else:
             return Versioned(ledger_id, metadata, 0)
         try:

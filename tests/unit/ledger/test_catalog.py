@@ -129,6 +129,31 @@ async def test_somebody_elses_ledger_is_never_taken_for_ones_own() -> None:
             await catalog.create(METADATA, 5)
 
 
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_a_node_that_appears_between_two_attempts_is_told_by_its_token(is_ours: bool) -> None:
+    """Somebody else's, or that of the first attempt, which came late."""
+    async with open_memory_store(MemoryTree()) as store:
+        catalog, flaky = await flaky_catalog(store)
+        flaky.fail_on, flaky.applies = "create", False
+        late: list[bytes] = []
+
+        async def create(path: str, value: bytes, **kwargs: Any) -> Any:
+            late.append(value)
+            return await Flaky.__getattr__(flaky, "create")(path, value, **kwargs)
+
+        async def exists(path: str) -> Any:
+            found = await store.exists(path)
+            await store.create(path, late[0] if is_ours else encode_metadata(METADATA), parents=True)
+            return found
+
+        flaky.create, flaky.exists = create, exists
+        if is_ours:
+            assert (await catalog.create(METADATA, 5)).metadata == (await catalog.get(5)).metadata
+        else:
+            with pytest.raises(LedgerExistsError):
+                await catalog.create(METADATA, 5)
+
+
 async def test_metadata_is_written_only_over_the_version_it_came_from() -> None:
     async with open_memory_store(MemoryTree()) as store:
         catalog = await open_catalog(store, "/ledgers")
