@@ -294,8 +294,13 @@ class EnsembleRepair:
             pause_s = min(pause_s, config.unavailable_patience_s / 10)
             if left_s > 0:
                 pause_s = min(pause_s, left_s)
+        seen = set(writer.failures)
         with trio.move_on_after(pause_s):
             await self._membership.wait_change()
+        if writer.failures.keys() - seen:
+            # One that was tried again refuses again. Were it tried again at once, it and another one that
+            # fails would never be seen to fail together, and nobody would say that entries wait for them.
+            return
         async with trio.open_nursery() as nursery:
             for index in list(writer.failures):
                 nursery.start_soon(self._revive_if_alive, index, writer.ensemble[index])

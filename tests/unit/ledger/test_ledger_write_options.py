@@ -168,6 +168,29 @@ async def test_a_bookie_over_capacity_is_replaced_before_the_writer_would_end(
         assert len(writer.metadata.ensembles) == 2
 
 
+@pytest.mark.parametrize("spares", [0, 2])
+async def test_a_bookie_over_capacity_beside_a_dead_one_keeps_nobody_waiting_for_ever(
+    cluster: Any, autojump_clock: Any, spares: int
+) -> None:
+    """It takes connections and calls, and refuses each add anew: it fails, and does not, all the time."""
+    for number in range(spares):
+        await cluster.start(f"b{4 + number}:1")
+    config = ClientConfig(delay_ensemble_change=True, overload_patience_s=3600.0)
+    async with cluster.client(config) as client:
+        writer = await client.create()
+        await writer.append(b"0")
+        dead, busy, _ = writer.metadata.last_ensemble.bookies
+        await cluster.stop(dead)
+        await writer.append(b"1")
+        cluster.bookies[busy].refuse = refusing(Code.TOO_MANY_REQUESTS)
+        if spares:
+            assert await writer.append(b"2") == 2
+            assert dead not in writer.metadata.last_ensemble.bookies
+        else:
+            with pytest.raises(LedgerWriteError, match="no ack quorum for entry 2 in 10 s: .*TOO_MANY"):
+                await writer.append(b"2")
+
+
 async def test_bookies_that_all_fail_are_not_exchanged_for_each_other_as_fast_as_they_fail(
     cluster: Any, autojump_clock: Any
 ) -> None:
