@@ -187,7 +187,7 @@ async def test_a_bookie_over_capacity_beside_a_dead_one_keeps_nobody_waiting_for
             assert await writer.append(b"2") == 2
             assert dead not in writer.metadata.last_ensemble.bookies
         else:
-            with pytest.raises(LedgerWriteError, match="no ack quorum for entry 2 in 10 s: .*TOO_MANY"):
+            with pytest.raises(LedgerWriteError, match=r"no ack quorum for entry 2 in 10 s: .*TOO_MANY"):
                 await writer.append(b"2")
 
 
