@@ -187,7 +187,7 @@ class SegmentKeeper:
     def _give_room(self) -> None:
         if (
             self._room.statistics().tasks_waiting
-            and self.waiting_bytes < self._config.bytes_in_flight_max // 2
+            and self.waiting_bytes <= self._config.bytes_in_flight_max // 2
         ):
             self._room.set()
             self._room = trio.Event()

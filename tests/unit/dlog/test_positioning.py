@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dlog.errors import LogTruncatedError
 from dlog.positioning import EntrySearch, Stretch, first_left, segment_for_txid, stretches_given_up
+from dlog.record import POSITION_MAX
 from dlog.rolling import should_roll
 from namespace.dlsn import DLSN
 from namespace.segment import LogSegment
@@ -124,3 +125,17 @@ def test_a_segment_rolls_by_size_or_age_but_never_empty() -> None:
 
 def test_marks_do_not_change_what_a_segment_is() -> None:
     assert attrs.evolve(LOG[0].truncated(), truncation=LOG[0].truncation) == LOG[0]
+
+
+def test_a_segment_without_limits_is_rolled_while_its_records_can_be_numbered() -> None:
+    def due(record_count: int) -> bool:
+        return should_roll(
+            record_count=record_count,
+            size_bytes=2**60,
+            age_s=1e9,
+            segment_bytes_max=None,
+            segment_age_s_max=None,
+        )
+
+    assert not due(10**9)
+    assert due(POSITION_MAX - 10**9)

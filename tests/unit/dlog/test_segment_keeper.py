@@ -261,3 +261,25 @@ async def test_beside_closing_a_batch_is_visible_only_once_its_segment_is_closed
         segments.may_close.set()
         await visible.wait()
         assert keeper.stopped is None
+
+
+async def test_who_waits_for_room_in_the_smallest_window_gets_it() -> None:
+    segments: Any = ToldSegments()
+    lock: Any = Lock()
+    keeper = SegmentKeeper("log", segments, lock, WriterConfig(bytes_in_flight_max=1), last_txid=-1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        submitted(keeper, b"")
+        has_room = trio.Event()
+
+        async def wait() -> None:
+            await keeper.wait_room()
+            has_room.set()
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not has_room.is_set()
+        segments.ledgers[0].confirm(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert has_room.is_set()
+        nursery.cancel_scope.cancel()
