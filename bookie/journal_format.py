@@ -206,10 +206,15 @@ def encode_first_block(journal_id: int, previous: Predecessor) -> bytes:
 def has_header(start_of_file: bytes) -> bool:
     """Whether a file begins with a header this program reads.
 
-    An empty or zeroed file has none: it was made just before a crash and holds nothing.
-    ``FormatError`` for versions before 5, which have other headers and no padding.
+    An empty or zeroed file has none: it was made just before a crash and holds nothing. Zeros with anything
+    behind them are another thing: whoever writes a batch has synced the header before.
+    ``FormatError`` for that, and for versions before 5, which have other headers and no padding.
     """
-    if len(start_of_file) < FILE_HEADER_BYTES or not any(start_of_file[: _HEADER.size]):
+    if len(start_of_file) < FILE_HEADER_BYTES:
+        return False
+    if not any(start_of_file[: _HEADER.size]):
+        if start_of_file.count(0) != len(start_of_file):
+            raise FormatError("its header is zeros, but not all that follows is: the disk has damaged it")
         return False
     magic, version = _HEADER.unpack_from(start_of_file)
     if magic != _MAGIC:

@@ -82,6 +82,13 @@ def test_an_empty_or_zeroed_file_has_no_header_and_holds_nothing() -> None:
     assert not has_header(bytes(4096))
 
 
+@pytest.mark.parametrize("zeroed", [8, 512, 4096])
+def test_a_zeroed_header_in_front_of_anything_is_damage(zeroed: int) -> None:
+    data = encode_first_block(5, Predecessor(4, 8192)) + b"a batch".ljust(4096, b"\0")
+    with pytest.raises(FormatError, match="zeros"):
+        has_header(bytes(zeroed) + data[zeroed:])
+
+
 @pytest.mark.parametrize("start", [b"BKLG\0\0\0\4", b"BKLG\0\0\0\7", b"junkjunk"])
 def test_other_versions_and_other_files_are_refused(start: bytes) -> None:
     with pytest.raises(FormatError):

@@ -167,6 +167,16 @@ async def replay(
     return records, end.mark
 
 
+@pytest.mark.parametrize("zeroed", [8, 512, 4096])
+async def test_a_last_file_whose_header_is_zeroed_is_not_taken_for_one_just_made(
+    tmp_path: Path, zeroed: int
+) -> None:
+    last = file_of(*GROUPS, journal_id=8, previous=Predecessor(7, FIRST_BATCH_OFFSET))
+    files = {7: file_of(journal_id=7), 8: bytes(zeroed) + last[zeroed:]}
+    with pytest.raises(JournalCorruptError, match=r"8\.txn: .*zeros"):
+        await replay(tmp_path, files, NO_MARK)
+
+
 async def test_files_are_replayed_in_order_from_the_mark(tmp_path: Path) -> None:
     first = file_of(GROUPS[0], GROUPS[1], journal_id=1)
     second = file_of(GROUPS[2], journal_id=2, previous=Predecessor(1, len(first)))
