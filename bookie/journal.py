@@ -110,7 +110,7 @@ class Journal:
         ``size_bytes`` counts the records with 4 bytes each.
         """
         self.queued_bytes += size_bytes
-        self._waiting.append(Run(records, size_bytes, on_durable, sync))
+        self._waiting.append(Run(records, size_bytes, on_durable, sync or not records))
         if not self._awake:
             self._awake = True
             self._thread.submit(self._drain, None)
@@ -124,6 +124,16 @@ class Journal:
     # --- in the journal thread ---
 
     def _drain(self) -> None:
+        try:
+            self._commit_waiting()
+        except BaseException as exc:
+            # No write has failed: the memory is used up, or the fault is ours. Unsaid, it would let everybody
+            # wait for ever, since nothing would be drained any more.
+            self._fail(exc)
+            self._awake = False
+            self._thread.post(self._on_answered, self._error)
+
+    def _commit_waiting(self) -> None:
         while True:
             runs = take_group(self._waiting, self._config.group_bytes_max)
             if not runs:
@@ -138,15 +148,19 @@ class Journal:
                 try:
                     self._commit(runs)
                 except BaseException as exc:
-                    self._error = StorageFailedError(
-                        f"journal {self._files.directory}: writing {journal_name(self._journal_id)} at"
-                        f" {self._position} failed: {exc}. Nothing more is acknowledged; see to the disk and"
-                        " restart"
-                    )
-                    self._error.__cause__ = exc
-                    log.error("%s", self._error)
+                    self._fail(exc)
             self._thread.post(self._answer, runs, self._error)
             del runs
+
+    def _fail(self, exc: BaseException) -> None:
+        if self._error is None:
+            self._error = StorageFailedError(
+                f"journal {self._files.directory}: writing {journal_name(self._journal_id)} at"
+                f" {self._position} failed: {str(exc) or repr(exc)}. Nothing more is acknowledged; see to the"
+                " disk and restart"
+            )
+            self._error.__cause__ = exc
+            log.error("%s", self._error)
 
     def _commit(self, runs: list[Run]) -> None:
         if len(runs) == 1:

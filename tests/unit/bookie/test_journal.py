@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import trio
 
 from bookie.disk import Buffer, Disk, File, RealDisk, RealFile
 from bookie.errors import StorageFailedError
+from bookie.group_commit import Run, take_group
 from bookie.journal import Journal
 from bookie.journal_files import JournalConfig, JournalFiles
 from bookie.journal_format import FIRST_BATCH_OFFSET, NO_MARK, JournalMark, Predecessor
@@ -36,13 +39,18 @@ def size_of(records: Sequence[bytes]) -> int:
 
 @asynccontextmanager
 async def opened(
-    directory: Path, config: JournalConfig = SMALL, *, disk: Disk | None = None, next_id: int = 1
+    directory: Path,
+    config: JournalConfig = SMALL,
+    *,
+    disk: Disk | None = None,
+    next_id: int = 1,
+    on_answered: Callable[[StorageFailedError | None], None] = lambda error: None,
 ) -> AsyncIterator[Journal]:
     disk = disk or RealDisk()
     files = JournalFiles(disk, directory, config)
     files.scan()
     journal = Journal(
-        disk, files, config, next_id=next_id, previous=Predecessor(0, 0), on_answered=lambda error: None
+        disk, files, config, next_id=next_id, previous=Predecessor(0, 0), on_answered=on_answered
     )
     await journal.start()
     try:
@@ -186,6 +194,55 @@ async def test_deferred_runs_are_answered_unsynced_and_the_next_sync_covers_them
         await add(journal, [entry(3)])
         assert journal.mark.offset == mark.offset + 16384
     assert await replayed(tmp_path) == [entry(number) for number in range(4)]
+
+
+async def test_a_run_without_records_is_answered_synced_whatever_it_shares_its_group_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, taken = threading.Event(), take_group
+
+    def take_when_told(waiting: deque[Run], size_bytes_max: int) -> list[Run]:
+        held.wait()
+        return taken(waiting, size_bytes_max)
+
+    monkeypatch.setattr("bookie.journal.take_group", take_when_told)
+    async with opened(tmp_path) as journal:
+        unsynced: list[bool] = []
+        for records in ([entry(0)], []):
+            journal.submit(
+                records, size_of(records), lambda error: unsynced.append(journal.has_unsynced), sync=False
+            )
+        held.set()
+        await add(journal, [entry(1)], sync=False)
+        assert unsynced == [False, False]
+
+
+async def test_a_fault_of_the_thread_itself_stops_the_bookie_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(waiting: deque[Run], size_bytes_max: int) -> list[Run]:
+        raise MemoryError
+
+    told: list[StorageFailedError | None] = []
+    has_told = trio.Event()
+
+    def on_answered(error: StorageFailedError | None) -> None:
+        told.append(error)
+        has_told.set()
+
+    async with opened(tmp_path, on_answered=on_answered) as journal:
+        monkeypatch.setattr("bookie.journal.take_group", out_of_memory)
+        journal.submit(
+            [entry(0)], 128, lambda error: told.append(StorageFailedError("of the run")), sync=True
+        )
+        with trio.fail_after(10):
+            await has_told.wait()
+        monkeypatch.undo()
+        [error] = told
+        assert isinstance(error, StorageFailedError)
+        assert isinstance(error.__cause__, MemoryError)
+        assert await add(journal, [entry(1)]) is error
+    assert await replayed(tmp_path) == []
 
 
 class FailingFile(RealFile):
