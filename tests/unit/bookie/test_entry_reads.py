@@ -89,6 +89,14 @@ async def test_runs_are_read_at_once_and_small_ones_ahead(directory: Directory) 
     assert await directory.reads.read_run(1, 500, 10, 2100) == [body(1, 500), body(1, 501)]
 
 
+async def test_a_run_of_entries_ends_with_the_greatest_id_there_can_be(directory: Directory) -> None:
+    ids = [2**63 - 3, 2**63 - 2, 2**63 - 1]
+    directory.store(1, ids)
+    for at in range(3):
+        assert await directory.reads.read_run(1, ids[at], 10, 1 << 20) == [body(1, e) for e in ids[at:]]
+    assert [await directory.reads.read(1, entry_id) for entry_id in ids] == [body(1, e) for e in ids]
+
+
 async def test_a_re_added_entry_is_served_as_the_index_says_not_as_it_was_kept(directory: Directory) -> None:
     directory.store(1, range(10))
     for entry_id in range(3):
