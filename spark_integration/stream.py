@@ -1,8 +1,9 @@
 """Structured Streaming: offsets asked for, ranges planned, the same records for the same range.
 
 Always: an offset never goes backwards; the start of a query that begins at ``latest`` or ``earliest`` is
-pinned in its checkpoint by an empty first batch before anything is read; what ``read`` needs is in its
-partition, since Spark runs it on another copy of this object in another process.
+pinned in its checkpoint by an empty first batch before anything is read, except with ``Trigger.Once``, which
+has one batch; what ``read`` needs is in its partition, since Spark runs it on another copy of this object in
+another process.
 
 Source: Spark 4.3's call order as measured: ``initialOffset`` is called twice on a fresh query and its value
 is not persisted for batch 0, only that batch's end is.
@@ -32,6 +33,7 @@ from spark_integration.planning import Range, bounded_end, pieces, split
 
 POLL_INTERVAL_S = 0.02
 ENTRIES_PER_PARTITION = 256  # each further partition costs a micro-batch 5 to 8 ms
+_NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which tells Trigger.Once from all others
 
 
 class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -50,7 +52,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         bound = self._options.entries_per_trigger_max
-        return ReadMaxRows(bound) if bound else ReadAllAvailable()
+        return ReadMaxRows(bound) if bound else _NO_BOUND
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
@@ -70,14 +72,15 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._wait_beyond(position)
         if end <= position:
             return start  # the same object: Spark compares text, and positions can be spelt twice
+        if isinstance(limit, ReadAllAvailable):
+            # Only Trigger.Once asks so, whatever ``getDefaultReadLimit`` says: no other batch would come.
+            return to_offset(self._options.stream, end)
         if position == BEFORE_EVERYTHING:
             # The batch up to here is empty, also when it is planned again. What is left may change, and a
             # batch that were read from there would give other records when it is read again.
             return to_offset(self._options.stream, self._log.earliest())
-        if not isinstance(limit, ReadAllAvailable):
-            end = bounded_end(
-                Range(position, end), self._log.extents(), self._options.entries_per_trigger_max
-            )
+        if (bound := self._options.entries_per_trigger_max) is not None:
+            end = bounded_end(Range(position, end), self._log.extents(), bound)
         return to_offset(self._options.stream, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -68,12 +68,12 @@ def collected(frame: DataFrame) -> list[tuple[int, int, int, int, bytes]]:
     ]
 
 
-def to_files(frame: DataFrame, directory: Path) -> StreamingQuery:
+def to_files(frame: DataFrame, directory: Path, **trigger: bool) -> StreamingQuery:
     return (
         frame.writeStream.format("parquet")
         .option("path", str(directory / "out"))
         .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(availableNow=True)
+        .trigger(**(trigger or {"availableNow": True}))  # type: ignore[call-overload]
         .start()
     )
 
@@ -121,6 +121,17 @@ def test_a_query_restarted_from_its_checkpoint_neither_loses_nor_repeats(
         finish(to_files(frame, tmp_path))
         found = collected(spark.read.parquet(str(tmp_path / "out")))
         assert sorted(found) == orders.written
+
+
+def test_trigger_once_reads_all_there_is_each_time(
+    spark: SparkSession, orders: Orders, tmp_path: Path
+) -> None:
+    for count in (300, 200):
+        orders.append(count)
+        finish(
+            to_files(reading(spark, orders, streaming=True, startingOffsets="earliest"), tmp_path, once=True)
+        )
+        assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == orders.written
 
 
 def test_a_batch_that_failed_is_read_again_the_same(

@@ -22,7 +22,7 @@ from spark_integration.options import parse_options
 from spark_integration.planning import Extent, Range
 from spark_integration.stream import DlogStreamReader
 
-ALL = ReadAllAvailable()
+ALL = ReadMaxRows(2**63 - 1)
 BATCH = {"uri": "file:///x", "stream": "s"}
 
 
@@ -163,6 +163,18 @@ def test_a_query_from_earliest_pins_its_start_and_a_truncation_shows(log: ListLo
     with pytest.raises(LogTruncatedError):
         run(restarted, pinned)
     assert run(reader_of(log), begun(reader_of(log, startingOffsets="earliest")))[1] == list(range(11, 20))
+
+
+def test_the_only_batch_of_trigger_once_has_all_there_is(log: ListLog) -> None:
+    log.grow(20)
+    log.truncate(3)
+    reader = reader_of(log, startingOffsets="earliest", maxEntriesPerTrigger="2")
+    end, seen = run(reader, through_json(reader.initialOffset()), ReadAllAvailable())
+    assert seen == list(range(3, 20))
+    log.grow(5)
+    restarted = reader_of(log, startingOffsets="earliest")
+    assert run(restarted, end, ReadAllAvailable())[1] == list(range(20, 25))
+    assert restarted.getDefaultReadLimit() == ALL, "other triggers can be told from it"
 
 
 def test_a_query_from_earliest_of_an_empty_log_begins_with_its_first_record(log: ListLog) -> None:
