@@ -36,6 +36,7 @@ from namespace.errors import NamespaceError, SessionExpiredError
 
 SINGLE_READS_MAX = 64  # in flight at once where batch reads are not possible
 METADATA_RETRY_S = 0.2
+NO_BATCHES_S = 60.0  # after a connection that was lost over one: the bookie is too old, or it was chance
 
 T = TypeVar("T")
 
@@ -70,6 +71,7 @@ class ReadHandle:
         metadata = current.metadata
         # A batch is a run of entries of one bookie, so each bookie must hold them all.
         self._may_batch = metadata.ensemble_size == metadata.write_quorum
+        self._batches_again_at = 0.0
         self._replicas = ReplicaReads(current.ledger_id, codec, cluster, metadata.ensemble_size)
         self._ahead: _Ahead | None = None
         self._scope = trio.CancelScope()
@@ -272,11 +274,11 @@ class ReadHandle:
         stop = segment_stop(metadata, first)
         if stop is not None:
             last = min(last, stop - 1)
-        if self._may_batch and last > first:
+        if self._may_batch and last > first and trio.current_time() >= self._batches_again_at:
             batch = await self._replicas.read_batch(metadata, first, last, size_bytes_max, unpack)
             if batch is not None:
                 return batch
-            self._may_batch = False
+            self._batches_again_at = trio.current_time() + NO_BATCHES_S
         count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
         runs = await self._replicas.read_singles(metadata, first, count, unpack)
         return [one for run in runs for one in run]

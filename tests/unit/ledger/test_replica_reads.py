@@ -206,6 +206,28 @@ async def test_a_bookie_that_is_away_does_not_end_batch_reads(cluster: Any, auto
         assert set(asked) == {BatchReadRequest}
 
 
+async def test_one_lost_connection_for_batches_ends_them_for_a_while_only(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 30)
+        for bookie in cluster.bookies.values():
+            bookie.knows_batch_read = False
+        assert len(await reader.read(0, 29)) == 30
+        for bookie in cluster.bookies.values():
+            bookie.knows_batch_read = True
+            bookie.requests.clear()
+        assert len(await reader.read(0, 29)) == 30
+        asked = [type(one) for bookie in cluster.bookies.values() for one in bookie.requests]
+        assert set(asked) == {ReadRequest}  # not a connection lost for every run
+        await trio.sleep(120)
+        for bookie in cluster.bookies.values():
+            bookie.requests.clear()
+        assert len(await reader.read(0, 29)) == 30
+        asked = [type(one) for bookie in cluster.bookies.values() for one in bookie.requests]
+        assert asked == [BatchReadRequest]
+
+
 async def test_a_read_that_is_cancelled_takes_all_its_questions_back(
     cluster: Any, autojump_clock: Any
 ) -> None:
