@@ -13,6 +13,8 @@ import heapq
 
 import trio
 
+SWEEP_MIN = 32
+
 
 class Confirmations:
     """A heap of waiting tasks."""
@@ -20,6 +22,11 @@ class Confirmations:
     def __init__(self) -> None:
         self._waiters: list[tuple[int, int, list[trio.lowlevel.Task]]] = []  # an empty list: gone
         self._count = 0
+        self._gone = 0  # of them, empty
+
+    def __len__(self) -> int:
+        """Slots held, those of cancelled waits included."""
+        return len(self._waiters)
 
     async def wait(self, entry_id: int) -> None:
         """Return after ``confirm`` of this entry or a later one, or after ``wake_all``."""
@@ -29,6 +36,8 @@ class Confirmations:
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
             slot.clear()
+            self._gone += 1
+            self._sweep()
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
@@ -37,12 +46,23 @@ class Confirmations:
         """Wake those who wait for entries up to this one."""
         waiters = self._waiters
         while waiters and waiters[0][0] <= lac:
-            for task in heapq.heappop(waiters)[2]:
+            slot = heapq.heappop(waiters)[2]
+            if not slot:
+                self._gone -= 1
+            for task in slot:
                 trio.lowlevel.reschedule(task)
 
     def wake_all(self) -> None:
         """Nothing more will be confirmed."""
         waiters, self._waiters = self._waiters, []
+        self._gone = 0
         for _, _, slot in waiters:
             for task in slot:
                 trio.lowlevel.reschedule(task)
+
+    def _sweep(self) -> None:
+        # Whoever waits again and again for an entry that does not come must not fill memory.
+        if self._gone > SWEEP_MIN and self._gone * 2 > len(self._waiters):
+            self._waiters = [waiter for waiter in self._waiters if waiter[2]]
+            heapq.heapify(self._waiters)
+            self._gone = 0

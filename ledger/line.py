@@ -34,11 +34,14 @@ Resolve = Callable[[str], Awaitable[Address]]
 
 
 class CalledAdds:
-    """The sink of adds that were asked for by ``call``, of one ledger on one connection."""
+    """The sink of adds that were asked for by ``call``, of one ledger on one connection.
 
-    def __init__(self, make_cause: Callable[[], BookieError]) -> None:
+    ``emptied`` is called when all that were asked for have been answered.
+    """
+
+    def __init__(self, make_cause: Callable[[], BookieError], emptied: Callable[[], object]) -> None:
         self.waiting: dict[int, deque[Asked]] = {}
-        self._make_cause = make_cause
+        self._make_cause, self._emptied = make_cause, emptied
 
     def adds_answered(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
         for entry_id in entry_ids:
@@ -49,6 +52,8 @@ class CalledAdds:
             waiters.popleft().wake(code)
             if not waiters:
                 del self.waiting[entry_id]
+        if not self.waiting:
+            self._emptied()
 
     def bookie_lost(self, bookie: str, cause: Exception) -> None:
         waiting, self.waiting = self.waiting, {}
@@ -109,7 +114,10 @@ class Line:
         frame = codec.encode_request(
             request, transaction_id=request.entry_id + 1, high_priority=high_priority
         )
-        sink = self._called_adds.setdefault(request.ledger_id, CalledAdds(self.make_cause))
+        sinks, ledger_id = self._called_adds, request.ledger_id
+        sink = sinks.get(ledger_id)
+        if sink is None:
+            sink = sinks[ledger_id] = CalledAdds(self.make_cause, lambda: sinks.pop(ledger_id, None))
         sink.waiting.setdefault(request.entry_id, deque()).append(asked)
         self.connection.post_adds(request.ledger_id, [frame], [request.entry_id], sink)
 

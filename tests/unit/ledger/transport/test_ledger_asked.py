@@ -126,3 +126,25 @@ async def test_closing_the_transport_tells_who_waits_and_nothing_can_be_asked_an
     with pytest.raises(BookieUnavailableError, match="closed"):
         transport.ask(B1, ReadRequest(1, 0), told.append)
     assert len(told) == 1
+
+
+async def test_adds_that_were_answered_leave_nothing_behind_on_the_connection(stage: Any) -> None:
+    """A client that recovers many ledgers writes to many, each a few times."""
+    told: list[object] = []
+
+    async with stage.opened() as (transport, _):
+
+        def again(reply: object) -> None:
+            told.append(reply)
+            transport.ask(B1, stage.add(1, 0), told.append)
+            transport.ask(B1, stage.add(1, 1), told.append)
+
+        transport.ask(B1, stage.add(1, 0), again)
+        for ledger_id in range(2, 50):
+            for entry_id in (0, 1):
+                reply = await transport.call(B1, stage.add(ledger_id, entry_id))
+                assert (reply.ledger_id, reply.entry_id) == (ledger_id, entry_id)
+        await wait_all_tasks_blocked()
+        assert [(reply.code, reply.entry_id) for reply in told] == [(Code.OK, 0), (Code.OK, 0), (Code.OK, 1)]
+        (line,) = transport._data_lines.values()
+        assert not line._called_adds
