@@ -37,13 +37,16 @@ def choose_replacements(
     rng: random.Random,
     *,
     suspects: Collection[str] = (),
+    tried: Sequence[str] = (),
 ) -> dict[int, str]:
     """A new bookie for as many of the failed indices as there are bookies outside the ensemble.
 
     Members of the ensemble are never chosen, failed ones included: a bookie that just failed is tried
-    again where it is, not moved to another index.
+    again where it is, not moved to another index. Those ``tried`` come after all others, in that order.
     """
     spare = _prefer_unsuspected(set(writable) - set(ensemble), suspects, rng)
+    turns = {bookie: number for number, bookie in enumerate(tried, 1)}
+    spare.sort(key=lambda bookie: turns.get(bookie, 0))
     return dict(zip(sorted(failed), spare, strict=False))
 
 

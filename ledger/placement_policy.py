@@ -36,6 +36,7 @@ class Candidates:
     writable: Collection[str]
     topology: Topology = attrs.field(factory=Topology)
     suspects: Collection[str] = ()  # failed lately
+    tried: Sequence[str] = ()  # those of them that failed whoever chooses, the last one last
     quarantined: Collection[str] = ()  # failed often
     weights: Mapping[str, float] = attrs.field(factory=dict)
 
@@ -158,10 +159,11 @@ def choose_spread_replacements(
     regions_min = config.durable_regions if config.enforce_regions_in_replace else None
     if config.policy is PlacementPolicy.RANDOM and not candidates.weights:
         good = spare - set(candidates.quarantined)
-        chosen = choose_replacements(ensemble, failed, good, rng, suspects=candidates.suspects)
-        rest = set(failed) - chosen.keys()
-        if rest and spare - good:
-            chosen |= choose_replacements(ensemble, rest, spare - good, rng, suspects=candidates.suspects)
+        suspects, tried = candidates.suspects, candidates.tried
+        chosen = choose_replacements(ensemble, failed, good, rng, suspects=suspects, tried=tried)
+        rest, others = set(failed) - chosen.keys(), spare - good
+        if rest and others:
+            chosen |= choose_replacements(ensemble, rest, others, rng, suspects=suspects, tried=tried)
         return chosen, None
     present: list[str | None] = list(ensemble)
     indices = sorted(failed)
@@ -218,9 +220,11 @@ def _fill(
 ) -> tuple[str, ...] | None:
     topology = candidates.topology
     order = draw_order(pool, candidates.weights, rng)
-    doubtful = set(candidates.suspects)
-    order.sort(key=doubtful.__contains__)
-    prefers = _prefers(config, topology, order, doubtful, was, turn)
+    doubts = dict.fromkeys(candidates.suspects, 1) | {
+        bookie: 2 + number for number, bookie in enumerate(candidates.tried)
+    }
+    order.sort(key=lambda bookie: doubts.get(bookie, 0))
+    prefers = _prefers(config, topology, order, doubts, was, turn)
     domain = topology.rack if config.policy is not PlacementPolicy.RANDOM else lambda bookie: ""
     wanted = racks_wanted(config, write_quorum)
     for racks_min in (wanted,) if config.enforce_racks else range(wanted, 0, -1):
@@ -254,7 +258,7 @@ def _prefers(
     config: PlacementConfig,
     topology: Topology,
     order: Collection[str],
-    doubtful: Collection[str],
+    doubts: Mapping[str, int],
     was: Mapping[int, str],
     turn: int,
 ) -> Prefers:
@@ -266,7 +270,7 @@ def _prefers(
             turns[topology.local.split("/", 2)[1]] = 0
 
     def prefers(place: int, bookie: str, ensemble: Sequence[str | None]) -> tuple[int, ...]:
-        suspected = int(bookie in doubtful)
+        suspected = doubts.get(bookie, 0)
         if config.policy is PlacementPolicy.RANDOM:
             return (suspected,)
         chosen = [member for member in ensemble if member is not None]

@@ -89,12 +89,25 @@ class Placer:
         )
 
     async def choose_replacements(
-        self, ensemble: Sequence[str], failed: Collection[int], write_quorum: int, ack_quorum: int
+        self,
+        ensemble: Sequence[str],
+        failed: Collection[int],
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        tried: Sequence[str] = (),
     ) -> tuple[dict[int, str], str | None]:
-        """Bookies for as many failed indices as possible; why not for all, if rules forbid it."""
+        """Bookies for as many failed indices as possible; why not for all, if rules forbid it.
+
+        Args:
+            tried: Those that failed the caller lately, the last one last. They come after all others, in this
+                order: else two dead ones of one rack could be exchanged for each other until patience ends,
+                while a third that is well is never tried.
+        """
         await self._locate_new()
+        candidates = attrs.evolve(self._candidates(), tried=tried)
         return choose_spread_replacements(
-            self._config, self._candidates(), ensemble, failed, write_quorum, ack_quorum, self._rng
+            self._config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng
         )
 
     def choose_for_recovery(

@@ -193,7 +193,7 @@ class EnsembleRepair:
         if not failed:
             return False
         replacements, self._no_replacement = await self._placer.choose_replacements(
-            writer.ensemble, failed, metadata.write_quorum, metadata.ack_quorum
+            writer.ensemble, failed, metadata.write_quorum, metadata.ack_quorum, tried=self._tried()
         )
         if not replacements or self._is_over or not failed <= self._to_be_replaced():
             return False
@@ -323,6 +323,13 @@ class EnsembleRepair:
 
     def _trouble(self, index: int) -> _Trouble:
         return self._troubles.setdefault(self._writer.ensemble[index], _Trouble())
+
+    def _tried(self) -> list[str]:
+        """Bookies that failed this writer lately, the last one last."""
+        suspects, troubles = self._membership.suspects, self._troubles
+        return sorted(
+            troubles.keys() & set(suspects), key=lambda bookie: (troubles[bookie].failed_at, bookie)
+        )
 
     def _patience_is_over(self) -> bool:
         if not self._writer.pending_count:

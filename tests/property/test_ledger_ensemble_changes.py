@@ -159,7 +159,13 @@ class World:
         return None
 
     async def choose(
-        self, ensemble: Sequence[str], failed: Collection[int], write_quorum: int, ack_quorum: int
+        self,
+        ensemble: Sequence[str],
+        failed: Collection[int],
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        tried: Sequence[str],
     ) -> tuple[dict[int, str], None]:
         await trio.lowlevel.checkpoint()
         spare = [name for name in self.names if name not in ensemble and name not in self.dead]

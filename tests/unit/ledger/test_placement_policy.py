@@ -145,6 +145,20 @@ def test_two_failures_are_replaced_together_where_one_alone_could_not_be() -> No
     assert len({bookie[0] for bookie in chosen.values()}) == 2
 
 
+def test_replacements_that_were_tried_come_last_whatever_their_rack() -> None:
+    candidates = racks(a=3, b=1, c=2)
+    ensemble = ("c0", "a0")
+    for config in (RACKS, PlacementConfig()):
+        for tried, expected in {
+            ("a0", "a1", "a2", "c1"): "b0",
+            ("b0", "a0", "a1", "a2", "c1"): "b0",
+            ("a2", "b0", "c1", "a1"): "a2",
+        }.items():
+            known = attrs.evolve(candidates, suspects=set(candidates.writable), tried=tried)
+            chosen, _ = choose_spread_replacements(config, known, ensemble, {1}, 2, 2, random.Random(1))
+            assert chosen == {1: expected}
+
+
 def test_weights_decide_how_often_a_bookie_is_chosen() -> None:
     config = PlacementConfig(weighted=True)
     rng = random.Random(1)

@@ -145,6 +145,22 @@ async def test_a_recovery_is_content_with_an_ack_quorum_in_one_rack(
         assert set((await client.metadata(writer.ledger_id)).last_ensemble.bookies) == {"b1:1", "b2:1"}
 
 
+async def test_two_dead_bookies_of_a_rack_are_not_exchanged_for_each_other_while_another_is_left(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    """It is in doubt as they are, and in another rack, but it was not tried."""
+    async with cluster.client(aware()) as client:
+        writer = await client.create(ensemble_size=2, write_quorum=2, ack_quorum=2)
+        await writer.append(b"0")
+        await cluster.start("b5:1")
+        await trio.sleep(1)
+        client.membership.suspect("b5:1")
+        for name in ("b1:1", "b2:1"):
+            await cluster.stop(name, registered=True)
+        await writer.append(b"1")
+        assert set(writer.metadata.last_ensemble.bookies) == {"b3:1", "b5:1"}
+
+
 class Moving:
     """A source whose locations a test changes; without them it cannot be used."""
 
