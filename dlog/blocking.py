@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from itertools import islice
 from operator import length_hint
 from types import TracebackType
@@ -32,6 +32,7 @@ import trio
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
 from dlog.description import LogDescription, SegmentDescription
+from dlog.errors import NamespaceClosedError
 from dlog.log_reader import LogReader as AsyncLogReader
 from dlog.log_writer import LogWriter as AsyncLogWriter
 from dlog.log_writer import as_bytes
@@ -163,6 +164,10 @@ class LogReader:
     @property
     def position(self) -> DLSN | None:
         """See ``dlog.LogReader.position``."""
+        if self._fetching is not None:
+            # Only between the steps of the loop is it sure that what the reader gave has arrived here.
+            with suppress(NamespaceClosedError):
+                return self._loop.run(self._where)
         with self._guard:
             left = length_hint(self._ahead)
             return self._records[-left].dlsn if left else self._position
@@ -220,8 +225,14 @@ class LogReader:
                 self._records, self._ahead, self._position = records, iter(records), self._reader.position
             return bool(records)
         finally:
+            self._position = self._reader.position
             self._fetching.set()
             self._fetching = None
+
+    async def _where(self) -> DLSN | None:
+        await trio.lowlevel.checkpoint()
+        left = length_hint(self._ahead)
+        return self._records[-left].dlsn if left else self._reader.position
 
     def close(self) -> None:
         """Take no more. Idempotent."""

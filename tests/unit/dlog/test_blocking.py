@@ -256,6 +256,30 @@ def test_who_waits_a_while_for_a_record_does_not_wait_for_another_thread(tmp_pat
             reader.read_batch(0)
 
 
+def test_the_position_is_told_while_another_thread_waits(tmp_path: Path) -> None:
+    with (
+        blocking.open_namespace(uri_of(tmp_path)) as namespace,
+        namespace.open_writer("log", create=True) as writer,
+    ):
+        writer.append(b"first", txid=5)
+        writer.flush()
+        with namespace.open_reader("log", start=100) as reader:
+            got: list[dlog.Record] = []
+            thread = threading.Thread(target=lambda: got.append(next(reader)), daemon=True)
+            thread.start()
+            left_out = writer.append(b"below its transaction id", txid=50)
+            for _ in range(3000):
+                if reader.position == left_out.next_slot():
+                    break
+                thread.join(timeout=0.01)
+            assert reader.position == left_out.next_slot()
+            wanted = writer.append(b"wanted", txid=100)
+            thread.join(timeout=60)
+            assert [record.dlsn for record in got] == [wanted]
+        assert reader.position == wanted.next_slot()
+    assert reader.position == wanted.next_slot()
+
+
 def test_once_the_namespace_is_closed_every_submission_is_refused(tmp_path: Path) -> None:
     with blocking.open_namespace(uri_of(tmp_path)) as namespace:
         writer = namespace.open_writer("log", create=True)
