@@ -96,6 +96,7 @@ class Placer:
         ack_quorum: int,
         *,
         tried: Sequence[str] = (),
+        is_pressed: bool = False,
     ) -> tuple[dict[int, str], str | None]:
         """Bookies for as many failed indices as possible; why not for all, if rules forbid it.
 
@@ -103,9 +104,12 @@ class Placer:
             tried: Those that failed the caller lately, the last one last. They come after all others, in this
                 order: else two dead ones of one rack could be exchanged for each other until patience ends,
                 while a third that is well is never tried.
+            is_pressed: Else the ledger's writer ends: quarantined bookies are as good as others.
         """
         await self._locate_new()
         candidates = attrs.evolve(self._candidates(), tried=tried)
+        if is_pressed:
+            candidates = attrs.evolve(candidates, quarantined=())
         return choose_spread_replacements(
             self._config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng
         )

@@ -193,7 +193,12 @@ class EnsembleRepair:
         if not failed:
             return False
         replacements, self._no_replacement = await self._placer.choose_replacements(
-            writer.ensemble, failed, metadata.write_quorum, metadata.ack_quorum, tried=self._tried()
+            writer.ensemble,
+            failed,
+            metadata.write_quorum,
+            metadata.ack_quorum,
+            tried=self._tried(),
+            is_pressed=self._is_pressed(),
         )
         if not replacements or self._is_over or not failed <= self._to_be_replaced():
             return False
@@ -260,10 +265,7 @@ class EnsembleRepair:
         # send all that is pending to another one, and the load with it, until none is left below capacity.
         # One that has died since is no longer over capacity; and before the writer ends, another is tried.
         now = trio.current_time()
-        patient_since = now - config.overload_patience_s
-        since = self._blocked_since
-        if writer.blocked and since is not None and now - since >= config.unavailable_patience_s / 2:
-            patient_since = now
+        patient_since = now if self._is_pressed() else now - config.overload_patience_s
         return {
             index
             for index, cause in failures.items()
@@ -330,6 +332,11 @@ class EnsembleRepair:
         return sorted(
             troubles.keys() & set(suspects), key=lambda bookie: (troubles[bookie].failed_at, bookie)
         )
+
+    def _is_pressed(self) -> bool:
+        """Half of the patience is over: whoever would better be left alone is taken now."""
+        since, patience_s = self._blocked_since, self._config.unavailable_patience_s
+        return self._writer.blocked and since is not None and trio.current_time() - since >= patience_s / 2
 
     def _patience_is_over(self) -> bool:
         if not self._writer.pending_count:

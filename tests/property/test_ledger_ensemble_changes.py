@@ -166,6 +166,7 @@ class World:
         ack_quorum: int,
         *,
         tried: Sequence[str],
+        is_pressed: bool,
     ) -> tuple[dict[int, str], None]:
         await trio.lowlevel.checkpoint()
         spare = [name for name in self.names if name not in ensemble and name not in self.dead]

@@ -13,7 +13,13 @@ import pytest
 import trio
 
 from ledger.config import ClientConfig
-from ledger.errors import LedgerWriteError, LocationError, NotEnoughBookiesError, PlacementError
+from ledger.errors import (
+    IoErrorRefusal,
+    LedgerWriteError,
+    LocationError,
+    NotEnoughBookiesError,
+    PlacementError,
+)
 from ledger.placement_config import FixedLocations, PlacementConfig, PlacementPolicy, TableLocations
 from ledger.placer import Placer
 from ledger.wire.codes import Code
@@ -363,3 +369,18 @@ async def test_a_bookie_with_many_errors_is_quarantined(cluster: Any, autojump_c
             assert bad not in (await client.create()).metadata.last_ensemble.bookies
         await trio.sleep(1800)
         assert set(client.membership.quarantined) == set()
+
+
+async def test_a_quarantined_bookie_is_taken_before_the_writer_would_end(
+    cluster: Any, autojump_clock: Any
+) -> None:
+    async with cluster.client() as client:
+        writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.append(b"0")
+        await cluster.start("b4:1")
+        await trio.sleep(1)
+        client.membership.count_errors("b4:1", 1000, IoErrorRefusal("b4:1", 0))
+        for name in ("b1:1", "b2:1", "b3:1"):
+            await cluster.stop(name, registered=True)
+        await writer.append(b"1")
+        assert writer.metadata.last_ensemble.bookies == ("b4:1",)
