@@ -23,6 +23,8 @@ class TransportConfig:
     add_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
     """Protocol version of adds and reads. All else goes over version 3 anyhow."""
     frame_bytes_max: int = attrs.field(default=FRAME_BYTES_MAX, validator=gt(4))
+    """Longest frame either way, and so the longest entry that can be written or read; that of the bookies
+    (``nettyMaxFrameSizeBytes``), where they allow more."""
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     """For the address, TCP, TLS and authentication together."""
     request_timeout_s: float = attrs.field(default=5.0, validator=gt(0))
