@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
@@ -165,6 +166,18 @@ class ToldSegments:
         await trio.lowlevel.checkpoint()
 
 
+@asynccontextmanager
+async def running(**config: Any) -> AsyncIterator[tuple[SegmentKeeper, Any, trio.Nursery]]:
+    """A writer of that configuration, over segments that a test drives."""
+    segments: Any = ToldSegments()
+    lock: Any = Lock()
+    keeper = SegmentKeeper("log", segments, lock, WriterConfig(**config), last_txid=-1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keeper.run)
+        yield keeper, segments, nursery
+        nursery.cancel_scope.cancel()
+
+
 def submitted(keeper: SegmentKeeper, payload: bytes) -> Batch:
     """The batch of one record that is sent at once, whatever is in flight."""
     batch, _ = keeper.batcher.add(payload, 1)
@@ -174,11 +187,7 @@ def submitted(keeper: SegmentKeeper, payload: bytes) -> Batch:
 
 
 async def test_a_batch_is_visible_only_once_an_entry_sent_after_it_was_durable_is_durable() -> None:
-    segments: Any = ToldSegments()
-    lock: Any = Lock()
-    keeper = SegmentKeeper("log", segments, lock, WriterConfig(), last_txid=-1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+    async with running() as (keeper, segments, nursery):
         mine = submitted(keeper, b"mine")
         await trio.testing.wait_all_tasks_blocked()
         (ledger,) = segments.ledgers
@@ -207,15 +216,10 @@ async def test_a_batch_is_visible_only_once_an_entry_sent_after_it_was_durable_i
         submitted(keeper, b"later")
         await keeper.make_visible(mine)
         assert len(ledger.carried) == 4, "what is visible needs no control record"
-        nursery.cancel_scope.cancel()
 
 
 async def test_the_next_segment_is_started_only_when_all_of_the_one_before_is_visible() -> None:
-    segments: Any = ToldSegments()
-    lock: Any = Lock()
-    keeper = SegmentKeeper("log", segments, lock, WriterConfig(segment_bytes_max=100), last_txid=-1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+    async with running(segment_bytes_max=100) as (keeper, segments, _):
         submitted(keeper, bytes(100))
         await trio.testing.wait_all_tasks_blocked()
         (old,) = segments.ledgers
@@ -235,15 +239,10 @@ async def test_the_next_segment_is_started_only_when_all_of_the_one_before_is_vi
         await trio.testing.wait_all_tasks_blocked()
         assert segments.visible_at_start == [3]
         assert (behind.segment_seqno, behind.entry_id) == (2, 0)
-        nursery.cancel_scope.cancel()
 
 
 async def test_beside_closing_a_batch_is_visible_only_once_its_segment_is_closed() -> None:
-    segments: Any = ToldSegments()
-    lock: Any = Lock()
-    keeper = SegmentKeeper("log", segments, lock, WriterConfig(), last_txid=-1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+    async with running() as (keeper, segments, nursery):
         mine = submitted(keeper, b"mine")
         await trio.testing.wait_all_tasks_blocked()
         segments.ledgers[0].confirm(0)
@@ -264,11 +263,7 @@ async def test_beside_closing_a_batch_is_visible_only_once_its_segment_is_closed
 
 
 async def test_who_waits_for_room_in_the_smallest_window_gets_it() -> None:
-    segments: Any = ToldSegments()
-    lock: Any = Lock()
-    keeper = SegmentKeeper("log", segments, lock, WriterConfig(bytes_in_flight_max=1), last_txid=-1)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keeper.run)
+    async with running(bytes_in_flight_max=1) as (keeper, segments, nursery):
         submitted(keeper, b"")
         has_room = trio.Event()
 
@@ -282,4 +277,3 @@ async def test_who_waits_for_room_in_the_smallest_window_gets_it() -> None:
         segments.ledgers[0].confirm(0)
         await trio.testing.wait_all_tasks_blocked()
         assert has_room.is_set()
-        nursery.cancel_scope.cancel()
