@@ -1,16 +1,17 @@
-# Each target makes .venv first, if it has to. `make demo` and `make test` need Python 3.11 and nothing else.
+# Each target creates .venv first if necessary. `make demo` and `make test` need only Python 3.11.
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test interop check bench proto clean setup setup-test
+.PHONY: help demo test interop check bench docs proto clean setup setup-test
 
 help:
-	@echo "make demo    the main job on real input, embedded: write, SIGKILL, go on, read back, compare"
-	@echo "make test    every test (ARGS=... goes to pytest)"
-	@echo "make interop Apache's originals beside ours: every row of docs/compatibility.md, with a verdict"
-	@echo "make check   the fast part: format, lint, types, house rules, unit, property, contracts"
-	@echo "make bench   how fast appends, tailing and catching up are here, against the disk's own floor"
-	@echo "make proto   generate the protobuf modules anew from ledger/wire/*.proto"
+	@echo "make demo    write lines, kill the writer, continue, read back, compare (embedded)"
+	@echo "make test    run every check and test (ARGS=... goes to pytest)"
+	@echo "make interop test beside Apache's originals: every row of docs/compatibility.md"
+	@echo "make check   after each edit, within a minute: format, lint, types, house rules, the fast tests"
+	@echo "make bench   measure appends and catching up, beside the speed of the disk"
+	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
+	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"
 	@echo "make clean   remove caches and build results (not .venv)"
 
 setup:
@@ -35,6 +36,10 @@ bench: setup-test
 	@$(PYTHON) -m dlog.cli.main bench append --level ledger --cluster 3 $(ARGS)
 	@$(PYTHON) -m dlog.cli.main bench append --level stream --cluster 3 $(ARGS)
 	@$(PYTHON) -m dlog.cli.main bench catchup --level stream --cluster 3 $(ARGS)
+
+docs: setup-test
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --quiet -f .ci/mkdocs.yml
+	@echo "the site is in build/site"
 
 proto: setup
 	@test -x .cache/protoc/bin/python || $(PYTHON) -m venv .cache/protoc

@@ -1,6 +1,6 @@
-"""One storage server: what Apache calls a bookie."""
+"""A BookKeeper bookie: one server that stores entries of ledgers."""
 
 import logging
 
-# A library says nothing unless its program asks to hear it.
+# The package logs nothing unless the program adds a handler of its own.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -3,11 +3,11 @@
 Inside: logging to stderr, signals, the choice of ZooKeeper as metadata store, exit codes.
 
 0  stopped by SIGTERM or SIGINT
-1  the configuration cannot be obeyed
-2  the port is in use, or anything unexpected
-3  nobody answers at the metadata store, or its session is over
+1  the configuration is invalid
+2  the port is in use, or an unexpected error
+3  the metadata store is unreachable, or the session with it expired
 4  the bookie could not be announced
-5  its disks: a foreign cookie, a directory that is locked or cannot be written, a failed write
+5  the disks: a foreign cookie, a directory that is locked or cannot be written, a failed write
 
 Source: ExitCode.java, Main.java.
 """
@@ -24,14 +24,15 @@ from pathlib import Path
 
 import trio
 
-from bookie.config import BookieConfig, load_config
+from bookie.config.bookie_config import BookieConfig, load_config
 from bookie.errors import (
+    BookieConfigError,
     BookieServerError,
-    ConfigError,
     ListenError,
     RegistrationError,
 )
-from bookie.run import run_bookie
+from bookie.main import run_bookie
+from ledger.task_errors import first_error
 from namespace.errors import NamespaceError
 from namespace.zookeeper import open_zookeeper_store
 
@@ -50,9 +51,9 @@ class ExitCode(enum.IntEnum):
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The code that tells an operator's scripts where to look."""
+    """The exit code for an error, by the part of the system that failed."""
     match error:
-        case ConfigError():
+        case BookieConfigError():
             return ExitCode.CONFIG
         case ListenError():
             return ExitCode.SERVER
@@ -67,7 +68,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def run_program(config_path: Path) -> int:
-    """Run a bookie until a signal stops it; return the process's exit code, the reason being logged."""
+    """Run a bookie until a signal stops it; log the reason and return the exit code."""
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -76,13 +77,11 @@ def run_program(config_path: Path) -> int:
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         config = load_config(config_path)
-        # What exists now lives as long as the process: the collector need not look at it again.
+        # All objects made so far live until the process ends, so Python's collector can skip them.
         gc.freeze()
         trio.run(_run_until_signalled, config)
-    except BaseException as exc:  # the top of the program: report and end
-        cause = exc
-        while isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
+    except BaseException as exc:  # the top of the program: log it and exit
+        cause = first_error(exc)
         if isinstance(cause, KeyboardInterrupt):
             return ExitCode.OK
         code = exit_code_of(cause)
@@ -100,7 +99,7 @@ async def _run_until_signalled(config: BookieConfig) -> None:
             async def wait_signal() -> None:
                 async for number in signals:
                     if stop.is_set():
-                        nursery.cancel_scope.cancel()  # asked twice: without waiting for answers
+                        nursery.cancel_scope.cancel()  # the second signal: stop without the pending replies
                     log.info("%s: stopping", signal.Signals(number).name)
                     stop.set()
 
@@ -117,7 +116,7 @@ async def _run_until_signalled(config: BookieConfig) -> None:
 
 
 def main() -> int:
-    """The command line."""
+    """Parse the command line and run the bookie; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bookie", description="Run one storage server.")
     parser.add_argument("--config", required=True, type=Path, help="Apache's bk_server.conf")
     return run_program(parser.parse_args().config)

@@ -1,17 +1,17 @@
 """HTTP for operators: garbage collection, read-only by hand, state, space, metrics. Paths and bodies are
 Apache's.
 
-Inside: the routes, the server. Not inside: what they ask for and set off (``gc``, ``disk_watch``,
+Inside: the routes and the server. Not inside: the work behind the routes (``gc``, ``disk_watch``,
 ``storage``).
-Always: off unless ``httpServerEnabled``; nobody is asked who they are, so that the port belongs on loopback
-or behind something that asks; a request has a bounded body, and sets off nothing that the bookie would not
-do by itself.
+Always: off unless ``httpServerEnabled``. Requests are not authenticated, so the port belongs on loopback or
+behind a proxy that authenticates. A request body is bounded. No request starts work that the bookie would not
+also do by itself.
 
-Paths of Apache's that need a client of the cluster (lists of ledgers and bookies, recovery) are not here:
+Apache's paths that need a client of the cluster (lists of ledgers and bookies, recovery) are not offered:
 `dlog` has commands for them.
 
 Source: HttpRouter.java, TriggerGCService.java, SuspendCompactionService.java, ResumeCompactionService.java,
-GCDetailsService.java, BookieStateService.java, BookieInfoService.java; reference on operations 3.
+GCDetailsService.java, BookieStateService.java, BookieInfoService.java; docs/metadata.md 17.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from bookie.compaction_rules import Level
+from bookie.config.admin_config import AdminConfig
 from bookie.disk_watch import DiskWatch
-from bookie.errors import ConfigError, ListenError, StateError
-from bookie.gc import GarbageCollector
-from bookie.service import BookieService
-from bookie.settings import Settings
+from bookie.errors import BookieConfigError, ListenError, StateError
+from bookie.gc.collector import GarbageCollector
+from bookie.gc.compaction_rules import CompactionLevel
+from bookie.server.service import BookieService
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -40,41 +40,13 @@ _BODY_BYTES_MAX = 1 << 16
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@attrs.frozen(kw_only=True)
-class AdminConfig:
-    """Where operators' requests are taken."""
-
-    host: str = "0.0.0.0"  # Apache's default
-    port: int = attrs.field(
-        default=8080, validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(65535))
-    )
-
-
-def read_admin(settings: Settings) -> AdminConfig | None:
-    """The keys ``httpServer*``; None if operators are not to be heard. ``ConfigError``."""
-    config = AdminConfig(
-        host=settings.text("httpServerHost") or "0.0.0.0",
-        port=settings.integer("httpServerPort", 8080, most=65535),
-    )
-    wants_tls = settings.boolean("httpServerTlsEnable", False)
-    if not settings.boolean("httpServerEnabled", False):
-        return None
-    if wants_tls:
-        raise settings.error(
-            "httpServerTlsEnable",
-            "false: operators' port is served without TLS. Let it listen on loopback"
-            " (httpServerHost=127.0.0.1), behind a proxy that has a certificate",
-        )
-    return config
-
-
 class BadRequestError(Exception):
-    """What a request asks for makes no sense; the message is the answer."""
+    """The request is invalid; the message becomes the body of the response."""
 
 
 @attrs.define(eq=False)
 class Admin:
-    """What the routes may see and do of one bookie."""
+    """The state and the operations of one bookie that the routes use."""
 
     bookie_id: str
     service: BookieService
@@ -84,7 +56,7 @@ class Admin:
     is_ready: bool = False  # announced, and serving
     is_stopping: bool = False
 
-    # --- answers; each returns what becomes JSON ---
+    # --- Routes; each returns the value of the JSON response ---
 
     def trigger_gc(self, body: dict[str, Any]) -> Any:
         """``PUT gc``."""
@@ -101,33 +73,33 @@ class Admin:
         return {"is_in_force_gc": _text(self.garbage.state.is_forced)}
 
     def gc_details(self) -> Any:
-        """``GET gc_details``: one object for each ledger directory. The names not Apache's are behind its."""
+        """``GET gc_details``: one object for each ledger directory: Apache's fields, then our own."""
         state = self.garbage.state
         details = []
         for collector in self.garbage.collectors:
-            figures = collector.figures
+            stats = collector.stats
             details.append(
                 {
                     "forceCompacting": state.is_forced,
-                    "majorCompacting": figures.running is Level.MAJOR,
-                    "minorCompacting": figures.running is Level.MINOR,
+                    "majorCompacting": stats.running is CompactionLevel.MAJOR,
+                    "minorCompacting": stats.running is CompactionLevel.MINOR,
                     "lastMajorCompactionTime": self._wall(state.last_major_s),
                     "lastMinorCompactionTime": self._wall(state.last_minor_s),
                     "lastEntryLocationCompactionTime": 0,
-                    "majorCompactionCounter": state.major_runs,
-                    "minorCompactionCounter": state.minor_runs,
+                    "majorCompactionCounter": state.major_compactions,
+                    "minorCompactionCounter": state.minor_compactions,
                     "entryLocationCompactionCounter": 0,
                     "directory": str(collector.directory),
                     "collecting": state.is_running,
-                    "entryLogs": figures.logs,
-                    "entryLogBytes": figures.total_bytes,
-                    "liveBytes": figures.live_bytes,
-                    "deletedBytes": figures.deleted_bytes,
-                    "compactedBytes": figures.compacted_bytes,
-                    "copiedBytes": figures.copied_bytes,
-                    "quarantined": {f"{log_id:x}.log": why for log_id, why in figures.quarantined.items()},
-                    "failures": figures.failures,
-                    "lastFailure": figures.last_failure or state.last_failure,
+                    "entryLogs": stats.logs,
+                    "entryLogBytes": stats.total_bytes,
+                    "liveBytes": stats.live_bytes,
+                    "deletedBytes": stats.deleted_bytes,
+                    "compactedBytes": stats.compacted_bytes,
+                    "copiedBytes": stats.copied_bytes,
+                    "quarantined": {f"{log_id:x}.log": why for log_id, why in stats.quarantined.items()},
+                    "failures": stats.failures,
+                    "lastFailure": stats.last_failure or state.last_failure,
                 }
             )
         return details
@@ -180,14 +152,14 @@ class Admin:
         return {"freeSpace": usage.free_bytes, "totalSpace": usage.total_bytes}
 
     def metrics(self) -> str:
-        """``GET /metrics``, in the text format of Prometheus; names as Apache's bookie has them."""
+        """``GET /metrics``, in the text format of Prometheus, with the names of Apache's bookie."""
         return "".join(
             f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in self._measurements()
         )
 
     def _measurements(self) -> Iterator[tuple[str, str, float]]:
         state, collectors = self.garbage.state, self.garbage.collectors
-        figures = [collector.figures for collector in collectors]
+        stats = [collector.stats for collector in collectors]
         writable = self.service.rights.writable
         usage = self.service.storage.disk_usage()
         yield "bookie_SERVER_STATUS", "gauge", (1 if writable else 0) if self.is_ready else -1
@@ -196,27 +168,27 @@ class Admin:
         yield "bookie_disk_total_bytes", "gauge", usage.total_bytes
         yield "bookie_disk_free_bytes", "gauge", usage.free_bytes
         yield "bookie_gc_ACTIVE_LEDGER_TOTAL", "gauge", len(self.service.storage.ledger_ids())
-        yield "bookie_gc_ACTIVE_ENTRY_LOG_TOTAL", "gauge", sum(one.logs for one in figures)
-        yield "bookie_gc_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.total_bytes for one in figures)
-        yield "bookie_gc_ACTIVE_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.live_bytes for one in figures)
-        yield "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL", "gauge", sum(len(one.quarantined) for one in figures)
+        yield "bookie_gc_ACTIVE_ENTRY_LOG_TOTAL", "gauge", sum(one.logs for one in stats)
+        yield "bookie_gc_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.total_bytes for one in stats)
+        yield "bookie_gc_ACTIVE_ENTRY_LOG_SPACE_BYTES", "gauge", sum(one.live_bytes for one in stats)
+        yield "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL", "gauge", sum(len(one.quarantined) for one in stats)
         yield "bookie_gc_DELETED_LEDGER_TOTAL", "counter", state.deleted_ledgers
-        yield "bookie_gc_MAJOR_COMPACTION_TOTAL", "counter", state.major_runs
-        yield "bookie_gc_MINOR_COMPACTION_TOTAL", "counter", state.minor_runs
-        deleted = sum(one.deleted_bytes for one in figures)
+        yield "bookie_gc_MAJOR_COMPACTION_TOTAL", "counter", state.major_compactions
+        yield "bookie_gc_MINOR_COMPACTION_TOTAL", "counter", state.minor_compactions
+        deleted = sum(one.deleted_bytes for one in stats)
         yield "bookie_gc_RECLAIMED_DELETION_SPACE_BYTES", "counter", deleted
-        reclaimed = sum(max(0, one.compacted_bytes - one.copied_bytes) for one in figures)
+        reclaimed = sum(max(0, one.compacted_bytes - one.copied_bytes) for one in stats)
         yield "bookie_gc_RECLAIMED_COMPACTION_SPACE_BYTES", "counter", reclaimed
-        yield "bookie_gc_RECLAIM_FAILED_TO_DELETE", "counter", sum(one.failures for one in figures)
+        yield "bookie_gc_RECLAIM_FAILED_TO_DELETE", "counter", sum(one.failures for one in stats)
 
     def _wall(self, at_s: float | None) -> int:
-        """Milliseconds since 1970 of a time on the loop's clock; 0: never."""
+        """A time on the loop's clock as milliseconds since 1970; 0 for never."""
         return 0 if at_s is None else self.wall_ms() - round((trio.current_time() - at_s) * 1000)
 
     # --- the application ---
 
     def application(self) -> Starlette:
-        """The routes."""
+        """The routes as an ASGI application."""
         from starlette.applications import Starlette
         from starlette.responses import PlainTextResponse, Response
         from starlette.routing import Route
@@ -224,16 +196,16 @@ class Admin:
         def reply(value: Any) -> Response:
             return Response(json.dumps(value, indent=2), media_type="application/json")
 
-        def get(path: str, answer: Callable[[], Any]) -> Route:
+        def get(path: str, operation: Callable[[], Any]) -> Route:
             async def handle(request: Request) -> Response:
-                return reply(answer())
+                return reply(operation())
 
             return Route(path, handle, methods=["GET"])
 
-        def put(path: str, answer: Callable[[dict[str, Any]], Any]) -> Route:
+        def put(path: str, operation: Callable[[dict[str, Any]], Any]) -> Route:
             async def handle(request: Request) -> Response:
                 try:
-                    return reply(answer(await _body_of(request)))
+                    return reply(operation(await _body_of(request)))
                 except BadRequestError as exc:
                     return PlainTextResponse(f"{exc}\n", status_code=400)
 
@@ -275,17 +247,17 @@ async def serve_admin(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; ``started`` with the address, as a URL.
+    """Serve until cancelled; ``task_status.started`` gets the address as a URL.
 
     Raises:
-        ConfigError: The libraries are not installed.
+        BookieConfigError: The libraries are not installed.
         ListenError: The port is taken or is not one of this machine's.
     """
     try:
         from hypercorn.config import Config
         from hypercorn.trio import serve
     except ImportError as exc:
-        raise ConfigError(
+        raise BookieConfigError(
             f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
             " pip install 'dlog-streams[admin]'"
         ) from exc
@@ -305,7 +277,7 @@ async def serve_admin(
 
 
 def _bound(config: AdminConfig) -> int:
-    """The descriptor of a socket bound to the address; hypercorn's own errors do not say which it was."""
+    """The descriptor of a bound socket; bound here because hypercorn's errors do not name the address."""
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -314,7 +286,7 @@ def _bound(config: AdminConfig) -> int:
         bound.close()
         raise ListenError(
             f"the HTTP server cannot listen at {config.host} port {config.port}: {exc.strerror or exc}. Stop"
-            " what listens there, or set httpServerPort"
+            " the program that listens there, or set httpServerPort"
         ) from exc
     return bound.detach()
 

@@ -1,13 +1,13 @@
-"""The disks of a bookie: read-only when they are full, writable when they have room, an end when one is bad.
+"""Watching a bookie's disks: a full disk makes the bookie read-only, a bad disk stops it.
 
-Inside: measuring and checking the directories, the rights that follow, announcing and remembering them, what
-an operator demands. Not inside: the rule (``fullness``), the nodes (``registration``), the file's format
-(``bookie_status``).
-Always: what a full disk did is undone when it has room, what an operator did only by an operator; a directory
-that can no longer be read or written is an error that ends the bookie, since it would fail in the middle of
-something else.
+Inside: measuring and checking the directories; setting, announcing and storing the rights that follow; the
+operator's read-only switch. Not inside: the rule (``fullness``), the nodes (``registration``), the format of
+the file (``bookie_status``).
+Always: a bookie that a full disk made read-only becomes writable when there is space again; one that an
+operator made read-only stays so until an operator changes it. A directory that cannot be read or written
+raises an error that stops the bookie, before an add or a flush meets the same failure.
 
-Source: LedgerDirsMonitor.java, DiskChecker.java, BookieStateManager.java; reference on bookie storage 6.5.
+Source: LedgerDirsMonitor.java, DiskChecker.java, BookieStateManager.java; docs/storage-format.md 10.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TypeVar
 import trio
 
 from bookie.bookie_status import STATUS_NAME, BookieStatus, decode_status, encode_status, newest_status
-from bookie.disk import Disk
+from bookie.cluster.registration import Registration
+from bookie.disk.disk import Disk
+from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
+from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, StateError
-from bookie.fullness import Fullness, FullnessConfig, judge
-from bookie.registration import Registration
-from bookie.reserve import Reserve
-from bookie.service import Rights
+from bookie.server.service import Rights
 from namespace.errors import NamespaceError
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ _FILL_PAUSE_S = 0.02
 
 
 class DiskWatch:
-    """Keeps ``Rights`` true to the disks. On the loop; ``load``, then ``look``, then ``run``."""
+    """Keeps ``Rights`` up to date. On the loop; call ``load``, then ``check``, then ``run``."""
 
     def __init__(
         self,
@@ -51,15 +51,15 @@ class DiskWatch:
         persists: bool = False,
         reserves: Sequence[Reserve] = (),
         wall_ms: Callable[[], int],
-        on_judged: Callable[[Fullness], None] = lambda judged: None,
+        on_fullness: Callable[[Fullness], None] = lambda fullness: None,
     ) -> None:
-        """Nothing is looked at yet.
+        """The constructor reads nothing.
 
         Args:
-            on_judged: Told how full the disks are, at each look.
-            is_forced: Read-only until the next start, whatever the disks say.
-            persists: Remember the state over restarts (``BOOKIE_STATUS``).
-            reserves: Made while there is room; whoever needs them gives them up.
+            on_fullness: Called with the result of each check.
+            is_forced: Read-only until the next start, however full the disks are.
+            persists: Keep the state over restarts (``BOOKIE_STATUS``).
+            reserves: Filled while there is enough space; the flush that needs one frees it.
         """
         assert ledger_directories
         self._rights = rights
@@ -72,11 +72,11 @@ class DiskWatch:
         self._persists = persists
         self._reserves = reserves
         self._wall_ms = wall_ms
-        self._on_judged = on_judged
-        self._has_room = True
-        self._is_by_hand = False  # an operator made it read-only
-        self._stored: tuple[bool, bool] | None = None  # read-only, by hand; as the files have it
-        self._is_near = False
+        self._on_judged = on_fullness
+        self._has_space = True
+        self._is_by_hand = False  # an operator made the bookie read-only
+        self._stored: tuple[bool, bool] | None = None  # (read-only, by hand) in the files
+        self._is_nearly_full = False
         self._changed = trio.Event()
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class DiskWatch:
             for reason, holds in (
                 ("forced", self._is_forced),
                 ("by hand", self._is_by_hand),
-                ("full", not self._has_room),
+                ("full", not self._has_space),
             )
             if holds
         ]
@@ -96,7 +96,7 @@ class DiskWatch:
         return self._is_by_hand
 
     async def load(self) -> None:
-        """Learn what was so before the last stop, if that is to be remembered."""
+        """Read the state that was stored before the last stop, if ``persists``."""
         if not self._persists:
             return
         found: list[BookieStatus] = []
@@ -107,59 +107,62 @@ class DiskWatch:
             except FileNotFoundError:
                 continue
             except (OSError, FormatError) as exc:
-                log.warning("%s is passed over: %s", path, exc)
+                log.warning("%s is ignored: %s", path, exc)
         status = newest_status(found)
         if status is not None:
             self._stored = status.read_only, status.by_hand
             self._is_by_hand = status.read_only and status.by_hand
-            self._has_room = not status.read_only or status.by_hand
+            self._has_space = not status.read_only or status.by_hand
             if self._is_by_hand:
-                log.warning("read-only, as an operator demanded before the last stop")
+                log.warning("read-only, because an operator set it before the last stop")
 
-    async def look(self) -> None:
-        """Measure, and set the rights accordingly.
+    async def check(self) -> None:
+        """Measure the disks and set the rights.
 
         Raises:
-            DirectoryError: A directory is bad, or full and the bookie may not become read-only.
+            DirectoryError: A directory is bad; or it is full and ``readOnlyModeEnabled`` is false.
         """
-        judged = await self._measure()
-        self._on_judged(judged)
-        if not judged.writable and not self._config.may_be_read_only:
+        fullness = await self._measure()
+        self._on_judged(fullness)
+        if not fullness.writable and not self._config.may_be_read_only:
             raise DirectoryError(
-                f"{self._figures(judged)}: the disk is full (diskUsageThreshold {self._config.full:g}), and"
-                " readOnlyModeEnabled=false. Free some space"
+                f"{self._usage_text(fullness)}: the disk is full (diskUsageThreshold {self._config.full:g}),"
+                " and readOnlyModeEnabled=false. Free some space"
             )
-        if judged.writable != self._has_room:
-            self._has_room = judged.writable
-            if judged.writable:
-                log.info("%s: there is room again", self._figures(judged))
+        if fullness.writable != self._has_space:
+            self._has_space = fullness.writable
+            if fullness.writable:
+                log.info("%s: there is space again", self._usage_text(fullness))
             else:
                 log.warning(
                     "%s: the disk is full (diskUsageThreshold %g): read-only until it is below %g",
-                    self._figures(judged),
+                    self._usage_text(fullness),
                     self._config.full,
                     self._config.low,
                 )
-        if judged.is_near and not self._is_near:
-            log.warning("%s: the disk is filling up", self._figures(judged))
-        self._is_near = judged.is_near
-        self._rights.high_priority_writable = judged.high_priority_writable
+        if fullness.is_near and not self._is_nearly_full:
+            log.warning("%s: the disk is nearly full", self._usage_text(fullness))
+        self._is_nearly_full = fullness.is_near
+        self._rights.high_priority_writable = fullness.high_priority_writable
         self._set_rights()
 
     async def run(self) -> None:
-        """Look again and again; what cannot be announced or stored now is tried again at the next look.
+        """Check at each interval; announce and store each change of the rights; never returns.
 
-        Raises ``DirectoryError`` as ``look`` does.
+        A change that cannot be announced or stored now is tried again after the next check.
+
+        Raises:
+            DirectoryError: As ``check``.
         """
         announced = self._rights.writable
         while True:
             with trio.move_on_after(self._config.check_interval_s):
                 await self._changed.wait()
             self._changed = trio.Event()
-            await self.look()
+            await self.check()
             writable = self._rights.writable
             await self._store_status()
-            if self._has_room and not self._is_near:
+            if self._has_space and not self._is_nearly_full:
                 await self._fill_reserves()
             if writable == announced:
                 continue
@@ -169,14 +172,18 @@ class DiskWatch:
                 else:
                     await self._registration.become_read_only()
             except NamespaceError as exc:
-                log.warning("the change to %s waits: %s", "writable" if writable else "read-only", exc)
+                log.warning(
+                    "the change to %s cannot be announced now: %s",
+                    "writable" if writable else "read-only",
+                    exc,
+                )
             else:
                 announced = writable
 
     def set_read_only(self, read_only: bool) -> None:
-        """An operator's word: read-only until he says otherwise, or free to take writes as the disks allow.
+        """Set the operator's switch: read-only until the next call, or writable as far as the disks allow.
 
-        In force on return; announced and stored by ``run``, soon.
+        In force on return; ``run`` announces and stores it soon.
 
         Raises:
             StateError: The configuration forbids it.
@@ -190,7 +197,7 @@ class DiskWatch:
         self._changed.set()
 
     def _set_rights(self) -> None:
-        self._rights.writable = self._has_room and not self._is_forced and not self._is_by_hand
+        self._rights.writable = self._has_space and not self._is_forced and not self._is_by_hand
 
     async def _measure(self) -> Fullness:
         usages = []
@@ -199,9 +206,9 @@ class DiskWatch:
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
         for directory in self._journal_directories:
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
-        return judge(
+        return evaluate_fullness(
             [(usage.total_bytes, usage.free_bytes) for usage in usages],
-            was_writable=self._has_room,
+            was_writable=self._has_space,
             config=self._config,
         )
 
@@ -210,13 +217,13 @@ class DiskWatch:
             return await self._disk.run(job, directory)
         except OSError as exc:
             raise DirectoryError(
-                f"the disk of {directory} is bad: {exc}. The bookie stops. Make the directory readable and"
+                f"directory {directory} cannot be used: {exc}. The bookie stops. Make it readable and"
                 " writable again, or replace the disk and let recovery copy the entries from other replicas"
             ) from exc
 
     async def _store_status(self) -> None:
-        """Write the state down if it has changed; not what ``forceReadOnlyBookie`` makes of it."""
-        state = (not self._has_room or self._is_by_hand, self._is_by_hand)
+        """Store the state if it has changed, without the effect of ``forceReadOnlyBookie``."""
+        state = (not self._has_space or self._is_by_hand, self._is_by_hand)
         if not self._persists or state == self._stored or (self._stored is None and not state[0]):
             return
         data = encode_status(BookieStatus(state[0], self._wall_ms(), state[1]))
@@ -226,7 +233,7 @@ class DiskWatch:
             try:
                 await self._disk.run(self._disk.replace_file, path, data)
                 stored += 1
-            except OSError as exc:  # most likely full: that is why
+            except OSError as exc:  # expected on a full disk
                 log.warning("%s cannot be written: %s", path, exc)
         if stored:
             self._stored = state
@@ -236,10 +243,10 @@ class DiskWatch:
             is_growing = True
             while is_growing:
                 is_growing = await self._disk.run(reserve.fill)
-                await trio.sleep(_FILL_PAUSE_S)  # others need the disk, too
+                await trio.sleep(_FILL_PAUSE_S)  # leave the disk to other work
 
-    def _figures(self, judged: Fullness) -> str:
+    def _usage_text(self, fullness: Fullness) -> str:
         return ", ".join(
             f"{directory} {share:.1%} used"
-            for directory, share in zip(self._ledger_directories, judged.used, strict=True)
+            for directory, share in zip(self._ledger_directories, fullness.used, strict=True)
         )

@@ -1,6 +1,6 @@
-"""What can go wrong in a bookie, one class for each thing its caller or its operator could do about it.
+"""The errors of a bookie: one class for each way in which a caller or an operator can react.
 
-Not inside: what a bookie answers to clients (``ledger.wire.codes``); the service translates.
+Not inside: the codes of replies to clients (``ledger.codes``); the service translates.
 
 Source: BookieException.java, ExitCode.java.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 
 class BookieServerError(Exception):
-    """Root of everything this package raises."""
+    """The base of all errors of this package."""
 
 
 # Reading
 
 
 class NoLedgerError(BookieServerError):
-    """This bookie has never heard of the ledger, or has deleted it."""
+    """This bookie never had the ledger, or has deleted it."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id}: not on this bookie")
@@ -27,7 +27,7 @@ class NoLedgerError(BookieServerError):
 
 
 class NoEntryError(BookieServerError):
-    """The entry was never stored here."""
+    """This bookie never stored the entry."""
 
     def __init__(self, ledger_id: int, entry_id: int) -> None:
         super().__init__(f"entry {ledger_id}:{entry_id}: not on this bookie")
@@ -35,15 +35,17 @@ class NoEntryError(BookieServerError):
 
 
 class LimboError(BookieServerError):
-    """This bookie may have lost entries of the ledger, so it cannot tell. Another replica can."""
+    """The ledger is in limbo: the entry may have been lost here. Another replica has the reply."""
 
     def __init__(self, ledger_id: int) -> None:
-        super().__init__(f"ledger {ledger_id}: entries may be missing on this bookie; nothing is denied")
+        super().__init__(
+            f"ledger {ledger_id} is in limbo: entries may be missing on this bookie, so it cannot deny any"
+        )
         self.ledger_id = ledger_id
 
 
 class EntryUnreadableError(BookieServerError):
-    """The entry was stored here and cannot be read. Another replica has it; this disk needs a look."""
+    """The entry was stored here and cannot be read. Read another replica, and check this disk."""
 
     def __init__(self, ledger_id: int, entry_id: int, evidence: str) -> None:
         super().__init__(f"entry {ledger_id}:{entry_id} was stored here but cannot be read: {evidence}")
@@ -54,19 +56,19 @@ class EntryUnreadableError(BookieServerError):
 
 
 class StorageFailedError(BookieServerError):
-    """A write or a sync failed: nothing more may be acknowledged, and the bookie must stop."""
+    """A write or a sync failed. The bookie acknowledges nothing more and must stop."""
 
 
 class IndexFailedError(BookieServerError, OSError):
-    """The index's database cannot be read or written: its disk fails, or its files are damaged."""
+    """The database of the index cannot be read or written: the disk fails, or the files are damaged."""
 
 
 class CompactionError(BookieServerError):
-    """A compaction could not go on. Nothing is lost; the next round begins it again, or goes on with it."""
+    """A compaction failed. No entry is lost; the next round continues it or starts it again."""
 
 
 class SourceUnreadableError(CompactionError):
-    """A log to be compacted cannot be followed to its end, or not be read. It is kept as it is."""
+    """A log to be compacted cannot be read to its end. It is kept unchanged."""
 
     def __init__(self, log_id: int, evidence: str) -> None:
         super().__init__(f"entry log {log_id:x}.log is kept and not compacted: {evidence}")
@@ -74,27 +76,27 @@ class SourceUnreadableError(CompactionError):
 
 
 class IndexUnreadableError(CompactionError):
-    """The index cannot be asked about these logs. They are kept as they are; the next round asks again."""
+    """The index cannot be read for these logs. They are kept unchanged; the next round tries again."""
 
     def __init__(self, log_ids: Iterable[int], evidence: str) -> None:
         self.log_ids = frozenset(log_ids)
         names = ", ".join(f"{log_id:x}.log" for log_id in sorted(self.log_ids))
-        super().__init__(f"kept as it is: {names}, since the index cannot be read: {evidence}")
+        super().__init__(f"kept unchanged: {names}, because the index cannot be read: {evidence}")
 
 
 class FormatError(BookieServerError):
-    """Bytes of a file that are not what the format allows. Whoever reads the file says which and where."""
+    """Bytes that the format of a file does not allow. The reader of the file adds its name and the place."""
 
 
 # Starting, and staying up
 
 
 class StartError(BookieServerError):
-    """The stored data cannot be served as they are. Nothing was changed; the message says what to do."""
+    """The bookie cannot start on its stored data. Nothing was changed; the message names the remedy."""
 
 
 class JournalMissingError(StartError):
-    """A journal file that must still be replayed is not there."""
+    """A journal file that must still be replayed is missing."""
 
 
 class JournalCorruptError(StartError):
@@ -102,55 +104,55 @@ class JournalCorruptError(StartError):
 
 
 class IndexMissingError(StartError):
-    """Entry logs exist, but the index that tells where each entry lies does not."""
+    """Entry logs exist, but the index with the location of each entry does not."""
 
 
 class IndexKindError(StartError):
-    """The index was made by the other implementation; it holds nothing for this one."""
+    """The index was written by the other implementation, and this one cannot read it."""
 
 
 class LedgerListingError(BookieServerError):
-    """Which ledgers name this bookie could not be found out; it must not serve without. Try again."""
+    """The ledgers that name this bookie could not be listed, and it must not serve without the list."""
 
 
 class LogDamagedError(StartError):
-    """Entry logs from which an index should be derived are damaged: not all entries are found."""
+    """Entry logs from which an index is rebuilt are damaged, so some entries are not found."""
 
     def __init__(self, directory: Path, damage: Sequence[str]) -> None:
         super().__init__(
-            f"{directory}: the index cannot be derived in full, since entry logs are damaged: "
+            f"{directory}: the index cannot be rebuilt completely, because entry logs are damaged: "
             + "; ".join(damage)
-            + ". Bring the logs back from a copy, or run `dlog bookie rebuild-index --accept-damage`, which"
-            " puts every ledger in limbo: what is not found is not denied until other replicas have given it"
+            + ". Restore the logs from a copy, or run `dlog bookie rebuild-index --accept-damage`, which"
+            " puts every ledger in limbo: the bookie denies no missing entry until it was copied back"
         )
         self.damage = tuple(damage)
 
 
-class ConfigError(BookieServerError):
-    """The configuration file cannot be obeyed; the message names key, value, line and expectation."""
+class BookieConfigError(BookieServerError):
+    """The configuration file is invalid; the message names the key, the value, the line and a valid value."""
 
 
 class DirectoryError(BookieServerError):
-    """A directory cannot be made, written or locked, or holds what it should not."""
+    """A directory cannot be created, written or locked, or has unexpected content."""
 
 
 class StateError(BookieServerError):
-    """The bookie may not be made what was asked for; the message names the configuration that forbids it."""
+    """The requested change of state is forbidden; the message names the configuration key."""
 
 
 class DirectoryInUseError(DirectoryError):
-    """Another process has this directory open. Nothing was touched."""
+    """Another process has this directory open. Nothing was changed."""
 
 
 class CookieError(BookieServerError):
-    """The disks, the configuration and the metadata store do not agree on whose disks these are.
+    """The disks, the configuration and the metadata store disagree about which bookie the disks belong to.
 
     Nothing was changed. The message shows the cookies side by side and names the remedy.
     """
 
 
 class ListenError(BookieServerError):
-    """The address to listen at is taken or is not an address of this machine."""
+    """The listening address is in use, or it is not an address of this machine."""
 
 
 class RegistrationError(BookieServerError):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dlog.compression import Compression
 from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.connect import open_namespace
 from dlog.description import LogDescription, SegmentDescription
@@ -47,16 +46,17 @@ from dlog.errors import (
     WriterClosedError,
     WriterOverloadedError,
 )
-from dlog.log_reader import LogReader
-from dlog.log_writer import LogWriter
+from dlog.format.compression import Compression
+from dlog.format.dlsn import DLSN
+from dlog.format.record import PAYLOAD_BYTES_MAX, Record
 from dlog.namespace_handle import Namespace
-from dlog.pending import Pending
-from dlog.positioning import EARLIEST, LATEST, Start
-from dlog.record import PAYLOAD_BYTES_MAX, Record
+from dlog.read.log_reader import LogReader
+from dlog.read.positioning import EARLIEST, LATEST, Start
+from dlog.write.log_writer import LogWriter
+from dlog.write.pending import Pending
 from ledger.digest import DigestType
-from namespace.dlsn import DLSN
 
-# A library says nothing unless its program asks to hear it.
+# A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Not everybody wants a second way of calling, or processes to start: they are imported when first used.
+    # Most programs need neither the blocking API nor a local cluster. So these are imported at the first use.
     if name in ("blocking", "cluster"):
         import importlib
 

@@ -1,11 +1,11 @@
-"""The same namespace, writers and readers for code without ``async``: scripts, notebooks, Spark workers,
-asyncio.
+"""Namespaces, writers and readers without ``async``: for scripts, notebooks, Spark workers, asyncio.
 
-Inside: objects that hand every call to the one implementation, in a trio loop in a thread of its own for each
-open namespace. Not inside: the loop (``loop_thread``); any behaviour of their own; what a call promises is
-written at its namesake.
-Always: calls may come from any thread; a KeyboardInterrupt cancels the call that waits, and what a cancelled
-call may have done its namesake says: a reader loses no record, an interrupted ``append`` may have written;
+Inside: objects that pass each call to the asynchronous implementation. It runs in a trio loop in a thread of
+its own, one for each open namespace. The promise of each call is that of the asynchronous call of the same
+name.
+Not inside: the loop (``ledger.loop_thread``), any behaviour of their own.
+Always: calls may come from any thread; a KeyboardInterrupt cancels the waiting call, as a cancellation does
+in the asynchronous API: a reader loses no record, an interrupted ``append`` may have written its record;
 records submitted by one thread keep their order.
 
 In asyncio, ``await asyncio.wrap_future(writer.submit(payload))``.
@@ -33,17 +33,17 @@ from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError
-from dlog.log_reader import LogReader as AsyncLogReader
-from dlog.log_writer import LogWriter as AsyncLogWriter
-from dlog.log_writer import as_bytes
-from dlog.loop_thread import Held, LoopThread
+from dlog.format.dlsn import DLSN
+from dlog.format.record import Record
 from dlog.namespace_handle import Namespace as AsyncNamespace
-from dlog.pending import Pending
-from dlog.positioning import EARLIEST, Start
-from dlog.record import Record
-from namespace.dlsn import DLSN
+from dlog.read.log_reader import LogReader as AsyncLogReader
+from dlog.read.positioning import EARLIEST, Start
+from dlog.write.log_writer import LogWriter as AsyncLogWriter
+from dlog.write.log_writer import as_bytes
+from dlog.write.pending import Pending
+from ledger.loop_thread import Held, LoopThread
 
-RECORDS_AT_ONCE = 1024  # that an iterating reader fetches from the loop's thread
+RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
 
 
 class LogWriter:
@@ -65,38 +65,44 @@ class LogWriter:
         """See ``dlog.LogWriter.last_txid``."""
         return self._writer.last_txid
 
-    def append(self, payload: bytes, *, txid: int | None = None) -> DLSN:
+    def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
         return self._loop.run(self._writer.append, as_bytes(payload), txid=txid)
 
-    def append_many(self, payloads: Iterable[bytes], *, txids: Iterable[int] | None = None) -> list[DLSN]:
-        """See ``dlog.LogWriter.append_many``; the iterables are consumed in the calling thread."""
+    def append_many(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        *,
+        txids: Iterable[int] | None = None,
+    ) -> list[DLSN]:
+        """See ``dlog.LogWriter.append_many``. The calling thread consumes the iterables."""
         txids = None if txids is None else list(txids)
         return self._loop.run(self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids)
 
-    def submit(self, payload: bytes, *, txid: int | None = None) -> Future[DLSN]:
-        """See ``dlog.LogWriter.submit``; waits only while too many bytes are on their way already.
+    def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Future[DLSN]:
+        """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
 
-        The future fails with what awaiting would raise, ``TxidOutOfOrderError`` and its like included.
-        Cancelling it changes nothing about the record. The caller's buffer may be filled again at once.
+        The future gets every error of the record, also the ones that ``submit`` raises there, such as
+        ``TxidOutOfOrderError``. Cancelling the future changes nothing about the record. The caller may reuse
+        its buffer at once.
         """
         if payload.__class__ is not bytes:
-            payload = as_bytes(payload)  # the loop takes it later
+            payload = as_bytes(payload)  # copied now: the loop takes it later
         if self._queued_bytes + self._writer.bytes_in_flight > self._writer.bytes_in_flight_max:
-            self.wait_room()
+            self.wait_capacity()
         future: Future[DLSN] = Future()
         with self._guard:
             if not self._queue:
-                # First, as it may raise, and then nobody would come for what is queued. With the guard held:
-                # who finds the queue filled relies on its being drained before anything else it calls.
+                # Before the record is queued: this may raise, and then no call would drain the queue. Under
+                # the guard: a thread that finds records queued relies on a drain before its own next call.
                 self._loop.call_soon(self._drain)
             self._queue.append((payload, txid, future))
             self._queued_bytes += len(payload)
         return future
 
-    def wait_room(self) -> None:
-        """See ``dlog.LogWriter.wait_room``."""
-        self._loop.run(self._writer.wait_room)
+    def wait_capacity(self) -> None:
+        """See ``dlog.LogWriter.wait_capacity``."""
+        self._loop.run(self._writer.wait_capacity)
 
     def flush(self) -> None:
         """See ``dlog.LogWriter.flush``."""
@@ -119,7 +125,7 @@ class LogWriter:
         _close(self.close, exc)
 
     def _drain(self) -> None:
-        """In the loop: submit what the threads have queued, in their order."""
+        """In the loop: submit the records that the threads have queued, in order."""
         with self._guard:
             queue, self._queue = self._queue, deque()
             self._queued_bytes = 0
@@ -130,12 +136,12 @@ class LogWriter:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(exc)
             else:
-                pending.on_settled(lambda pending=pending, future=future: _tell(pending, future))  # type: ignore[misc]
+                pending.on_settled(lambda pending=pending, future=future: _settle(pending, future))  # type: ignore[misc]
 
 
-def _tell(pending: Pending, future: Future[DLSN]) -> None:
+def _settle(pending: Pending, future: Future[DLSN]) -> None:
     if not future.set_running_or_notify_cancel():
-        return  # nobody wants to know any more
+        return  # the caller cancelled the future
     try:
         dlsn = pending.dlsn
     except Exception as exc:
@@ -153,10 +159,10 @@ class LogReader:
         self._reader = self._held.value
         self._guard = threading.Lock()
         self._records: list[Record] = []  # fetched
-        # Those not returned yet. Taking from a list's iterator is one step for threads and interrupts.
+        # The records not returned yet. Threads and interrupts cannot divide a step of a list's iterator.
         self._ahead = iter(self._records)
-        self._position = self._reader.position  # behind all of them
-        self._fetching: trio.Event | None = None  # set when the fetch under way has ended
+        self._position = self._reader.position  # after all fetched records
+        self._fetching: trio.Event | None = None  # set when the fetch in progress ends
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._reader)[1:]}"
@@ -165,9 +171,10 @@ class LogReader:
     def position(self) -> DLSN | None:
         """See ``dlog.LogReader.position``."""
         if self._fetching is not None:
-            # Only between the steps of the loop is it sure that what the reader gave has arrived here.
+            # A fetch moves records from the reader to this object. Between two steps of the loop it has moved
+            # all of them or none.
             with suppress(NamespaceClosedError):
-                return self._loop.run(self._where)
+                return self._loop.run(self._position_in_loop)
         with self._guard:
             left = length_hint(self._ahead)
             return self._records[-left].dlsn if left else self._position
@@ -187,7 +194,7 @@ class LogReader:
             if not self._loop.run(self._fetch, RECORDS_AT_ONCE, None):
                 raise StopIteration
 
-    def read_batch(self, records_max: int, *, wait_s: float | None = None) -> list[Record]:
+    def read_batch(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
         """See ``dlog.LogReader.read_batch``."""
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
@@ -195,18 +202,19 @@ class LogReader:
         while True:
             if records := list(islice(self._ahead, records_max)):
                 return records
-            if not self._loop.run(self._fetch, records_max, deadline_s):
-                return []
+            fetched = self._loop.run(self._fetch, records_max, deadline_s)
+            if not fetched:
+                return [] if fetched is False else None
 
     @property
     def _has_records(self) -> bool:
         return length_hint(self._ahead) > 0
 
-    async def _fetch(self, records_max: int, deadline_s: float | None) -> bool:
-        """In the loop: have records at hand; False if time is up or there will be no more.
+    async def _fetch(self, records_max: int, deadline_s: float | None) -> bool | None:
+        """In the loop: fetch records; False if none came in time, None at the end.
 
-        They are put where any later call finds them, so that none is lost when the calling thread is
-        interrupted; one fetch at a time, so that they keep their order.
+        The records are stored in this object. So a later call returns them if the calling thread is
+        interrupted. There is one fetch at a time, so that records keep their order.
         """
 
         def left_s() -> float:
@@ -215,27 +223,30 @@ class LogReader:
         with trio.move_on_after(left_s()):
             while self._fetching is not None:
                 await self._fetching.wait()
-        if self._has_records or self._fetching is not None:
-            return self._has_records
+        if self._has_records:
+            return True  # decided by one look: another thread may take the record before a second one
+        if self._fetching is not None:
+            return False
         self._fetching = trio.Event()
         try:
             wait_s = None if deadline_s is None else left_s()
             records = await self._reader.read_batch(records_max, wait_s=wait_s)
             with self._guard:
-                self._records, self._ahead, self._position = records, iter(records), self._reader.position
-            return bool(records)
+                self._records, self._position = records or [], self._reader.position
+                self._ahead = iter(self._records)
+            return None if records is None else bool(records)
         finally:
             self._position = self._reader.position
             self._fetching.set()
             self._fetching = None
 
-    async def _where(self) -> DLSN | None:
+    async def _position_in_loop(self) -> DLSN | None:
         await trio.lowlevel.checkpoint()
         left = length_hint(self._ahead)
         return self._records[-left].dlsn if left else self._reader.position
 
     def close(self) -> None:
-        """Take no more. Idempotent."""
+        """End the reader. Idempotent."""
         self._held.release()
 
     def __enter__(self) -> LogReader:
@@ -252,7 +263,9 @@ class Namespace:
     Python ends."""
 
     def __init__(self, uri: str, config: NamespaceConfig | None = None) -> None:
-        self._loop = LoopThread(f"dlog {uri}")
+        self._loop = LoopThread(
+            f"dlog {uri}", NamespaceClosedError, "it was closed; open the namespace again"
+        )
         self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
         self._is_closed = False
         try:
@@ -268,7 +281,7 @@ class Namespace:
 
     @property
     def uri(self) -> str:
-        """As it was given."""
+        """The URI as passed to ``open_namespace``."""
         return self._namespace.uri
 
     def create_log(self, name: str, *, exist_ok: bool = False) -> None:
@@ -307,7 +320,7 @@ class Namespace:
         lock_timeout_s: float | None = None,
         config: WriterConfig | None = None,
     ) -> LogWriter:
-        """See ``dlog.Namespace.open_writer``; open on return, to be closed."""
+        """See ``dlog.Namespace.open_writer``. The writer is open; the caller closes it."""
         manager = self._namespace.open_writer(
             name, create=create, lock_timeout_s=lock_timeout_s, config=config
         )
@@ -323,14 +336,14 @@ class Namespace:
         end: DLSN | None = None,
         follow: bool = True,
     ) -> LogReader:
-        """See ``dlog.Namespace.open_reader``; open on return, to be closed."""
+        """See ``dlog.Namespace.open_reader``. The reader is open; the caller closes it."""
         manager = self._namespace.open_reader(name, start=start, end=end, follow=follow)
         reader = LogReader(self._loop, manager)
         self._open.add(reader)
         return reader
 
     def close(self) -> None:
-        """Close what was opened and not closed, then the namespace. Idempotent."""
+        """Close all open writers and readers, then the namespace. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -358,12 +371,12 @@ class Namespace:
 
 
 def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> Namespace:
-    """See ``dlog.open_namespace``; open on return, to be closed or used in a ``with`` statement."""
+    """See ``dlog.open_namespace``. Close the result, or use it in a ``with`` statement."""
     return Namespace(uri, config)
 
 
 def _close(close: Callable[[], None], exc: BaseException | None) -> None:
-    """Close; an error of the block is the one to tell."""
+    """Close. If the block raised, its error is raised, not one of closing."""
     try:
         close()
     except Exception:
@@ -379,7 +392,7 @@ def _close_all() -> None:
         try:
             each.close()
         except Exception:
-            pass  # there is nobody left to tell; a recovery finds every durable record
+            pass  # the program ends; a recovery finds every durable record
 
 
 atexit.register(_close_all)

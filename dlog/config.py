@@ -1,10 +1,10 @@
-"""Settings of a namespace, its writers and its readers, all with defaults that are safe.
+"""Settings of a namespace, its writers and its readers; all have safe defaults.
 
-Always: a setting that could harm what Apache's programs share is refused by name (``for_scheme``), not
-ignored.
+Always: a setting that Apache's programs cannot read in a shared namespace is refused by name
+(``for_scheme``), not ignored.
 
-Source: DistributedLog, DistributedLogConfiguration.java (names in the field docstrings), reference section
-6.7.
+Source: DistributedLog, DistributedLogConfiguration.java (names in the field docstrings),
+docs/stream-format.md 9.
 """
 
 from __future__ import annotations
@@ -15,68 +15,67 @@ from typing import Any, Literal
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, optional
 
-from dlog.batcher import BODY_BYTES_MAX
-from dlog.compression import Compression
 from dlog.errors import ConfigError
+from dlog.format.compression import Compression
+from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from ledger.digest import DigestType
-from ledger.placement_config import PlacementConfig, PlacementPolicy
+from ledger.placement.config import PlacementConfig, PlacementPolicy
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
 
 @attrs.frozen(kw_only=True)
 class WriterConfig:
-    """How a writer batches, rolls, and how long it is patient."""
+    """How a writer batches and rolls, and its timeouts."""
 
     entry_bytes_target: int = attrs.field(default=65_536, validator=gt(0))
-    """Records that wait are cut into entries of about this size (``writerOutputBufferSize``)."""
+    """Waiting records are cut into entries of about this size (``writerOutputBufferSize``)."""
     bytes_in_flight_max: int = attrs.field(default=16 * 1024 * 1024, validator=gt(0))
-    """Bytes submitted and not yet durable before ``wait_room`` waits; ``submit`` refuses at four times as
-    many."""
+    """``wait_capacity`` waits while so many submitted bytes are not durable; ``submit`` refuses a record at
+    four times as many."""
     visibility_delay_ms: float = attrs.field(default=5.0, validator=ge(0))
-    """Idle for so long, the writer adds a control record, so that readers see the last records."""
+    """A writer that is idle for so long adds a control record, so that readers see the last records."""
     segment_bytes_max: int | None = attrs.field(default=256 * 1024 * 1024, validator=_POSITIVE_OR_NONE)
     """A segment with more bytes is rolled (``maxLogSegmentBytes``)."""
     segment_age_s_max: float | None = attrs.field(default=7200.0, validator=_POSITIVE_OR_NONE)
     """A segment in use for longer is rolled (``logSegmentRollingMinutes``)."""
     lock_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
-    """How long opening waits for another writer to let go (``lockTimeoutSeconds``); 0: not at all."""
-    patience_s: float = attrs.field(default=60.0, validator=ge(0))
-    """How long records wait while no segment can be written (bookies or metadata out of reach) until they
-    fail."""
+    """How long opening a writer waits for another one to release the lock (``lockTimeoutSeconds``); 0: not at
+    all."""
+    retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
+    """Records fail after so long without a segment to write to (bookies or metadata out of reach)."""
     retry_pause_s: float = attrs.field(default=0.2, validator=gt(0))
-    """Pause before a failed step of a segment's life is tried again; doubled up to 16-fold."""
+    """The pause before a failed step of the writer is repeated. It doubles up to 16-fold."""
     close_timeout_s: float = attrs.field(default=15.0, validator=gt(0))
-    """How long leaving ``async with`` may take; what is unfinished then is left to the next writer's
-    recovery."""
+    """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
 
     def __attrs_post_init__(self) -> None:
-        if self.entry_bytes_target > BODY_BYTES_MAX:
+        if self.entry_bytes_target > ENTRY_BODY_BYTES_MAX:
             raise ConfigError(
-                f"entry_bytes_target={self.entry_bytes_target}: an entry takes at most {BODY_BYTES_MAX} bytes"
+                f"entry_bytes_target={self.entry_bytes_target}: an entry takes at most"
+                f" {ENTRY_BODY_BYTES_MAX} bytes"
             )
 
 
 @attrs.frozen(kw_only=True)
 class ReaderConfig:
-    """How far a reader reads ahead and when it complains."""
+    """How far a reader reads ahead, and its timeouts."""
 
     read_bytes_max: int = attrs.field(default=512 * 1024, validator=gt(0))
-    """What one read from the ledger asks for."""
+    """The size of one read from a ledger."""
     read_ahead_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=gt(0))
-    """Entries read and not yet taken, before reading pauses."""
+    """Reading pauses while fetched entries of so many bytes are not decoded yet."""
     long_poll_s: float = attrs.field(default=10.0, validator=gt(0))
-    """How long one wait for new entries lasts (``readLACLongPollTimeout``); they are seen as soon as they
-    come."""
+    """How long one wait for new entries lasts (``readLACLongPollTimeout``). It ends as soon as one comes."""
     relist_interval_s: float = attrs.field(default=10.0, validator=gt(0))
-    """Idle for so long, the reader lists the segments again, in case a watch was lost
+    """A reader that is idle for so long lists the segments again, as a watch may be lost
     (``readerIdleWarnThresholdMillis``)."""
-    patience_s: float = attrs.field(default=60.0, validator=ge(0))
-    """Reads that keep failing for so long end the reader with ``LogReaderStalledError``."""
+    retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
+    """The reader raises ``LogReaderStalledError`` after reads have failed for so long."""
     retry_pause_s: float = attrs.field(default=0.1, validator=gt(0))
-    """Pause before a failed read is tried again; doubled up to 16-fold."""
+    """The pause before a failed read is tried again. It doubles up to 16-fold."""
     check_positions: bool = True
-    """Whether a gap in the positions of records is an error (``positionGapDetectionEnabled``)."""
+    """True: a gap in the positions of records is an error (``positionGapDetectionEnabled``)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,36 +87,34 @@ class NamespaceConfig:
     write_quorum: int = attrs.field(default=3, validator=gt(0))
     """Copies of each entry (``bkcWriteQuorumSize``)."""
     ack_quorum: int = attrs.field(default=2, validator=gt(0))
-    """Copies that are safe on disk before a record counts as durable (``bkcAckQuorumSize``)."""
+    """A record is durable when so many copies are synced to disk (``bkcAckQuorumSize``)."""
     digest_type: DigestType | None = attrs.field(default=None, validator=optional(instance_of(DigestType)))
-    """The checksum of entries. None: CRC32 where Apache's programs read, as they know no other; else
-    CRC32C."""
+    """The checksum of entries. None: CRC32 in a namespace shared with Apache's programs, which know no other;
+    else CRC32C."""
     password: bytes = attrs.field(default=b"", validator=instance_of(bytes), repr=False)
-    """Of the ledgers (``digestPw``)."""
+    """The password of the ledgers (``digestPw``)."""
     compression: Compression = attrs.field(default=Compression.NONE, validator=instance_of(Compression))
-    """Of entries (``compressionType``)."""
+    """The compression of entries (``compressionType``)."""
     shared_with_java: bool | None = attrs.field(default=None, validator=in_((None, True, False)))
-    """Whether Apache's programs must be able to read it. None: yes for ``distributedlog://``, no for
+    """True if Apache's programs read the namespace. None: yes for ``distributedlog://``, no for
     ``file://``."""
     create: bool = False
-    """Bind a ``distributedlog://`` namespace that is not bound yet, to ``ledgers_root`` on the same
-    ZooKeeper."""
+    """Bind a ``distributedlog://`` namespace without a binding to ``ledgers_root`` on the same ZooKeeper."""
     ledgers_root: str = "/ledgers"
-    """For ``create``: where the cluster keeps its ledgers."""
+    """For ``create``: the root path of the cluster's ledgers."""
     client_id: str | None = None
-    """What the lock tells others about the owner; default: host, process id."""
+    """The name of the lock's owner that other clients see; default: host and process id."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     wire_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
     """The bookies' protocol on the data path."""
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
-    """Talk TLS to bookies, or not at all (``tlsProviderFactoryClass``); ``ledger.tls.client_context`` makes
-    one."""
+    """Use TLS with bookies (``tlsProviderFactoryClass``); made by ``ledger.transport.tls.client_context``."""
     placement: PlacementConfig = attrs.field(factory=PlacementConfig)
     """How bookies are chosen: over racks or regions, by free disk (``bkEnsemblePlacement...``); class and
-    policies are in ``ledger.placement_config``."""
+    policies are in ``ledger.placement.config``."""
     add_quorum_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """A segment whose entry is not durable after so long is left, and the next one begun
+    """If an entry is not durable after so long, the writer ends the segment and starts the next one
     (``bkc.addEntryQuorumTimeoutSec``)."""
     delay_ensemble_change: bool = False
     """Replace a failing bookie only when records cannot become durable without it
@@ -133,11 +130,11 @@ class NamespaceConfig:
             )
 
     def for_scheme(self, scheme: str) -> NamespaceConfig:
-        """These settings with everything decided for a kind of namespace, ``file`` or ``distributedlog``.
+        """These settings with all defaults of a kind of namespace, ``file`` or ``distributedlog``.
 
         Raises:
-            ConfigError: Something that Apache's readers could not read, in a namespace they share; TLS where
-                there is no network.
+            ConfigError: A setting that Apache's readers cannot read, in a shared namespace. Or a setting of a
+                network, for a directory.
         """
         if scheme == "file" and self.tls is not None:
             raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")

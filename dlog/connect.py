@@ -1,11 +1,10 @@
-"""From a URI to a namespace: the one place that knows which parts a deployment is made of.
+"""Opening a namespace from its URI: choosing and assembling store, ledger client and namespace.
 
-Inside: choosing and assembling store, ledger client and namespace; what only exists for that. Not inside: any
-of them.
-Always: the parts run in a task of their own, so an error of the caller's block comes out as it is; they are
+Not inside: the parts themselves.
+Always: the parts run in a task of their own, so an error of the caller's block comes out unchanged; they are
 closed in order, also when the block is cancelled.
 
-Source: DistributedLog, NamespaceBuilder.java, BKNamespaceDriver.java (reference 3.1, 3.2).
+Source: DistributedLog, NamespaceBuilder.java, BKNamespaceDriver.java (docs/metadata.md 16.1, 16.2).
 """
 
 from __future__ import annotations
@@ -21,21 +20,22 @@ import trio
 
 from dlog.config import NamespaceConfig
 from dlog.errors import ConfigError, NamespaceNotBoundError, as_dlog_error
+from dlog.metadata.binding import Binding, new_binding
+from dlog.metadata.bindings import bind, resolve_binding
+from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
+from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.namespace_handle import Namespace
-from dlog.nursery import open_service_tasks
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.dial import dial_tcp
 from ledger.errors import LedgerError
-from ledger.transport_config import TransportConfig
-from namespace.binding import Binding, new_binding
-from namespace.bindings import bind, resolve_binding
-from namespace.errors import NamespaceError, NoBindingError, NodeExistsError
-from namespace.segment import FIRST_SEGMENT_SEQNO
+from ledger.service_tasks import open_service_tasks
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import dial_tcp
+from namespace.errors import NamespaceError, NodeExistsError
 from namespace.store import MetadataStore
-from namespace.uri import NamespaceUri, parse_namespace_uri
 
-CLOSE_S = 20.0  # for the parts to close once the block is left
+EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
+CLOSE_S = 20.0  # the parts have so long to close after the block is left
 
 
 @attrs.frozen
@@ -48,26 +48,22 @@ class _Parts:
 
 @asynccontextmanager
 async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> AsyncIterator[Namespace]:
-    """Open a namespace for the length of an ``async with``.
+    """Open a namespace for the duration of an ``async with``.
 
     Args:
-        uri: ``file:///dir`` for one that lives in a directory of this machine, served by this process or by
-        another
-            one that has it open; ``distributedlog://zk1:2181;zk2:2181/path`` for one in a cluster of bookies,
-            ours or Apache's.
-        config: How logs are stored, and how patient writers and readers are.
+        uri: ``file:///dir`` for a namespace in a directory of this machine. This process serves it, or
+            another one that has it open. ``distributedlog://zk1:2181;zk2:2181/path`` for a namespace in a
+            cluster of bookies, ours or Apache's.
+        config: How logs are stored, and the settings of writers and readers.
 
     Raises:
         InvalidUriError, ConfigError
-        NamespaceNotBoundError: Nobody has said where the namespace's ledgers are; see
-        ``NamespaceConfig.create``. LogUnavailableError: ZooKeeper cannot be reached. EmbeddedStoreError: The
-        directory cannot be used.
+        NamespaceNotBoundError: No binding says where the ledgers are; see ``NamespaceConfig.create``.
+        LogUnavailableError: ZooKeeper cannot be reached.
+        EmbeddedStoreError: The directory cannot be used.
     """
     config = config or NamespaceConfig()
-    try:
-        where = parse_namespace_uri(uri)
-    except NamespaceError as exc:
-        raise as_dlog_error(exc, None, "opening it") from exc
+    where = parse_namespace_uri(uri)
     config = config.for_scheme(where.scheme)
     stop, stopped = trio.Event(), trio.Event()
     async with open_service_tasks() as tasks:
@@ -99,7 +95,7 @@ async def _hold_open(
     *,
     task_status: trio.TaskStatus[_Parts],
 ) -> None:
-    """Keep the parts of a namespace until told to stop; for a task."""
+    """Keep the parts of a namespace open until ``stop`` is set; for a task."""
     try:
         async with _open_parts(where, config) as parts:
             task_status.started(parts)
@@ -116,16 +112,25 @@ def _open_parts(where: NamespaceUri, config: NamespaceConfig) -> AbstractAsyncCo
 
 @asynccontextmanager
 async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
-    # A bookie and its index are not imported by programs that use a cluster.
-    from dlog.embedded import NAMESPACE_PATH, open_embedded_stack
+    # A program that uses a cluster does not import the embedded store.
+    from ledger.deploy.embedded import open_embedded_stack
 
     async with open_embedded_stack(Path(where.path), _client_config(config)) as stack:
-        yield _Parts(stack.store, stack.client, NAMESPACE_PATH)
+        yield _Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
+
+
+async def prepare_embedded_namespace(store: MetadataStore) -> str:
+    """Create the node of the one namespace in a directory if it is missing; return its path."""
+    try:
+        await store.create(EMBEDDED_NAMESPACE_PATH, b"", parents=True)
+    except NodeExistsError:
+        pass
+    return EMBEDDED_NAMESPACE_PATH
 
 
 @asynccontextmanager
 async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
-    # Nor is a ZooKeeper client by those that do not.
+    # A program that uses a directory does not import the ZooKeeper client.
     from namespace.zookeeper import open_zookeeper_store
 
     async with AsyncExitStack() as stack:
@@ -145,7 +150,7 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
             raise ConfigError(
                 f"namespace {where}: it is federated, which is not supported; name one of its sub-namespaces"
             )
-        # The ledgers may be another ZooKeeper's.
+        # The ledgers may have a ZooKeeper of their own.
         bookies_store = (
             store if _same_hosts(binding.bk_hosts, where.hosts) else await open_store(binding.bk_hosts)
         )
@@ -158,11 +163,11 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
 async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceConfig) -> Binding:
     try:
         binding = await resolve_binding(store, where.path)
-    except NoBindingError as exc:
+    except NamespaceNotBoundError as exc:
         if not config.create:
             raise NamespaceNotBoundError(
                 f"namespace {where}: neither {where.path} nor a node above it says where the "
-                "ledgers are. If this is the right path, open it once with NamespaceConfig(create=True), "
+                "ledgers are. If the path is right, open it once with NamespaceConfig(create=True), "
                 f"which binds it to {config.ledgers_root} on the same ZooKeeper"
             ) from exc
         binding = new_binding(where.hosts, config.ledgers_root)
@@ -171,13 +176,13 @@ async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceC
     if await store.exists(where.path) is None:
         if not config.create:
             raise NamespaceNotBoundError(
-                f"namespace {where}: there is no node {where.path}, although one above it is bound; "
-                "is the path right? Open it once with NamespaceConfig(create=True) to create it"
+                f"namespace {where}: there is no node {where.path}, although a node above it is bound. "
+                "If the path is right, open it once with NamespaceConfig(create=True), which creates it"
             )
         try:
             await store.create(where.path, b"", parents=True)
         except NodeExistsError:
-            pass  # somebody else was faster
+            pass  # another client has just created it
     return binding
 
 

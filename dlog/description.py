@@ -1,15 +1,15 @@
-"""What can be told about a log without reading it: its segments, ends, number of records, writer.
+"""The description of a log: its segments, its ends, its number of records, its writer.
 
-Inside: the values. Not inside: finding them out (``namespace_handle``).
-Always: numbers of a segment in progress are those visible to readers; a writer may be ahead of them.
+Inside: the values. Not inside: finding them (``namespace_handle``).
+Always: the numbers of a segment in progress are those that readers see; its writer may be ahead of them.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from namespace.dlsn import DLSN
-from namespace.segment import LogSegment, TruncationStatus
+from dlog.format.dlsn import DLSN
+from dlog.metadata.segment import LogSegment, TruncationStatus
 
 
 @attrs.frozen
@@ -21,8 +21,8 @@ class SegmentDescription:
     is_completed: bool
     first_txid: int
     last_txid: int | None  # None while in progress
-    record_count: int | None  # likewise
-    last_entry_id: int  # of its last user record; -1 if it has none, or is in progress
+    record_count: int | None  # None while in progress
+    last_entry_id: int  # of its last user record; -1 if it has none or is in progress
     last_slot_id: int
     start_sequence_id: int | None  # of its first record; None while in progress
     completed_ms: int | None
@@ -49,13 +49,13 @@ class SegmentDescription:
 
 @attrs.frozen
 class LogDescription:
-    """A log as of one moment."""
+    """A log at one moment."""
 
     name: str
-    first_dlsn: DLSN | None  # where reading at EARLIEST begins; None if the log has no segment
+    first_dlsn: DLSN | None  # the position of EARLIEST; None if the log has no segment
     last_dlsn: DLSN | None  # of the last visible record; None if there is none
     last_txid: int | None
-    record_count: int  # visible records, truncated but not yet purged ones included
+    record_count: int  # visible records, including truncated ones that are not purged
     is_sealed: bool
-    writer: str | None  # who holds the lock
+    writer: str | None  # the owner of the lock
     segments: tuple[SegmentDescription, ...]

@@ -1,11 +1,11 @@
-"""What can go wrong with a log, one class for each thing a caller could do about it.
+"""The errors of ``dlog``: one class for each reaction of a caller.
 
-Users of ``dlog`` meet nothing else: errors of the metadata store, of ledgers and of sqlite or kazoo are
-translated at the border (``translated``) and kept as ``__cause__``.
-Always: an error about a record that was being written says what became of it (``RecordOutcome``).
+``dlog`` raises no other errors. ``translated`` turns an error of the metadata store or of a ledger into one
+of these; the original is the ``__cause__``.
+Always: an error about a submitted record says whether the record is in the log (``RecordOutcome``).
 
-Source: DistributedLog, DLException.java and its subclasses; the status code of the matching Java error, where
-there is one, is ``code`` (reference section 5.10).
+Source: DistributedLog, DLException.java and its subclasses. ``code`` is the status code of the matching Java
+error, if there is one (docs/stream-format.md 8).
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from namespace import errors as namespace_errors
 
 
 class RecordOutcome(enum.Enum):
-    """What is known about a record that somebody tried to write."""
+    """What is known about a submitted record."""
 
-    PENDING = "pending"  # on its way
-    DURABLE = "durable"  # in the log, at its DLSN, for good
-    NOT_WRITTEN = "not written"  # not in the log, and never will be
-    UNKNOWN = "unknown"  # may be found in the log later; read it to learn
+    PENDING = "pending"  # in flight, or waiting to be sent
+    DURABLE = "durable"  # in the log at its DLSN
+    NOT_WRITTEN = "not written"  # not in the log, now and later
+    UNKNOWN = "unknown"  # may be in the log later; read the end of the log to find out
 
 
 class DLogError(Exception):
-    """Root of everything this package raises."""
+    """The base class of all errors of this package."""
 
     code: ClassVar[int] = 500
 
 
 class InvalidUriError(DLogError):
-    """A namespace URI that cannot be understood; the message says which part and shows a good one."""
+    """A namespace URI cannot be parsed; the message names the part."""
 
 
 class InvalidLogNameError(DLogError):
-    """A log name with forbidden characters or parts; the message says which."""
+    """A log name has forbidden characters or parts; the message names them."""
 
     code = 602
 
 
 class ConfigError(DLogError, ValueError):
-    """Settings that contradict each other or the namespace; nothing was opened."""
+    """Settings contradict each other or the namespace. Nothing was opened."""
 
 
 class NamespaceNotBoundError(DLogError):
-    """No DistributedLog binding at the namespace's path or above. Bind it, or open it with
-    ``create=True``."""
+    """There is no DistributedLog binding at the namespace's path or above it.
+
+    Bind the namespace, or open it with ``create=True``.
+    """
 
 
 class NamespaceClosedError(DLogError):
@@ -60,122 +62,137 @@ class NamespaceClosedError(DLogError):
 
 
 class LogUnavailableError(DLogError):
-    """ZooKeeper or the bookies cannot be reached, or too few bookies are up. Nothing is damaged; try again
-    later."""
+    """ZooKeeper or bookies are out of reach, or too few bookies are up. Nothing is damaged; try later."""
 
     code = 505
 
 
 class NamespaceLostError(LogUnavailableError):
-    """The session with the metadata store is over, and with it every lock. Open the namespace again."""
+    """The session with the metadata store is over; its locks are lost. Open the namespace again."""
 
 
 class LogNotFoundError(DLogError):
-    """There is no such log. Create it with ``create_log``."""
+    """The log does not exist, or was deleted. Create it with ``create_log``."""
 
     code = 510
 
-    def __init__(self, log: str) -> None:
-        super().__init__(f"log {log!r} does not exist; create it with create_log({log!r})")
-        self.log = log
+    def __init__(self, log: str, evidence: str = "") -> None:
+        because = f" ({evidence})" if evidence else ""
+        super().__init__(f"log {log!r} does not exist{because}; create it with create_log({log!r})")
+        self.log, self.evidence = log, evidence
 
 
 class LogExistsError(DLogError):
-    """The log exists already; pass ``exist_ok=True`` if that is fine."""
+    """The log exists already. Pass ``exist_ok=True`` to allow that."""
 
     code = 522
 
     def __init__(self, log: str) -> None:
         super().__init__(
-            f"log {log!r} exists already; if that is fine, say so: exist_ok=True in Python, --exist-ok on the"
+            f"log {log!r} exists already; to allow that, pass exist_ok=True in Python or --exist-ok on the"
             " command line"
         )
         self.log = log
 
 
 class LogLockedError(DLogError):
-    """Another writer has the log open and did not let go in time. Close it, or wait longer."""
+    """Another writer held the log's lock until the timeout. Close that writer, or wait longer."""
 
     code = 302
 
     def __init__(self, log: str, owner: str | None, waited_s: float) -> None:
         super().__init__(
-            f"log {log!r} has a writer already: {owner or 'unknown owner'} holds its lock, "
+            f"log {log!r} has a writer already: {owner or 'an unknown owner'} holds its lock, "
             f"waited {waited_s:g} s; close that writer, or wait longer with lock_timeout_s"
         )
         self.log, self.owner = log, owner
 
 
 class LogMetadataError(DLogError):
-    """What is stored about the log does not parse or contradicts itself. Nothing was written over it."""
+    """Stored metadata does not parse or contradicts itself. Nothing was written over it."""
 
     code = 506
 
 
+class SegmentGapError(LogMetadataError):
+    """A segment is missing between two others. Nothing is listed: a reader would skip its records."""
+
+    def __init__(self, log: str, evidence: str) -> None:
+        super().__init__(f"log {log!r}: a segment is missing: {evidence}")
+        self.log, self.evidence = log, evidence
+
+
+class LogInUseError(LogMetadataError):
+    """A node of the log cannot be deleted: a writer holds the lock, or segments are left."""
+
+    def __init__(self, log: str, evidence: str) -> None:
+        super().__init__(f"log {log!r}: not deleted: {evidence}")
+        self.log, self.evidence = log, evidence
+
+
 class EntryFormatError(DLogError):
-    """Bytes that are no entry of a DistributedLog segment. Nothing was delivered from them."""
+    """Bytes are no entry of a DistributedLog segment. They gave no record."""
 
     code = 520
 
 
 class CorruptLogError(DLogError):
-    """The log holds something no writer could have written there; the reader stops rather than guess.
+    """The log holds bytes that no writer writes there. The reader stopped at ``position``, skipping nothing.
 
-    ``position`` is where; to go on behind it, open a reader at a later DLSN, knowing that records are
-    missing.
+    To continue, open a reader at a later DLSN. It does not return the damaged records.
     """
 
     code = 1001
 
     def __init__(self, log: str, position: object, evidence: str) -> None:
         super().__init__(
-            f"log {log!r}, {position}: {evidence}; the reader stopped there, nothing was skipped. "
-            "To read on behind the damage open a reader at a later DLSN"
+            f"log {log!r}, {position}: {evidence}; the reader stopped there and skipped nothing. "
+            "To continue after the damage, open a reader at a later DLSN"
         )
         self.log, self.position, self.evidence = log, position, evidence
 
 
 class LogTruncatedError(DLogError):
-    """Records at this position, or behind it, were truncated or purged. Open a reader at EARLIEST for what is
-    left."""
+    """Records at this position, or after it, were truncated or purged.
+
+    Open a reader at EARLIEST for the records left.
+    """
 
     code = 511
 
     def __init__(self, log: str, position: object, first_left: object) -> None:
         super().__init__(
-            f"log {log!r}: position {position} is gone (truncated or purged); what is left begins at "
-            f"{first_left}. Open a reader at dlog.EARLIEST to go on there"
+            f"log {log!r}: position {position} is gone (truncated or purged); the log now begins at "
+            f"{first_left}. Open a reader at dlog.EARLIEST to continue there"
         )
         self.log, self.position, self.first_left = log, position, first_left
 
 
 class EndOfStreamError(DLogError):
-    """The log was sealed: nothing comes after this, and nothing can be written."""
+    """The log is sealed: it has no more records and takes none."""
 
     code = 512
 
     def __init__(self, log: str) -> None:
-        super().__init__(
-            f"log {log!r} is sealed (end of stream): it takes no more records and has no more to give"
-        )
+        super().__init__(f"log {log!r} is sealed (end of stream): it has no more records and takes none")
         self.log = log
 
 
 class LogReaderStalledError(DLogError):
-    """The reader cannot make progress although there is something to read; ``reason`` says why."""
+    """The reader could not read for longer than its retry timeout; ``reason`` says why."""
 
     code = 1001
 
     def __init__(self, log: str, position: object, stalled_s: float, reason: str) -> None:
         super().__init__(
-            f"log {log!r}: reader at {position} made no progress for {stalled_s:.0f} s: {reason}; "
-            "the position is still good: open a reader there once the cause is gone"
+            f"log {log!r}: the reader at {position} made no progress for {stalled_s:.0f} s: {reason}; "
+            "remove the cause, then open a reader at that position"
         )
         self.log, self.position, self.reason = log, position, reason
 
 
 class WriteError(DLogError):
-    """A record could not be written. ``outcome`` says whether it may be found in the log all the same."""
+    """A record was not written, or that is unknown. ``outcome`` says whether the record may be in the log."""
 
     code = 514
 
@@ -184,8 +201,7 @@ class WriteError(DLogError):
         self.message, self.outcome = message, outcome
 
     def about(self, outcome: RecordOutcome) -> WriteError:
-        """The same error for another record; each caller gets an object of its own, with its own
-        traceback."""
+        """The same error for another record: a new object, so that each caller has its own traceback."""
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         WriteError.__init__(twin, self.message, outcome)
@@ -194,12 +210,14 @@ class WriteError(DLogError):
 
 
 class RecordTooLongError(WriteError):
-    """The payload is longer than a record may be. Split it."""
+    """The payload is longer than a record can hold. Split it."""
 
     code = 413
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"payload of {size_bytes} bytes; a record takes at most {limit_bytes}: split it")
+        super().__init__(
+            f"the payload has {size_bytes} bytes; a record holds at most {limit_bytes}: split it"
+        )
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
 
 
@@ -210,21 +228,21 @@ class TxidOutOfOrderError(WriteError):
 
     def __init__(self, log: str, txid: int, last_txid: int) -> None:
         super().__init__(
-            f"log {log!r}: txid {txid} after txid {last_txid}: transaction ids never decrease, "
-            "and lie between 0 and 2**63 - 2"
+            f"log {log!r}: txid {txid} after txid {last_txid}; transaction ids must not decrease, "
+            "and must lie between 0 and 2**63 - 2"
         )
         self.log, self.txid, self.last_txid = log, txid, last_txid
 
 
 class WriterOverloadedError(WriteError):
-    """More bytes were submitted than may wait. ``await writer.wait_room()`` between submissions."""
+    """Too many submitted bytes are not durable yet. ``await writer.wait_capacity()`` between submissions."""
 
     code = 517
 
     def __init__(self, log: str, waiting_bytes: int, limit_bytes: int) -> None:
         super().__init__(
-            f"log {log!r}: {waiting_bytes} bytes wait to become durable, at most {limit_bytes} may: "
-            "await wait_room() now and then when using submit()"
+            f"log {log!r}: {waiting_bytes} submitted bytes are not durable yet, the limit is {limit_bytes}: "
+            "await wait_capacity() between calls of submit()"
         )
         self.log = log
 
@@ -240,9 +258,9 @@ class WriterClosedError(WriteError):
 
 
 class LogFencedError(WriteError):
-    """Another writer took the log over, or this one lost its lock. This writer is finished for good.
+    """Another writer took the log over, or this one lost its lock. This writer has ended.
 
-    Open a new writer to write again; it will wait for, or be refused by, the other one.
+    To write again, open a new writer. It waits for the other writer's lock, up to its timeout.
     """
 
     code = 504
@@ -255,10 +273,10 @@ class LogFencedError(WriteError):
 
 
 class LogWriteError(WriteError):
-    """The writer could not go on (bookies or ZooKeeper out of reach for too long). It is finished for good.
+    """Bookies or ZooKeeper were out of reach for longer than the retry timeout. The writer has ended.
 
-    Records with outcome UNKNOWN may be found in the log once a new writer has been opened: read its end to
-    decide.
+    A record with the outcome UNKNOWN may be in the log. Open a new writer, then read the end of the log to
+    find out.
     """
 
     code = 507
@@ -274,11 +292,11 @@ class EmbeddedStoreError(DLogError):
 
 @contextlib.contextmanager
 def translated(log: str | None, doing: str) -> Iterator[None]:
-    """Turn errors of the packages below into this package's, with the log's name, chained.
+    """Turn an error of ``ledger`` or ``namespace`` into one of this package, with the log's name.
 
     Args:
-        log: The log concerned, or None for the namespace as a whole.
-        doing: What was being done, as in "listing segments".
+        log: The log, or None for the namespace.
+        doing: The step that may fail, such as "listing segments".
     """
     try:
         yield
@@ -287,16 +305,14 @@ def translated(log: str | None, doing: str) -> Iterator[None]:
 
 
 def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
-    """The error of this package that says what ``exc`` means to somebody who knows only logs."""
+    """The error of this package for an error of ``ledger`` or ``namespace``."""
     subject = "the namespace" if log is None else f"log {log!r}"
     match exc:
         case DLogError():
             return exc
-        case namespace_errors.InvalidUriError():
+        case namespace_errors.InvalidStoreAddressError():
             return InvalidUriError(str(exc))
-        case namespace_errors.InvalidLogNameError():
-            return InvalidLogNameError(str(exc))
-        case namespace_errors.FormatError() | ledger_errors.MetadataFormatError():
+        case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
             return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
         case namespace_errors.SessionExpiredError():
             return NamespaceLostError(
@@ -307,16 +323,10 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return LogUnavailableError(
                 f"{subject}, {doing}: the metadata store cannot be reached ({exc}); try again later"
             )
-        case namespace_errors.LogNotFoundError():
-            return LogNotFoundError(exc.log_name)
-        case namespace_errors.LogExistsError():
-            return LogExistsError(exc.log_name)
-        case namespace_errors.NoBindingError():
-            return NamespaceNotBoundError(
-                f"{exc}; or open it with NamespaceConfig(create=True) to bind it to the cluster's own ledgers"
-            )
         case namespace_errors.NamespaceError():
             return LogMetadataError(f"{subject}, {doing}: unexpected state of the metadata: {exc}")
+        case ledger_errors.DirectoryUnusableError():
+            return EmbeddedStoreError(str(exc))
         case ledger_errors.CorruptEntryError():
             return CorruptLogError(log or "", doing, str(exc))
         case _:

@@ -1,8 +1,8 @@
-"""A namespace: the logs kept in one place, and opening them.
+"""A namespace: its logs, and opening them for writing and reading.
 
-Inside: the object that ``open_namespace`` yields. Not inside: finding and connecting to the place
-(``connect``, ``embedded``), writing and reading (``log_writer``, ``log_reader``).
-Always: every error that leaves here is one of ``dlog.errors``.
+Inside: the object that ``open_namespace`` yields. Not inside: connecting to the store and to bookies
+(``connect``), writing and reading (``log_writer``, ``log_reader``).
+Always: every error raised here is one of ``dlog.errors``.
 
 Source: DistributedLog, BKDistributedLogNamespace.java, BKDistributedLogManager.java.
 """
@@ -19,27 +19,30 @@ from dlog.config import NamespaceConfig, WriterConfig
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import (
     DLogError,
+    LogFencedError,
+    LogInUseError,
     LogLockedError,
     LogNotFoundError,
     NamespaceClosedError,
     as_dlog_error,
     translated,
 )
-from dlog.log_reader import LogReader, open_log_reader
-from dlog.log_source import LogSource
-from dlog.log_writer import LogWriter, wall_ms
-from dlog.nursery import open_service_tasks
-from dlog.positioning import EARLIEST, Start, first_left
-from dlog.record import TXID_MAX
-from dlog.segment_keeper import SegmentKeeper
-from dlog.segments import LogSegments
+from dlog.format.dlsn import DLSN
+from dlog.format.record import TXID_MAX
+from dlog.metadata import logs, paths, segment_nodes
+from dlog.metadata.log_name import check_log_name
+from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
+from dlog.read.log_reader import LogReader, open_log_reader
+from dlog.read.positioning import EARLIEST, Start, first_left
+from dlog.read.read_only_log import ReadOnlyLog
+from dlog.write.log_writer import LogWriter
+from dlog.write.segment_lifecycle import SegmentLifecycle
+from dlog.write.segment_roller import SegmentRoller
 from ledger.client import LedgerClient
+from ledger.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
-from namespace import logs, paths
-from namespace.dlsn import DLSN
+from namespace.clock import wall_ms
 from namespace.lock import DistributedLock, in_order, member_owner
-from namespace.log_name import check_log_name
-from namespace.segment import FIRST_SEGMENT_SEQNO
 from namespace.store import MetadataStore
 
 
@@ -47,8 +50,8 @@ class Namespace:
     """The logs of one namespace. Made by ``dlog.open_namespace``; its calls may run concurrently.
 
     Every call raises ``InvalidLogNameError`` for a name that no log can have, ``LogUnavailableError`` while
-    the metadata store cannot be reached, ``NamespaceLostError`` once the session with it is over,
-    ``NamespaceClosedError`` after the ``async with`` block was left.
+    the metadata store cannot be reached, ``NamespaceLostError`` once the session with it is over, and
+    ``NamespaceClosedError`` after the ``async with`` block.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Namespace:
         return f"<Namespace {self.uri}, {'closed' if self._is_closed else self._store.state.value}>"
 
     async def create_log(self, name: str, *, exist_ok: bool = False) -> None:
-        """Create an empty log. Names may have parts (``shop/orders``). If cancelled, it may or may not exist.
+        """Create an empty log. A name may have parts (``shop/orders``). If cancelled, the log may exist.
 
         Raises:
             LogExistsError: Unless ``exist_ok``.
@@ -83,36 +86,40 @@ class Namespace:
             await logs.create_log(self._store, self._path, name, exist_ok=exist_ok)
 
     async def delete_log(self, name: str, *, lock_timeout_s: float = 0) -> None:
-        """Delete a log with all of its records. Readers of it fail.
+        """Delete a log with all of its records. Its readers fail.
 
-        If cancelled or failed, part of it may be gone; call it again.
+        If the call is cancelled or fails, part of the log may be deleted; call it again.
 
         Raises:
             LogNotFoundError
-            LogLockedError: It has a writer.
+            LogLockedError: The log has a writer.
+            LogMetadataError: Another client changed the log during the deletion.
         """
         name = self._checked(name)
         async with self._locked(name, lock_timeout_s):
             with translated(name, "deleting it"):
                 metadata = await logs.open_log(self._store, self._path, name)
-                listed = await logs.list_segments(self._store, self._path, name, gaps_ok=True)
-                # Ledgers first: a node without its ledger is found by the next attempt, the reverse by
-                # nobody.
+                listed = await segment_nodes.list_segments(self._store, self._path, name, gaps_ok=True)
+                # Ledgers first. The next attempt finds a node without its ledger; it cannot find a ledger
+                # without a node.
                 for segment in listed.segments:
                     await self._client.delete(segment.ledger_id)
-                    await logs.delete_segment(self._store, self._path, name, segment)
+                    try:
+                        await segment_nodes.delete_segment(self._store, self._path, name, segment)
+                    except LogFencedError as exc:
+                        raise LogInUseError(name, exc.evidence) from exc
                 if metadata.allocated_ledger_id is not None:
                     await self._client.delete(metadata.allocated_ledger_id)
                 await logs.delete_log_nodes(self._store, self._path, name)
 
     async def list_logs(self, prefix: str = "") -> list[str]:
-        """The names of all logs, sorted; with a prefix those below it (``shop`` gives ``shop/orders``)."""
+        """The names of all logs, sorted; with a prefix, of the logs below it (``shop``: ``shop/orders``)."""
         self._check_open()
         with translated(None, "listing logs"):
             return await logs.list_logs(self._store, self._path, prefix)
 
     async def log_exists(self, name: str) -> bool:
-        """Whether there is such a log now."""
+        """True if the log exists now."""
         name = self._checked(name)
         with translated(name, "looking for it"):
             return await logs.log_exists(self._store, self._path, name)
@@ -123,40 +130,40 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        return [SegmentDescription.of(each) for each in await self._source(name).segments()]
+        return [SegmentDescription.of(each) for each in await self._read_only_log(name).segments()]
 
     async def last_dlsn(self, name: str) -> DLSN | None:
-        """The position of the last record that can be read now; None if there is none.
+        """The position of the last record that a reader sees now; None if there is none.
 
         Raises:
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        source = self._source(name)
-        record = await source.last_record(await source.segments())
+        log = self._read_only_log(name)
+        record = await log.last_record(await log.segments())
         return None if record is None else record.dlsn
 
     async def describe_log(self, name: str) -> LogDescription:
-        """What is known about a log without reading it.
+        """A log's segments, ends, number of records and writer, found without reading all of it.
 
         Raises:
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        source = self._source(name)
-        segments = await source.segments()
-        last = await source.last_record(segments)
+        log = self._read_only_log(name)
+        segments = await log.segments()
+        last = await log.last_record(segments)
         count = sum(segment.record_count for segment in segments)
         if last is not None:
-            # Of segments in progress, what is visible: their last record tells its place in its segment.
+            # Count the visible records of segments in progress: the last one has its number in the segment.
             newest = next(each for each in segments if each.segment_seqno == last.dlsn.segment_seqno)
             if newest.in_progress:
                 count += last.sequence_id
                 older = [each for each in segments if each.segment_seqno < newest.segment_seqno]
                 if older and older[-1].in_progress:
-                    count += await source.visible_count(older[-1])
+                    count += await log.visible_count(older[-1])
         with translated(name, "looking for its writer"):
-            writer = await self._lock_owner(source.log)
+            writer = await self._lock_owner(log.name)
         return LogDescription(
-            name=source.log,
+            name=log.name,
             first_dlsn=first_left(segments),
             last_dlsn=None if last is None else last.dlsn,
             last_txid=None if last is None else last.txid,
@@ -174,16 +181,16 @@ class Namespace:
         lock_timeout_s: float | None = None,
         config: WriterConfig | None = None,
     ) -> AbstractAsyncContextManager[LogWriter]:
-        """Become the log's one writer, for the length of an ``async with``.
+        """Become the log's one writer, for the duration of an ``async with``.
 
-        Waits for the lock, then recovers what a writer before left unfinished, so that it can write no more
-        and every record it was told to be durable is in the log. Leaving the block writes out what was
-        submitted and gives the lock back.
+        It waits for the lock, then recovers the segments that an earlier writer left in progress. Afterwards
+        the earlier writer can write no more, and every record that was durable for it is in the log. Leaving
+        the block writes all submitted records and releases the lock.
 
         Args:
             create: Create the log if it does not exist.
-            lock_timeout_s: How long to wait for another writer to let go; 0: not at all; None: as configured.
-            config: Instead of the namespace's.
+            lock_timeout_s: How long to wait for another writer's lock; 0: not at all; None: as configured.
+            config: Used instead of the namespace's writer settings.
 
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
@@ -198,49 +205,48 @@ class Namespace:
         end: DLSN | None = None,
         follow: bool = True,
     ) -> AbstractAsyncContextManager[LogReader]:
-        """Read a log, for the length of an ``async with``. Any number of readers may read, none disturbs the
-        writer.
+        """Read a log, for the duration of an ``async with``. Any number of readers may read at the same time.
 
         Args:
             start: A DLSN: at that record. A transaction id: at the first record with at least that id. A
-                moment: the
-                same with its epoch milliseconds, which is what writers use unless told otherwise. EARLIEST:
-                at the first record left. LATEST: behind the last record visible now.
-            end: The last position wanted, inclusive.
-            follow: Wait for more at the end of the log; False: stop there. What a writer has appended within
-                the last
-                few milliseconds may not be visible yet; its ``flush`` makes it so.
+                datetime: the same with its epoch milliseconds, which are the default transaction ids.
+                EARLIEST: at the first record left. LATEST: after the last record visible now.
+            end: The last position to read, inclusive.
+            follow: Wait for more records at the end of the log; False to stop there. Records that a writer
+                appended within the last few milliseconds may not be visible yet; its ``flush`` makes them
+                visible.
 
         Raises:
             LogNotFoundError
-            LogTruncatedError: The start is a DLSN and a record there, or behind it, is gone.
-            LogReaderStalledError: Finding the start failed for longer than ``ReaderConfig.patience_s``.
+            LogTruncatedError: The start is a DLSN, and a record at it or after it is truncated.
+            LogReaderStalledError: Finding the start failed for longer than ``ReaderConfig.retry_timeout_s``.
         """
         if isinstance(start, datetime.datetime):
             if start.tzinfo is None:
                 raise ValueError(
-                    f"start={start!r}: say which time zone it is in (datetime.UTC, or .astimezone())"
+                    f"start={start!r} has no time zone; add one (tzinfo=datetime.UTC, or .astimezone())"
                 )
             start = int(start.timestamp() * 1000)
-        return open_log_reader(self._source(name), self.config.reader, start=start, end=end, follow=follow)
+        return open_log_reader(
+            self._read_only_log(name), self.config.reader, start=start, end=end, follow=follow
+        )
 
-    # The rest is for this package.
+    # For this package only.
 
     def close(self) -> None:
-        """Refuse every later call; what is open ends with the block that opened the namespace."""
+        """Refuse every later call. Open writers and readers end with the block that opened the namespace."""
         self._is_closed = True
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise NamespaceClosedError(f"namespace {self.uri}: it was closed; open it again")
+            raise NamespaceClosedError(f"namespace {self.uri} was closed; open it again")
 
     def _checked(self, name: str) -> str:
         self._check_open()
-        with translated(name, "checking its name"):
-            return check_log_name(name)
+        return check_log_name(name)
 
-    def _source(self, name: str) -> LogSource:
-        return LogSource(self._store, self._client, self._path, self._checked(name), self.config.password)
+    def _read_only_log(self, name: str) -> ReadOnlyLog:
+        return ReadOnlyLog(self._store, self._client, self._path, self._checked(name), self.config.password)
 
     async def _lock_owner(self, name: str) -> str | None:
         path = paths.lock_path(self._path, name)
@@ -268,7 +274,7 @@ class Namespace:
         try:
             yield lock
         finally:
-            # Bounded and shielded in there; a lock that is gone is fine.
+            # ``release`` has a timeout of its own. A lock that is lost already is no error.
             with trio.CancelScope(shield=True):
                 await lock.release()
 
@@ -280,7 +286,7 @@ class Namespace:
             await self.create_log(name, exist_ok=True)
         timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
         async with self._locked(name, timeout_s) as lock, open_service_tasks() as tasks:
-            segments = LogSegments(
+            lifecycle = SegmentLifecycle(
                 self._store,
                 self._client,
                 self._path,
@@ -289,18 +295,18 @@ class Namespace:
                 first_segment_seqno=self._first_segment_seqno,
                 wall_ms=self._wall_ms,
             )
-            await segments.refresh()
-            await segments.recover_all()
-            last_txid = segments.last_txid
-            keeper = SegmentKeeper(name, segments, lock, config, last_txid=last_txid)
-            writer = LogWriter(name, keeper, config, last_txid=last_txid, wall_ms=self._wall_ms)
-            tasks.start_soon(keeper.run)
-            tasks.start_soon(keeper.keep_visible)
-            tasks.start_soon(keeper.watch_lock)
+            await lifecycle.refresh()
+            await lifecycle.recover_all()
+            last_txid = lifecycle.last_txid
+            roller = SegmentRoller(name, lifecycle, lock, config, last_txid=last_txid)
+            writer = LogWriter(name, roller, config, last_txid=last_txid, wall_ms=self._wall_ms)
+            tasks.start_soon(roller.run)
+            tasks.start_soon(roller.sender.keep_visible)
+            tasks.start_soon(roller.watch_lock)
             try:
                 yield writer
             except BaseException:
-                # Records already taken are still written; the error of the block is the one to tell.
+                # Records already taken are still written. The block's error is raised, not one of closing.
                 with trio.CancelScope(shield=True):
                     try:
                         await writer.aclose()

@@ -1,4 +1,4 @@
-"""A stream of events with one publisher and two followers, one of which starts late and catches up.
+"""A stream of events with one publisher and two followers. One follower starts late and catches up.
 
 python examples/event_stream.py DIRECTORY
 """
@@ -16,7 +16,7 @@ EVENTS = 20
 
 
 async def publish(namespace: dlog.Namespace) -> None:
-    """Appends as events come; each is durable, and on its way to the followers, when ``append`` returns."""
+    """Append events. When ``append`` returns, the event is durable and the followers can read it."""
     async with namespace.open_writer("events") as log:
         for number in range(EVENTS):
             await log.append(f"event {number}".encode())
@@ -24,13 +24,13 @@ async def publish(namespace: dlog.Namespace) -> None:
 
 
 async def follow(namespace: dlog.Namespace, name: str, *, delay_s: float) -> None:
-    """Reads from the first record on, then waits for more; keeps its position, as a restart would need it."""
+    """Read from the first record on and wait for more; keep the position that a restart would need."""
     await trio.sleep(delay_s)
     position: dlog.DLSN | dlog.Start = dlog.EARLIEST
     count = 0
     while count < EVENTS:
         async with namespace.open_reader("events", start=position) as reader:
-            for record in await reader.read_batch(5):
+            for record in await reader.read_batch(5) or ():  # None would be the end
                 count += 1
                 position = record.dlsn.next_slot()
                 print(f"{name}: {record.payload.decode()} at {record.dlsn}", flush=True)

@@ -1,4 +1,4 @@
-"""Without async: lines of stdin into a log, many on their way at once, then a count of what is there.
+"""A script without async: write the lines of stdin to a log, many at once, then count the log's lines.
 
 seq 1000 | python examples/script.py DIRECTORY
 """

@@ -1,4 +1,4 @@
-"""A dictionary that survives kill -9: every change goes to a log first, and the log is replayed at start.
+"""A dictionary that survives kill -9: every change is logged first, and a start replays the log.
 
 python examples/write_ahead_log.py DIRECTORY set greeting hello
 python examples/write_ahead_log.py DIRECTORY get greeting
@@ -24,15 +24,15 @@ class Store:
         self.values, self._log = values, log
 
     async def set(self, key: str, value: str) -> None:
-        """Log first, then change: a crash in between replays what the log has."""
+        """Log first, then change: after a crash in between, the replay applies the change."""
         await self._log.append(json.dumps([key, value]).encode())
         self.values[key] = value
 
 
 @asynccontextmanager
 async def open_store(uri: str) -> AsyncIterator[Store]:
-    """Replay the log, then go on writing to it."""
-    # The writer first: opening it recovers what a crash left, so that the reader sees all of it.
+    """Replay the log, then keep it open for new changes."""
+    # The writer opens first: it recovers a crashed writer's records, so that the reader sees all of them.
     async with (
         dlog.open_namespace(uri) as namespace,
         namespace.open_writer("changes", create=True) as log,

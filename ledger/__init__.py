@@ -1,6 +1,145 @@
-"""One ledger: write, read, recover. The client side of Apache BookKeeper."""
+"""Ledgers: write, read and recover them. The client side of Apache BookKeeper.
 
+    async with ledger.open_client("zk+hierarchical://zk1:2181/ledgers") as client:  # or file:///var/lib/shop/ledgers
+        async with await client.create(password=b"secret") as writer:
+            await writer.append(b"first")  # returns when an ack quorum of bookies has synced it
+        reader = await client.open(writer.ledger_id, password=b"secret")
+        entries = await reader.read(0, reader.last_confirmed)
+        await reader.close()
+
+``ledger.blocking`` offers the same without ``async``.
+"""
+
+from __future__ import annotations
+
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
-# A library says nothing unless its program asks to hear it.
+if TYPE_CHECKING:
+    from ledger import blocking as blocking
+    from ledger.catalog.paths import Layout as Layout
+    from ledger.client import BookieSpace as BookieSpace
+    from ledger.client import LedgerClient as LedgerClient
+    from ledger.config import ClientConfig as ClientConfig
+    from ledger.deploy.deployment import open_client as open_client
+    from ledger.digest import DigestType as DigestType
+    from ledger.digest import Entry as Entry
+    from ledger.errors import BookieError as BookieError
+    from ledger.errors import BookieRefusal as BookieRefusal
+    from ledger.errors import BookieTimeoutError as BookieTimeoutError
+    from ledger.errors import BookieUnavailableError as BookieUnavailableError
+    from ledger.errors import ClientClosedError as ClientClosedError
+    from ledger.errors import ClusterNotFoundError as ClusterNotFoundError
+    from ledger.errors import CorruptEntryError as CorruptEntryError
+    from ledger.errors import DirectoryUnusableError as DirectoryUnusableError
+    from ledger.errors import DuplicateEntryIdError as DuplicateEntryIdError
+    from ledger.errors import EntryBeyondLacError as EntryBeyondLacError
+    from ledger.errors import EntryTooLargeError as EntryTooLargeError
+    from ledger.errors import LedgerClosedError as LedgerClosedError
+    from ledger.errors import LedgerError as LedgerError
+    from ledger.errors import LedgerExistsError as LedgerExistsError
+    from ledger.errors import LedgerFencedError as LedgerFencedError
+    from ledger.errors import LedgerReadError as LedgerReadError
+    from ledger.errors import LedgerRecoveryError as LedgerRecoveryError
+    from ledger.errors import LedgerWriteError as LedgerWriteError
+    from ledger.errors import MetadataFormatError as MetadataFormatError
+    from ledger.errors import NoSuchEntryError as NoSuchEntryError
+    from ledger.errors import NoSuchLedgerError as NoSuchLedgerError
+    from ledger.errors import NotEnoughBookiesError as NotEnoughBookiesError
+    from ledger.errors import PlacementError as PlacementError
+    from ledger.errors import WrongPasswordError as WrongPasswordError
+    from ledger.metadata import Ensemble as Ensemble
+    from ledger.metadata import LedgerMetadata as LedgerMetadata
+    from ledger.metadata import LedgerState as LedgerState
+    from ledger.placement.config import PlacementConfig as PlacementConfig
+    from ledger.placement.config import PlacementPolicy as PlacementPolicy
+    from ledger.read.handle import ReadHandle as ReadHandle
+    from ledger.transport.config import TransportConfig as TransportConfig
+    from ledger.write.adv_handle import AdvWriteHandle as AdvWriteHandle
+    from ledger.write.handle import WriteHandle as WriteHandle
+    from namespace.errors import InvalidStoreAddressError as InvalidStoreAddressError
+    from namespace.errors import NamespaceError as NamespaceError
+
+# A library prints nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+# Name -> module. A name is imported when it is first used: every module of this package runs this file first.
+_EXPORTS = {
+    "AdvWriteHandle": "ledger.write.adv_handle",
+    "BookieSpace": "ledger.client",
+    "ClientConfig": "ledger.config",
+    "DigestType": "ledger.digest",
+    "Ensemble": "ledger.metadata",
+    "Entry": "ledger.digest",
+    "InvalidStoreAddressError": "namespace.errors",
+    "Layout": "ledger.catalog.paths",
+    "LedgerClient": "ledger.client",
+    "LedgerMetadata": "ledger.metadata",
+    "LedgerState": "ledger.metadata",
+    "NamespaceError": "namespace.errors",
+    "PlacementConfig": "ledger.placement.config",
+    "PlacementPolicy": "ledger.placement.config",
+    "ReadHandle": "ledger.read.handle",
+    "TransportConfig": "ledger.transport.config",
+    "WriteHandle": "ledger.write.handle",
+    "open_client": "ledger.deploy.deployment",
+}
+
+__all__ = [
+    "AdvWriteHandle",
+    "BookieError",
+    "BookieRefusal",
+    "BookieSpace",
+    "BookieTimeoutError",
+    "BookieUnavailableError",
+    "ClientClosedError",
+    "ClientConfig",
+    "ClusterNotFoundError",
+    "CorruptEntryError",
+    "DigestType",
+    "DirectoryUnusableError",
+    "DuplicateEntryIdError",
+    "Ensemble",
+    "Entry",
+    "EntryBeyondLacError",
+    "EntryTooLargeError",
+    "InvalidStoreAddressError",
+    "Layout",
+    "LedgerClient",
+    "LedgerClosedError",
+    "LedgerError",
+    "LedgerExistsError",
+    "LedgerFencedError",
+    "LedgerMetadata",
+    "LedgerReadError",
+    "LedgerRecoveryError",
+    "LedgerState",
+    "LedgerWriteError",
+    "MetadataFormatError",
+    "NamespaceError",
+    "NoSuchEntryError",
+    "NoSuchLedgerError",
+    "NotEnoughBookiesError",
+    "PlacementConfig",
+    "PlacementError",
+    "PlacementPolicy",
+    "ReadHandle",
+    "TransportConfig",
+    "WriteHandle",
+    "WrongPasswordError",
+    "blocking",
+    "open_client",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return importlib.import_module("ledger.blocking")
+    if name in __all__:
+        return getattr(importlib.import_module(_EXPORTS.get(name, "ledger.errors")), name)
+    raise AttributeError(f"module 'ledger' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

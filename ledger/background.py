@@ -1,6 +1,6 @@
-"""Tasks that serve the block of an ``async with`` and end with it.
+"""Background tasks that live as long as the block of an ``async with``.
 
-Always: what the block raised comes out as it is; a nursery would wrap it into a group.
+Always: an exception of the block is raised unchanged; a plain nursery would wrap it into a group.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import trio
 
 @asynccontextmanager
 async def open_background() -> AsyncIterator[trio.Nursery]:
-    """Yield a nursery whose tasks are cancelled when the block is left.
+    """Yield a nursery whose tasks are cancelled when the block ends.
 
-    A task that fails cancels the block, and its error comes out in a group.
+    If a task fails, the block is cancelled and the error is raised in a group.
     """
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

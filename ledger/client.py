@@ -1,47 +1,50 @@
 """Creating, opening and deleting ledgers.
 
-Inside: a client's parts put together, and the tasks that belong to it. Not inside: what handles do.
-Always: leaving the client's block ends its handles; ledgers being written stay open, for a recovery.
+Inside: putting the parts of a client together, and its background tasks.
+Not inside: reading and writing through handles (``read``, ``write``).
+Always: leaving the block of the client ends its handles. Ledgers that are being written stay open; a recovery
+decides their end.
 
-Source: BookKeeper.java, LedgerCreateOp.java, LedgerOpenOp.java; reference sections 5.1, 6.8.
+Source: BookKeeper.java, LedgerCreateOp.java, LedgerOpenOp.java; docs/protocol.md 5.1, 6.7.
 """
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
-from ledger.adv_handle import AdvWriteHandle
 from ledger.background import open_background
-from ledger.bookie_health import BookieHealth
-from ledger.catalog import open_catalog
-from ledger.cluster import Cluster
+from ledger.catalog.catalog import open_catalog
+from ledger.catalog.paths import Layout
+from ledger.codes import Code
 from ledger.config import ClientConfig
+from ledger.context import ClientContext
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieError, WrongPasswordError
-from ledger.membership import Membership, open_membership
 from ledger.metadata import Ensemble, LedgerMetadata
-from ledger.opening import query_lac, recover_ledger
-from ledger.paths import Layout
-from ledger.placer import Placer
+from ledger.placement.bookie_health import BookieHealth
+from ledger.placement.membership import Membership, open_membership
+from ledger.placement.placer import Placer
 from ledger.quorum import check_quorums
-from ledger.read_handle import ReadHandle
-from ledger.replica_copy import ReplicaCopy
-from ledger.transport import Dial, open_transport
-from ledger.wire.codes import Code
+from ledger.read.handle import ReadHandle
+from ledger.read.lac_query import query_lac
+from ledger.read.replica_copy import ReplicaCopy
+from ledger.recovery.opening import recover_ledger
+from ledger.transport.transport import Dial, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
-from ledger.write_handle import WriteHandle
+from ledger.write.adv_handle import AdvWriteHandle
+from ledger.write.handle import WriteHandle
+from namespace.clock import wall_ms
 from namespace.store import MetadataStore
 
 
 @attrs.frozen
 class BookieSpace:
-    """How much room the disks of a bookie's ledgers have, as the bookie tells."""
+    """The size and the free space of a bookie's ledger disks, as the bookie reports them."""
 
     total_bytes: int
     free_bytes: int
@@ -52,25 +55,25 @@ class LedgerClient:
 
     def __init__(
         self,
-        cluster: Cluster,
+        context: ClientContext,
         nursery: trio.Nursery,
         wall_ms: Callable[[], int],
         on_deleted: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self._cluster, self._nursery, self._wall_ms = cluster, nursery, wall_ms
+        self._context, self._nursery, self._wall_ms = context, nursery, wall_ms
         self._on_deleted = on_deleted
         self._writers: set[WriteHandle] = set()
 
     def __repr__(self) -> str:
         return (
-            f"<LedgerClient of {self._cluster.catalog.root}, {self._cluster.membership!r},"
+            f"<LedgerClient of {self._context.catalog.root}, {self._context.membership!r},"
             f" {len(self._writers)} ledgers being written>"
         )
 
     @property
     def membership(self) -> Membership:
-        """The bookies this client knows."""
-        return self._cluster.membership
+        """The bookies that this client knows."""
+        return self._context.membership
 
     async def create(
         self,
@@ -84,27 +87,27 @@ class LedgerClient:
         ledger_id: int | None = None,
         deferred_sync: bool = False,
     ) -> WriteHandle:
-        """Begin a ledger; return the handle of its only writer.
+        """Create a ledger; return the handle of its only writer.
 
-        Each entry is sent to ``write_quorum`` of ``ensemble_size`` bookies and is durable once ``ack_quorum``
-        of them have it on disk. If cancelled, an empty open ledger may be left in the metadata.
+        Each entry is sent to ``write_quorum`` of the ``ensemble_size`` bookies. It is durable once
+        ``ack_quorum`` of them have it on disk. If cancelled, an empty open ledger may stay in the metadata.
 
         Args:
-            digest_type: CRC32C finds damage; MAC also finds forgery by who does not know the password.
-            ledger_id: The id to use; None for a new one.
-            deferred_sync: Bookies acknowledge an entry before it is on disk, and ``WriteHandle.force`` makes
-                durable what was acknowledged. No bookie can be replaced: any failure ends the handle.
+            digest_type: CRC32C detects damage. MAC also detects forgery without the password.
+            ledger_id: The id of the ledger; None to have one generated.
+            deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
+                acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
 
         Raises:
-            NotEnoughBookiesError: Fewer writable bookies than ``ensemble_size``; as ``PlacementError`` if not
-                in the fault domains that ``PlacementConfig`` enforces.
-            LedgerExistsError: The given id is taken.
-            ValueError: The sizes do not fit together.
+            NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
+                ``PlacementError`` if they are not in the fault domains that ``PlacementConfig`` enforces.
+            LedgerExistsError: The given id is in use.
+            ValueError: The three sizes contradict each other.
             namespace.errors.StoreError: The metadata store failed.
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
-        cluster = self._cluster
-        bookies = await cluster.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
+        context = self._context
+        bookies = await context.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -115,21 +118,21 @@ class LedgerClient:
             ctime_ms=self._wall_ms(),
             custom=dict(custom or {}),
         )
-        add_version = 3 if deferred_sync else cluster.config.transport.add_version
+        add_version = 3 if deferred_sync else context.config.transport.add_version
         connections = {
-            bookie: cluster.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
+            bookie: context.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
         }
-        current = await cluster.catalog.create(metadata, ledger_id)
+        current = await context.catalog.create(metadata, ledger_id)
         handle = WriteHandle(
             current,
             EntryCodec(digest_type, password),
-            cluster,
+            context,
             self._nursery,
             deferred_sync=deferred_sync,
             connections=connections,
         )
         self._writers.add(handle)
-        self._nursery.start_soon(self._attend, handle)
+        self._nursery.start_soon(self._serve_writer, handle)
         return handle
 
     async def create_adv(
@@ -144,7 +147,7 @@ class LedgerClient:
         ledger_id: int | None = None,
         deferred_sync: bool = False,
     ) -> AdvWriteHandle:
-        """Begin a ledger whose entries come with ids that the caller chooses, from 0 on, in any order.
+        """Create a ledger whose caller chooses the entry ids, from 0 on, in any order.
 
         Arguments and errors are those of ``create``.
         """
@@ -158,101 +161,103 @@ class LedgerClient:
             ledger_id=ledger_id,
             deferred_sync=deferred_sync,
         )
-        return AdvWriteHandle(handle, bytes_waiting_max=self._cluster.config.bytes_in_flight_max)
+        return AdvWriteHandle(handle, bytes_waiting_max=self._context.config.bytes_in_flight_max)
 
     async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> ReadHandle:
-        """Open a ledger for reading; by default make sure first that nobody writes to it any more.
+        """Open a ledger for reading. By default a ledger that is not closed is recovered first.
+
+        If cancelled during a recovery, the writer may be fenced already; open the ledger again.
 
         Args:
-            recover: Fence the ledger, find its end and close it, unless it is closed. With False the ledger
-                stays as it is, and the handle shows what is confirmed; it may follow a live writer.
-
-        If cancelled while recovering, the writer may be fenced already; open it again.
+            recover: Unless the ledger is closed, fence its writer, find its end and close it. If False, the
+                ledger does not change, and the handle reads confirmed entries; it may follow a live writer.
 
         Raises:
             NoSuchLedgerError: There is no such ledger.
-            WrongPasswordError: It was created with another password.
-            LedgerRecoveryError: Its end cannot be decided now: too few of its bookies answer.
-            LedgerReadError: Without recovery: too few bookies told the LAC.
+            WrongPasswordError: The ledger was created with another password.
+            LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
+            LedgerReadError: Without recovery: too few bookies returned the LAC.
             namespace.errors.NamespaceError: The metadata store failed.
         """
-        cluster = self._cluster
-        current = await cluster.catalog.get(ledger_id)
+        context = self._context
+        current = await context.catalog.get(ledger_id)
         if not current.metadata.accepts_password(password):
             raise WrongPasswordError(ledger_id)
         codec = EntryCodec(current.metadata.digest_type, password)
         lac = -1
         if not current.metadata.is_closed:
             if recover:
-                current = await recover_ledger(cluster, current, codec)
+                current = await recover_ledger(context, current, codec)
             else:
-                lac = await query_lac(cluster, current, codec)
-        handle = ReadHandle(current, codec, cluster, self._nursery, lac=lac)
+                lac = await query_lac(context, current, codec)
+        handle = ReadHandle(current, codec, context, self._nursery, lac=lac)
         handle.start()
         return handle
 
     async def recover(self, ledger_id: int) -> None:
-        """Fence a ledger, find its end and close it, unless it is closed; as its administrator, without being
-        told its password. If cancelled, the writer may be fenced already; do it again.
+        """Fence a ledger, find its end and close it, unless it is closed.
+
+        This is for administrators: the password comes from the metadata. If cancelled, the writer may be
+        fenced already; call it again.
 
         Raises:
             NoSuchLedgerError: There is no such ledger.
-            WrongPasswordError: The metadata do not hold the password under which bookies have it.
-            LedgerRecoveryError: Its end cannot be decided now: too few of its bookies answer.
+            WrongPasswordError: The bookies have the ledger under another password than the metadata.
+            LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
             namespace.errors.NamespaceError: The metadata store failed.
         """
-        current = await self._cluster.catalog.get_newest(ledger_id)
+        current = await self._context.catalog.get_newest(ledger_id)
         metadata = current.metadata
         if not metadata.is_closed:
             codec = EntryCodec(metadata.digest_type, metadata.password or b"")
-            await recover_ledger(self._cluster, current, codec)
+            await recover_ledger(self._context, current, codec)
 
     async def replica_copy(self, ledger_id: int, own: str) -> ReplicaCopy:
-        """Access to the stored bytes of a ledger on all bookies but one, with its newest metadata.
+        """Access to the stored bytes of a ledger on all bookies but one, by its newest metadata.
 
         Args:
-            own: The bookie that lacks them.
+            own: The bookie that needs the bytes; it is not read from.
 
         Raises:
             NoSuchLedgerError, MetadataFormatError
             namespace.errors.NamespaceError: The metadata store failed.
         """
-        return ReplicaCopy(await self._cluster.catalog.get_newest(ledger_id), self._cluster, own)
+        return ReplicaCopy(await self._context.catalog.get_newest(ledger_id), self._context, own)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger, whatever its state; bookies free its space later.
+        """Delete a ledger in any state; bookies free its space later.
 
-        Deleting one that does not exist is success. If cancelled, it may or may not be deleted.
+        If the ledger does not exist, nothing happens. If cancelled, it may or may not be deleted.
         """
-        await self._cluster.catalog.delete(ledger_id)
+        await self._context.catalog.delete(ledger_id)
         self._on_deleted(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata as the store holds it now.
+        """The current metadata of a ledger in the store.
 
         Raises:
             NoSuchLedgerError, MetadataFormatError
         """
-        return (await self._cluster.catalog.get(ledger_id)).metadata
+        return (await self._context.catalog.get(ledger_id)).metadata
 
     async def ledger_ids(self) -> list[int]:
         """The ids of all ledgers, ascending."""
-        return await self._cluster.catalog.ledger_ids()
+        return await self._context.catalog.ledger_ids()
 
     async def bookie_space(self, bookie: str) -> BookieSpace:
-        """Ask a bookie how much room it has.
+        """Return the size and the free space of a bookie's disks.
 
         Raises:
-            BookieError: It cannot be reached, did not answer in time, or has no answer to this.
+            BookieError: The bookie cannot be reached, did not reply in time, or refused the request.
         """
-        reply = await self._cluster.transport.call(bookie, BookieInfoRequest())
+        reply = await self._context.transport.call(bookie, BookieInfoRequest())
         if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
-            raise BookieError(bookie, f"{reply.code.name} for a question about its disks")
+            raise BookieError(bookie, f"{reply.code.name} for GET_BOOKIE_INFO")
         if reply.total_disk_bytes is None or reply.free_disk_bytes is None:
-            raise BookieError(bookie, "its answer about its disks leaves out what was asked for")
+            raise BookieError(bookie, "its reply to GET_BOOKIE_INFO lacks the size or the free space")
         return BookieSpace(reply.total_disk_bytes, reply.free_disk_bytes)
 
-    async def _attend(self, handle: WriteHandle) -> None:
+    async def _serve_writer(self, handle: WriteHandle) -> None:
         try:
             await handle.run()
         finally:
@@ -269,18 +274,18 @@ async def open_ledger_client(
     root: str = "/ledgers",
     rng: random.Random | None = None,
     layout: Layout | None = None,
-    wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    wall_ms: Callable[[], int] = wall_ms,
     on_deleted: Callable[[int], None] = lambda _: None,
 ) -> AsyncIterator[LedgerClient]:
-    """Open a client; leaving the block closes its connections and ends its handles, without closing ledgers.
+    """Open a client. Leaving the block closes its connections and ends its handles; no ledger is closed.
 
     Args:
-        layout: How ledger ids become nodes; None for what the root says, or else the default.
-        wall_ms: Epoch milliseconds, for the creation time in ledger metadata.
-        on_deleted: Told of each ledger deleted through this client.
+        layout: The mapping of ledger ids to nodes; None for that of the root, or the default of a new root.
+        wall_ms: The clock, in epoch milliseconds, for the creation time in ledger metadata.
+        on_deleted: Called with the id of each ledger deleted through this client.
 
     Raises:
-        MetadataFormatError: The root has a LAYOUT that does not parse, or another one than ``layout``.
+        MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
         namespace.errors.StoreError: The metadata store failed.
     """
     config = config or ClientConfig()
@@ -293,6 +298,6 @@ async def open_ledger_client(
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
-        cluster = Cluster(transport, catalog, membership, rng, config, placer)
-        client = LedgerClient(cluster, nursery, wall_ms, on_deleted)
+        context = ClientContext(transport, catalog, membership, rng, config, placer)
+        client = LedgerClient(context, nursery, wall_ms, on_deleted)
         yield client

@@ -1,6 +1,7 @@
-"""Settings of a ledger client, all with defaults that are safe.
+"""Settings of a ledger client. All defaults are safe.
 
-Source: reference section 10.1; lessons rows 34 and 48 (every wait and every window has a bound).
+Source: ClientConfiguration.java; docs/protocol.md 10.1; docs/known-bugs.md 34, 48 (every wait and every queue
+has a bound).
 """
 
 from __future__ import annotations
@@ -10,60 +11,61 @@ from typing import Any
 import attrs
 from attrs.validators import ge, gt, optional
 
-from ledger.placement_config import PlacementConfig
-from ledger.transport_config import TransportConfig
+from ledger.placement.config import PlacementConfig
+from ledger.transport.config import TransportConfig
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
 
 @attrs.frozen(kw_only=True)
 class ClientConfig:
-    """How long a client waits, how much it keeps in memory."""
+    """Timeouts and memory limits of a ledger client."""
 
     transport: TransportConfig = attrs.field(factory=TransportConfig)
     placement: PlacementConfig = attrs.field(factory=PlacementConfig)
 
     bytes_in_flight_max: int = attrs.field(default=32 * 1024 * 1024, validator=gt(0))
-    """Per writer: encoded bytes that some replica has not answered yet."""
+    """Per writer: encoded bytes of entries to which some replica has not replied yet."""
     entries_in_flight_max: int = attrs.field(default=16_384, validator=gt(0))
-    """Per writer: entries that some replica has not answered yet."""
+    """Per writer: entries to which some replica has not replied yet."""
 
-    unavailable_patience_s: float = attrs.field(default=10.0, validator=ge(0))
-    """How long a writer keeps trying while no ack quorum can be reached, or no metadata store."""
+    unavailable_timeout_s: float = attrs.field(default=10.0, validator=ge(0))
+    """How long a writer retries while it cannot reach an ack quorum, or the metadata store."""
     retry_backoff_min_s: float = attrs.field(default=0.05, validator=gt(0))
-    """Pause before a failing bookie is tried again; doubled each time."""
+    """The pause before a failing bookie is tried again; it doubles each time."""
     retry_backoff_max_s: float = attrs.field(default=2.0, validator=gt(0))
 
     add_quorum_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """An entry not confirmed for so long, a quarter longer at most, ends its writer, and the ledger is closed
-    in front of it (``addEntryQuorumTimeoutSec``). None: only ``unavailable_patience_s`` ends it."""
+    """If an entry is not confirmed within this time (a quarter more at most), its writer ends and the ledger
+    is closed in front of it (``addEntryQuorumTimeoutSec``). None: only ``unavailable_timeout_s`` applies."""
     delay_ensemble_change: bool = False
-    """Replace a failing bookie only when entries cannot be confirmed without it, or it is read-only
-    (``delayEnsembleChange``). Until then it is tried again where it is. With ``enforce_fault_domains`` those
-    that are left must also stand in enough of them."""
+    """Replace a failing bookie only if entries cannot be confirmed without it, or if it is read-only
+    (``delayEnsembleChange``). Until then it is tried again. With ``enforce_fault_domains`` the other bookies
+    must also be in enough fault domains."""
     ensemble_changes_max: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """Per writer; one more ends it (``maxNumEnsembleChanges``)."""
-    overload_patience_s: float = attrs.field(default=5.0, validator=ge(0))
-    """How long a bookie that answers TOO_MANY_REQUESTS is tried again before it is replaced; half of
-    ``unavailable_patience_s`` at most where nothing can be confirmed without it."""
+    """Per writer; one change more ends the writer (``maxNumEnsembleChanges``)."""
+    overload_timeout_s: float = attrs.field(default=5.0, validator=ge(0))
+    """How long a bookie that replies TOO_MANY_REQUESTS is tried again before it is replaced. If no entry can
+    be confirmed without it, at most half of ``unavailable_timeout_s``."""
     explicit_lac_interval_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
-    """A writer idle for so long tells its bookies the LAC, for readers that follow
-    (``explicitLacInterval``)."""
+    """A writer that is idle for so long sends the LAC to its bookies, for readers that follow it
+    (``explicitLacInterval``). None: never."""
 
     speculative_read_s: float | None = attrs.field(default=2.0, validator=_POSITIVE_OR_NONE)
-    """A read unanswered for so long asks the next replica too (``speculativeReadTimeout``)."""
+    """A read without a reply for so long is sent to the next replica too (``speculativeReadTimeout``). None:
+    only after a failure."""
     sticky_reads: bool = True
-    """Whether a handle stays with one replica, whose caches know it, where every replica holds every entry
-    (``stickyReadSEnabled``). Without it each read begins at the replica of its turn."""
+    """If every replica holds every entry, a handle reads from one replica, whose caches then hold its entries
+    (``stickyReadSEnabled``). If False, each read begins at the first bookie of its write set."""
     speculative_poll_s: float = attrs.field(default=1.5, validator=gt(0))
-    """A long poll unanswered for so long asks the next bookie too."""
+    """A long poll without a reply for so long is sent to the next bookie too."""
     long_poll_max_s: float = attrs.field(default=4.0, validator=gt(0))
-    """The longest a bookie is asked to hold one long poll; longer waits are made of several."""
+    """The longest time for which a bookie holds one long poll; a longer wait needs several polls."""
 
     batch_read_bytes_max: int = attrs.field(default=1024 * 1024, validator=gt(0))
-    """What one batch read asks for at most."""
+    """The most bytes that one batch read requests."""
     recovery_denial_grace_s: float = attrs.field(default=1.0, validator=ge(0))
-    """When enough bookies deny an entry to end a ledger in front of it, how long the others are given to show
-    that they have it."""
+    """If enough bookies deny an entry to end the ledger in front of it, a recovery waits so long for the
+    others: one of them may have the entry."""
     recovery_read_ahead: int = attrs.field(default=16, validator=gt(0))
-    """Entries that a recovery reads at once."""
+    """The number of entries that a recovery reads at once."""

@@ -1,4 +1,4 @@
-"""An entry, as a bookie stores it and as it crosses the wire, and the digest that seals it.
+"""The bytes of an entry, stored and on the wire, and the digest that protects it.
 
 offset  size  field
      0     8  ledger id             signed, big-endian, like all that follow
@@ -8,15 +8,15 @@ offset  size  field
     32     d  digest                d = 0 dummy, 4 CRC32C, 8 CRC32 (the upper four are zero), 20 HMAC-SHA1
   32+d     *  payload               may be empty
 
-The digest covers bytes 0..31 and the payload. The explicit LAC travels in a packet of its own:
+The digest covers bytes 0..31 and the payload. The explicit LAC has a packet of its own:
 
 offset  size  field
      0     8  ledger id
      8     8  last add confirmed
     16     d  digest                of bytes 0..15
 
-Inside: packing, verifying, the two keys made from a password. Not inside: frames (``wire``).
-Always: nothing is unpacked whose digest and ids were not checked. Only clients can: bookies have no password.
+Inside: packing, verifying, the two keys derived from a password. Not inside: frames (``wire``).
+Always: unpacking checks the digest and the ids. Only clients can do so: bookies do not have the password.
 
 Source: DigestManager.java and its four subclasses, MacDigestManager.genDigest for the keys.
 """
@@ -42,11 +42,11 @@ LAC_HEADER_BYTES = 16
 assert ENTRY_HEADER.size == ENTRY_HEADER_BYTES
 assert LAC_HEADER.size == LAC_HEADER_BYTES
 
-Digest = Callable[[bytes, bytes], bytes]  # header and payload to the digest's bytes
+Digest = Callable[[bytes, bytes], bytes]  # from header and payload to the bytes of the digest
 
 
 class DigestType(enum.Enum):
-    """How entries of a ledger are sealed. Only MAC tells a forgery from the writer's own entry."""
+    """The kind of digest in the entries of a ledger. Only MAC detects forged entries."""
 
     CRC32 = "CRC32"
     MAC = "MAC"
@@ -55,12 +55,12 @@ class DigestType(enum.Enum):
 
     @property
     def metadata_number(self) -> int:
-        """The number of this type in ledger metadata (where MAC is called HMAC)."""
+        """The number of this type in ledger metadata, where MAC is called HMAC."""
         return _METADATA_NUMBERS[self]
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes of an entry the digest takes."""
+        """The size of the digest in an entry."""
         return _SIZES_BYTES[self]
 
 
@@ -69,18 +69,18 @@ _SIZES_BYTES = {DigestType.CRC32: 8, DigestType.MAC: 20, DigestType.CRC32C: 4, D
 
 
 def master_key(password: bytes) -> bytes:
-    """The 20 bytes that a bookie compares to let a client write to a ledger or fence it."""
+    """The 20 bytes that a bookie compares before a client may write to a ledger or fence it."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
 def mac_key(password: bytes) -> bytes:
-    """The 20 bytes that key the MAC digest; bookies never see them."""
+    """The 20 bytes of the key of the MAC digest; they are never sent to bookies."""
     return hashlib.sha1(b"mac" + password).digest()
 
 
 @attrs.frozen
 class Entry:
-    """One entry whose digest and ids have been verified."""
+    """An entry with verified digest and ids."""
 
     ledger_id: int
     entry_id: int
@@ -106,7 +106,7 @@ def _no_digest(_header: bytes, _payload: bytes) -> bytes:
 
 
 def _mac_digest(password: bytes) -> Digest:
-    keyed = hmac.new(mac_key(password), digestmod="sha1")  # keyed once: a copy is cheaper than a new one
+    keyed = hmac.new(mac_key(password), digestmod="sha1")  # set up once: a copy is cheaper than a new object
 
     def digest(header: bytes, payload: bytes) -> bytes:
         mac = keyed.copy()
@@ -120,7 +120,7 @@ def _mac_digest(password: bytes) -> Digest:
 class EntryCodec:
     """Packs and verifies the entries of ledgers with one digest type and password.
 
-    It holds no state that changes: share it between handles.
+    It is immutable, so handles may share it.
     """
 
     def __init__(self, digest_type: DigestType, password: bytes) -> None:
@@ -147,13 +147,13 @@ class EntryCodec:
         return b"".join((header, self.digest(header, payload), payload))
 
     def unpack(self, body: bytes, ledger_id: int, entry_id: int | None) -> Entry:
-        """Verify an entry that a bookie sent and take it apart.
+        """Verify an entry that a bookie sent; return its parts.
 
         Args:
-            entry_id: The id asked for, or None if the bookie was asked for its last entry.
+            entry_id: The requested id; None if the request was for the last entry.
 
         Raises:
-            CorruptEntryError: Too short, digest wrong, or not the entry asked for. Ask another replica.
+            CorruptEntryError: The entry is too short, has a wrong digest, or is not the requested one.
         """
         size = self.overhead_bytes
         if len(body) < size:
@@ -177,20 +177,20 @@ class EntryCodec:
         return Entry(found_ledger, found_entry, lac, length_bytes, payload)
 
     def payloads(self, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
-        """The payloads of consecutive entries, verified; for catch-up reads.
+        """The verified payloads of consecutive entries; for catch-up reads.
 
-        Stops in front of the first bad entry: fewer payloads than bodies means that the next one has to come
-        from another replica. No bodies give no payloads.
+        The result ends in front of the first bad entry, which must then be read from another replica. Without
+        bodies it is empty.
 
         Raises:
-            CorruptEntryError: The very first one is bad.
+            CorruptEntryError: The first entry is bad.
         """
         if self.digest_type is DigestType.CRC32C:
             payloads = _payloads_crc32c(bodies, ledger_id, first_entry_id)
         else:
             payloads = self._payloads_any(bodies, ledger_id, first_entry_id)
         if not payloads and bodies:
-            self.unpack(bodies[0], ledger_id, first_entry_id)  # says what is wrong with it
+            self.unpack(bodies[0], ledger_id, first_entry_id)  # raises the reason
             raise AssertionError("the quick and the careful check of an entry differ")
         return payloads
 
@@ -209,10 +209,10 @@ class EntryCodec:
         return header + self.digest(header, b"")
 
     def unpack_lac(self, body: bytes, ledger_id: int) -> int:
-        """Verify an explicit-LAC packet; its LAC.
+        """Verify an explicit-LAC packet; return its LAC.
 
         Raises:
-            CorruptEntryError: Too short, digest wrong, or of another ledger.
+            CorruptEntryError: The packet is too short, has a wrong digest, or is of another ledger.
         """
         size = LAC_HEADER_BYTES + self.digest_type.size_bytes
         if len(body) < size:
@@ -220,7 +220,7 @@ class EntryCodec:
                 ledger_id, None, f"explicit LAC of {len(body)} bytes; it has {size} at least"
             )
         header = body[:LAC_HEADER_BYTES]
-        # Bytes behind the digest are allowed: Java's bookie keeps the packet in a buffer that may be longer.
+        # Bytes after the digest are allowed: Java's bookie keeps the packet in a buffer that may be longer.
         if not hmac.compare_digest(body[LAC_HEADER_BYTES:size], self.digest(header, b"")):
             raise CorruptEntryError(
                 ledger_id, None, f"explicit LAC with a wrong {self.digest_type.name} digest"
@@ -236,7 +236,7 @@ _CRC32C_ENTRY = struct.Struct(">qq16xI")  # ledger id, entry id, digest
 
 
 def _payloads_crc32c(bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
-    # The loop every catch-up read spends its time in, so it calls nothing it could do itself.
+    # Catch-up reads spend most of their time in this loop, so it avoids every call that it can.
     unpack_from = _CRC32C_ENTRY.unpack_from
     checksum = crc32c
     payloads: list[bytes] = []

@@ -1,35 +1,35 @@
-"""What can go wrong with a ledger, one class for each thing a caller could do about it.
+"""The exceptions of this package: one class for each problem that a caller can act on.
 
-Codes of bookies become classes here (``BookieRefusal``); numbers stay in ``ledger.wire.codes``.
+Result codes of bookies become classes here (``BookieRefusal``); the numbers stay in ``ledger.codes``.
 
-Source: BKException.java (client codes), reference section 8.
+Source: BKException.java (client codes); docs/protocol.md 8.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from ledger.wire.codes import Code
+from ledger.codes import Code
 
 
 class LedgerError(Exception):
-    """Root of everything this package raises."""
+    """Base class of all exceptions of this package."""
 
 
 class WireError(LedgerError):
-    """Bytes from a peer that are no message of the protocol. The connection is of no more use."""
+    """A peer sent bytes that are no message of the protocol. The connection must be closed."""
 
 
 class UnsupportedInVersionError(LedgerError):
-    """A protocol version has no way to say this. Ask over a connection of version 3."""
+    """The protocol version has no such message. Use a connection of version 3."""
 
     def __init__(self, version: int, what: str) -> None:
-        super().__init__(f"version {version} of the bookie protocol cannot say: {what}")
+        super().__init__(f"version {version} of the bookie protocol has no message for {what}")
         self.version, self.what = version, what
 
 
 class CorruptEntryError(LedgerError):
-    """An entry whose digest or ids do not match what was asked for. Try another replica."""
+    """The bytes of an entry have a wrong digest or other ids than requested. Try another replica."""
 
     def __init__(self, ledger_id: int, entry_id: int | None, evidence: str) -> None:
         which = "last entry" if entry_id is None else f"entry {entry_id}"
@@ -38,15 +38,15 @@ class CorruptEntryError(LedgerError):
 
 
 class MetadataFormatError(LedgerError):
-    """Stored ledger metadata, layout or cookie that does not parse. Nothing is written over it."""
+    """Stored ledger metadata, a layout or a cookie cannot be parsed. They are left as they are."""
 
 
 class LedgerMetadataError(LedgerError):
-    """Metadata that no ledger may have, or a change that its state forbids. Nothing was stored."""
+    """Metadata are invalid, or the state of the ledger forbids the change. Nothing was stored."""
 
 
 class BookieError(LedgerError):
-    """A request to one bookie that brought no usable answer."""
+    """A request to one bookie brought no usable reply."""
 
     def __init__(self, bookie: str, message: str) -> None:
         super().__init__(f"bookie {bookie}: {message}")
@@ -58,15 +58,15 @@ class BookieUnavailableError(BookieError):
 
 
 class BookieSecurityError(BookieUnavailableError):
-    """TLS or authentication with the bookie failed. Asking again will not help: look at keys and settings."""
+    """TLS or authentication with the bookie failed. A retry does not help: check keys and settings."""
 
 
 class BookieTimeoutError(BookieError):
-    """No answer in time. A write may or may not be stored."""
+    """The bookie did not reply in time. A write may or may not be stored."""
 
 
-class BookieRefusal(BookieError):  # noqa: N818 - it is an answer, not a failure of asking
-    """A bookie said no. One subclass for each answer a caller can act on."""
+class BookieRefusal(BookieError):  # noqa: N818 - it is a reply, not a failure of the request
+    """The bookie refused a request. Each code that a caller can act on has a subclass."""
 
     code: ClassVar[Code]
     by_code: ClassVar[dict[Code, type[BookieRefusal]]] = {}
@@ -83,7 +83,7 @@ class BookieRefusal(BookieError):  # noqa: N818 - it is an answer, not a failure
 
 
 class NoLedgerRefusal(BookieRefusal, code=Code.NO_LEDGER):
-    """The bookie has never heard of the ledger."""
+    """The bookie has no entry of the ledger, and never had one."""
 
 
 class NoEntryRefusal(BookieRefusal, code=Code.NO_ENTRY):
@@ -91,39 +91,39 @@ class NoEntryRefusal(BookieRefusal, code=Code.NO_ENTRY):
 
 
 class BadRequestRefusal(BookieRefusal, code=Code.BAD_REQUEST):
-    """The bookie could make no sense of the request."""
+    """The bookie could not process the request."""
 
 
 class IoErrorRefusal(BookieRefusal, code=Code.IO_ERROR):
-    """The bookie's disk failed it; the entry may exist all the same."""
+    """The disk of the bookie failed. The entry may exist."""
 
 
 class UnauthorizedRefusal(BookieRefusal, code=Code.UNAUTHORIZED):
-    """Wrong password for the ledger, or the connection is not authenticated."""
+    """The password of the ledger is wrong, or the connection is not authenticated."""
 
 
 class BadVersionRefusal(BookieRefusal, code=Code.BAD_VERSION):
-    """The bookie does not speak this protocol version."""
+    """The bookie does not support this protocol version."""
 
 
 class FencedRefusal(BookieRefusal, code=Code.FENCED):
-    """Somebody is recovering the ledger; the writer must stop for good."""
+    """Another client is recovering the ledger. The writer must stop and cannot continue."""
 
 
 class ReadOnlyRefusal(BookieRefusal, code=Code.READ_ONLY):
-    """The bookie takes no writes now."""
+    """The bookie accepts no writes now."""
 
 
 class TooManyRequestsRefusal(BookieRefusal, code=Code.TOO_MANY_REQUESTS):
-    """The bookie is over capacity; ask again later or elsewhere."""
+    """The bookie is over capacity. Try again later, or on another bookie."""
 
 
 class UnknownLedgerStateRefusal(BookieRefusal, code=Code.UNKNOWN_LEDGER_STATE):
-    """The bookie may have lost data of this ledger, so its "no" would mean nothing."""
+    """The bookie may have lost entries of this ledger, so it cannot deny that they exist."""
 
 
 class NoSuchLedgerError(LedgerError):
-    """The metadata store knows no such ledger: it was never created, or was deleted."""
+    """The metadata store has no such ledger: it was never created, or was deleted."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id}: not in the metadata store")
@@ -131,7 +131,7 @@ class NoSuchLedgerError(LedgerError):
 
 
 class LedgerExistsError(LedgerError):
-    """A ledger with the id that was asked for exists already."""
+    """A ledger with the requested id exists already."""
 
     def __init__(self, ledger_id: int) -> None:
         super().__init__(f"ledger {ledger_id} exists already")
@@ -139,7 +139,7 @@ class LedgerExistsError(LedgerError):
 
 
 class LedgerIdOverflowError(LedgerError):
-    """The layout of the ledgers root has no ids left. Give an id, or use a layout with long ids."""
+    """The layout of the ledgers root has no ids left. Choose an id, or use a layout with long ids."""
 
     def __init__(self, root: str) -> None:
         super().__init__(f"{root}: its layout holds ledger ids below 2147483647 only, and all were given out")
@@ -147,7 +147,7 @@ class LedgerIdOverflowError(LedgerError):
 
 
 class LedgerFencedError(LedgerError):
-    """Somebody else recovered, or is recovering, this ledger. This writer is finished for good."""
+    """Another client recovered, or is recovering, this ledger. This writer cannot continue."""
 
     def __init__(self, ledger_id: int, evidence: str) -> None:
         super().__init__(f"ledger {ledger_id} was taken over from this writer: {evidence}")
@@ -155,7 +155,7 @@ class LedgerFencedError(LedgerError):
 
 
 class LedgerClosedError(LedgerError):
-    """The handle or the ledger is closed; nothing can be added."""
+    """The handle or the ledger is closed. No entry can be added."""
 
     def __init__(self, ledger_id: int, message: str = "closed") -> None:
         super().__init__(f"ledger {ledger_id}: {message}")
@@ -163,7 +163,7 @@ class LedgerClosedError(LedgerError):
 
 
 class LedgerWriteError(LedgerError):
-    """Adding entries failed; those not confirmed may or may not be found by a later recovery."""
+    """Adding entries failed. A later recovery may or may not keep entries that are not confirmed."""
 
     def __init__(self, ledger_id: int, message: str) -> None:
         super().__init__(f"ledger {ledger_id}: {message}")
@@ -171,7 +171,7 @@ class LedgerWriteError(LedgerError):
 
 
 class NotEnoughBookiesError(LedgerError):
-    """Fewer usable bookies than the ensemble needs. Start more, or ask for a smaller ensemble."""
+    """There are fewer usable bookies than the ensemble needs. Start more, or use a smaller ensemble."""
 
     def __init__(self, wanted: int, available: int, excluded: int = 0) -> None:
         super().__init__(
@@ -183,9 +183,9 @@ class NotEnoughBookiesError(LedgerError):
 
 
 class PlacementError(NotEnoughBookiesError):
-    """The writable bookies allow no ensemble with the fault domains that are enforced. Nothing was done.
+    """The writable bookies allow no ensemble with the enforced fault domains. Nothing was changed.
 
-    Start bookies where they are missing, check their locations, or enforce less.
+    Start bookies in the missing places, check the locations of bookies, or enforce fewer fault domains.
     """
 
     def __init__(self, wanted: int, available: int, evidence: str) -> None:
@@ -194,32 +194,38 @@ class PlacementError(NotEnoughBookiesError):
 
 
 class LocationError(LedgerError):
-    """A network location, or a source of them, that cannot be used; the message names it."""
+    """A network location, or a source of locations, cannot be used. The message names it."""
 
 
 class DuplicateEntryIdError(LedgerError):
-    """The ledger has an entry with this id already, or one is being written. The entry was not taken."""
+    """The ledger has an entry with this id, or one is being written. The new entry was not accepted."""
 
     def __init__(self, ledger_id: int, entry_id: int) -> None:
-        super().__init__(f"ledger {ledger_id}: entry {entry_id} was given before")
+        super().__init__(f"ledger {ledger_id}: entry {entry_id} was submitted before")
         self.ledger_id, self.entry_id = ledger_id, entry_id
 
 
 class LedgerReadError(LedgerError):
-    """No replica gave the entry; the reasons of each are in the message."""
+    """An entry, or the LAC (``entry_id`` None), could not be read; the message has the reason of each
+    bookie."""
 
-    def __init__(self, ledger_id: int, entry_id: int, reasons: dict[str, Exception]) -> None:
-        told = "; ".join(str(reason) for reason in reasons.values()) or "no bookie was asked"
-        super().__init__(f"ledger {ledger_id}, entry {entry_id}: no replica answered well: {told}")
+    def __init__(self, ledger_id: int, entry_id: int | None, reasons: dict[str, Exception]) -> None:
+        evidence = "; ".join(str(reason) for reason in reasons.values()) or "no bookie to read from"
+        what = (
+            f"ledger {ledger_id}: its last add confirmed could not be read"
+            if entry_id is None
+            else f"ledger {ledger_id}, entry {entry_id}: no replica returned it"
+        )
+        super().__init__(f"{what}: {evidence}")
         self.ledger_id, self.entry_id, self.reasons = ledger_id, entry_id, reasons
 
 
 class NoSuchEntryError(LedgerReadError):
-    """Every replica says that the entry was never stored."""
+    """Every replica replied that it never stored the entry."""
 
 
 class EntryBeyondLacError(LedgerError):
-    """The entry is past the last one known to be confirmed; refresh the LAC or wait for it."""
+    """The entry is after the last one known to be confirmed. Read the LAC again, or wait for the entry."""
 
     def __init__(self, ledger_id: int, entry_id: int, lac: int) -> None:
         super().__init__(f"ledger {ledger_id}: entry {entry_id} is beyond the LAC {lac}")
@@ -235,7 +241,7 @@ class WrongPasswordError(LedgerError):
 
 
 class LedgerRecoveryError(LedgerError):
-    """The end of the ledger could not be decided now. Nothing was decided; try again later."""
+    """The end of the ledger could not be decided. The ledger is not closed; try again later."""
 
     def __init__(self, ledger_id: int, message: str) -> None:
         super().__init__(f"ledger {ledger_id}: recovery failed: {message}")
@@ -248,3 +254,15 @@ class EntryTooLargeError(LedgerError):
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(f"payload of {size_bytes} bytes; at most {limit_bytes} fit into one entry")
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+
+
+class DirectoryUnusableError(LedgerError):
+    """The directory of a ``file:`` URI cannot be used; the message has the reason and the next step."""
+
+
+class ClusterNotFoundError(LedgerError):
+    """There are no ledgers at the URI: the ledgers root has no LAYOUT node."""
+
+
+class ClientClosedError(LedgerError):
+    """The client was closed; open another one."""

@@ -1,7 +1,7 @@
-"""The objects a caller of ``LedgerClient`` holds."""
+"""The handles that ``LedgerClient`` returns."""
 
-from ledger.adv_handle import AdvWriteHandle
-from ledger.read_handle import ReadHandle
-from ledger.write_handle import WriteHandle
+from ledger.read.handle import ReadHandle
+from ledger.write.adv_handle import AdvWriteHandle
+from ledger.write.handle import WriteHandle
 
 __all__ = ["AdvWriteHandle", "ReadHandle", "WriteHandle"]

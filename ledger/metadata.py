@@ -1,11 +1,12 @@
-"""What is written down about a ledger, and the changes that may be made to it.
+"""The metadata of a ledger, and the changes that are allowed.
 
-Inside: the value, its invariants, the few legal changes, where an entry lies. Not inside: stored bytes
-(``metadata_codec``), compare-and-set (``catalog``), deciding that a change is needed (writer, recovery).
-Always: ensemble size >= write quorum >= ack quorum >= 1; ensembles in ascending order, each of the full size;
-a CLOSED ledger says where it ends, and nothing but re-replication changes it any more.
+Inside: the value, its invariants, the legal changes, the ensemble of an entry.
+Not inside: stored bytes (``metadata_codec``), compare-and-set (``catalog``), the decision that a change is
+needed (writer, recovery).
+Always: ensemble size >= write quorum >= ack quorum >= 1; ensembles are in ascending order and each has the
+full size; a CLOSED ledger has a last entry, and only re-replication changes its metadata.
 
-Source: LedgerMetadataImpl.java, LedgerMetadataBuilder.java; reference 10.4 and 11.4.
+Source: LedgerMetadataImpl.java, LedgerMetadataBuilder.java; docs/metadata.md 10.4, 11.4.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ FORMAT_VERSION_NEWEST = 3
 
 
 class LedgerState(enum.Enum):
-    """Where a ledger is in its life. The value is the number in its stored metadata."""
+    """The state of a ledger. The value is the number in the stored metadata."""
 
     OPEN = 1  # its writer adds to it
-    IN_RECOVERY = 2  # somebody is finding out where it ends; its writer is finished
-    CLOSED = 3  # nothing will ever be added
+    IN_RECOVERY = 2  # a client is deciding its end; its writer must stop
+    CLOSED = 3  # no entry is ever added again
 
     def __repr__(self) -> str:
         return f"LedgerState.{self.name}"
@@ -35,10 +36,11 @@ class LedgerState(enum.Enum):
 
 @attrs.frozen
 class Ensemble:
-    """The bookies that hold the entries from ``first_entry_id`` up to the next ensemble's first."""
+    """The bookies that hold the entries from ``first_entry_id`` up to the first entry of the next
+    ensemble."""
 
     first_entry_id: int
-    bookies: tuple[str, ...]  # an entry's write set is counted off along them
+    bookies: tuple[str, ...]  # in the order from which write sets are computed
 
 
 def _check_format_version(_metadata: object, _attribute: object, value: int) -> None:
@@ -51,7 +53,7 @@ class LedgerMetadata:
     """One version of a ledger's metadata.
 
     Raises:
-        LedgerMetadataError: Values that contradict each other.
+        LedgerMetadataError: The values contradict each other.
     """
 
     ensemble_size: int
@@ -59,14 +61,14 @@ class LedgerMetadata:
     ack_quorum: int
     ensembles: tuple[Ensemble, ...]
     state: LedgerState = LedgerState.OPEN
-    last_entry_id: int = NO_ENTRY  # means something only if CLOSED
-    length_bytes: int = 0  # payload bytes in all; means something only if CLOSED
-    digest_type: DigestType = DigestType.CRC32  # nothing stored: CRC32, as Java has it
-    # Stored in clear. None: neither it nor the digest type is stored (format version 1); then any is right.
+    last_entry_id: int = NO_ENTRY  # valid only if CLOSED
+    length_bytes: int = 0  # payload bytes of all entries; valid only if CLOSED
+    digest_type: DigestType = DigestType.CRC32  # the value if none is stored, as in Java
+    # Stored in clear text. None if neither it nor the digest type is stored (format version 1): any is right.
     password: bytes | None = attrs.field(default=b"", repr=False)
-    ctime_ms: int | None = None  # None: not stored; the metadata store knows when it made the node
+    ctime_ms: int | None = None  # None if not stored; the metadata store has the creation time of the node
     custom: Mapping[str, bytes] = attrs.field(factory=dict, hash=False)
-    creator_token: int = 0  # tells a creator that its lost "created" was its own; 0 after any later change
+    creator_token: int = 0  # shows a creator whose reply was lost that it made the ledger; 0 after a change
     format_version: int = attrs.field(default=FORMAT_VERSION_NEWEST, validator=_check_format_version)
 
     def __attrs_post_init__(self) -> None:
@@ -76,7 +78,7 @@ class LedgerMetadata:
                 f"{self.ack_quorum}: none may be larger than the one before it, or less than 1"
             )
         if not self.ensembles:
-            raise LedgerMetadataError("no ensemble; a ledger has one from the beginning")
+            raise LedgerMetadataError("there is no ensemble; a ledger has at least one")
         previous = -1
         for ensemble in self.ensembles:
             if ensemble.first_entry_id <= previous:
@@ -98,17 +100,17 @@ class LedgerMetadata:
                 )
         elif (self.last_entry_id, self.length_bytes) != (NO_ENTRY, 0):
             raise LedgerMetadataError(
-                f"a last entry ({self.last_entry_id}) or a length, but it is not closed"
+                f"a last entry ({self.last_entry_id}) or a length, but the ledger is not closed"
             )
 
     @property
     def is_closed(self) -> bool:
-        """Whether ``last_entry_id`` and ``length_bytes`` are final."""
+        """True if ``last_entry_id`` and ``length_bytes`` are final."""
         return self.state is LedgerState.CLOSED
 
     @property
     def last_ensemble(self) -> Ensemble:
-        """The one that takes new entries."""
+        """The ensemble for new entries."""
         return self.ensembles[-1]
 
     def ensemble_for(self, entry_id: int) -> Ensemble:
@@ -126,27 +128,27 @@ class LedgerMetadata:
         )
 
     def accepts_password(self, password: bytes) -> bool:
-        """Whether this is the ledger's password. A ledger of format version 1 has stored none."""
+        """True if this is the ledger's password, or if none is stored (format version 1)."""
         return self.password is None or self.password == password
 
     def in_recovery(self) -> LedgerMetadata:
-        """Somebody is about to decide where the ledger ends. Its writer can change nothing any more.
+        """The metadata of a ledger whose end is being decided. Its writer can no longer change them.
 
         Raises:
-            LedgerMetadataError: It is closed.
+            LedgerMetadataError: The ledger is closed.
         """
         self._refuse_if_closed("recovered")
         return attrs.evolve(self, state=LedgerState.IN_RECOVERY, creator_token=0)
 
     def closed(self, last_entry_id: int, length_bytes: int) -> LedgerMetadata:
-        """The ledger ends here, for good.
+        """The metadata of the ledger closed at this entry. A close is final.
 
         Args:
             last_entry_id: -1 for an empty ledger.
             length_bytes: Payload bytes of all entries.
 
         Raises:
-            LedgerMetadataError: It is closed already, perhaps elsewhere; or the values make no sense.
+            LedgerMetadataError: It is closed already, possibly at another entry; or the values are invalid.
         """
         self._refuse_if_closed("closed again")
         return attrs.evolve(
@@ -158,13 +160,13 @@ class LedgerMetadata:
         )
 
     def with_ensemble(self, first_entry_id: int, bookies: Sequence[str]) -> LedgerMetadata:
-        """Entries from ``first_entry_id`` on go to these bookies.
+        """The metadata with these bookies for entries from ``first_entry_id`` on.
 
-        If the last ensemble begins there, it has no entry of its own yet, and this one takes its place.
+        If the last ensemble begins at the same entry, it holds no entry yet and is replaced.
 
         Raises:
-            LedgerMetadataError: Closed; or it would begin in front of the last ensemble, whose confirmed
-                entries would then be looked for on bookies that never had them.
+            LedgerMetadataError: The ledger is closed; or the new ensemble would begin in front of the last
+                one. Readers would then look for confirmed entries on bookies that never had them.
         """
         self._refuse_if_closed("given another ensemble")
         last = self.last_ensemble.first_entry_id
@@ -178,7 +180,7 @@ class LedgerMetadata:
         )
 
     def with_replicas(self, first_entry_id: int, bookies: Sequence[str]) -> LedgerMetadata:
-        """The entries of one ensemble have been copied: these bookies hold them now. Legal in any state.
+        """The metadata after the entries of one ensemble were copied to these bookies. Legal in any state.
 
         Raises:
             LedgerMetadataError: No ensemble begins at ``first_entry_id``.

@@ -1,15 +1,19 @@
-"""Which bookies hold an entry, and what may be concluded from those that answered.
+"""Quorum rules: which bookies hold an entry, and what the replies of some bookies prove.
 
-Inside: pure rules over indices of an ensemble. Not inside: bookie names, requests, time.
-Always: ``1 <= ack_quorum <= write_quorum <= ensemble_size``; indices count from 0; entry ids are 64-bit
-(Java's writers since 4.16 truncate to 32 bits when sending; readers there and everywhere do not).
+Inside: pure functions over indices of an ensemble. Not inside: bookie names, requests, time.
+Always: ``1 <= ack_quorum <= write_quorum <= ensemble_size``; indices count from 0; entry ids have 64 bits
+(Java's writers since 4.16 truncate them to 32 bits when sending; Java's readers do not).
 
-Source: RoundRobinDistributionSchedule.java; reference sections 5.2, 7.2, 7.3.
+Source: RoundRobinDistributionSchedule.java; docs/protocol.md 5.2, 7.2, 7.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+
+AckRule = Callable[[Collection[str]], bool]
+"""True if the bookies that acknowledged an entry are in enough fault domains (``placer``). The writer caches
+the result for a set of bookies until ``reevaluate``."""
 
 
 def check_quorums(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
@@ -27,16 +31,16 @@ def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int
 
 
 def write_sets(ensemble_size: int, write_quorum: int) -> tuple[tuple[int, ...], ...]:
-    """The write set of every entry, to be looked up by ``entry_id % ensemble_size``."""
+    """The write sets of all entries; that of an entry is at index ``entry_id % ensemble_size``."""
     return tuple(write_set(first, ensemble_size, write_quorum) for first in range(ensemble_size))
 
 
 def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int) -> bool:
-    """True once no entry can have been acknowledged by the silent bookies alone.
+    """True if no ack quorum of any entry consists only of bookies outside ``known``.
 
     Args:
-        known: Indices of the bookies that gave a trustworthy answer: an entry whose digest is good, or
-            "no such entry" / "no such ledger" from one that knows. Errors and silence are not known.
+        known: Indices of the bookies with a trustworthy reply: an entry with a good digest, or a denial
+            ("no such entry", "no such ledger"). A bookie with an error or without a reply is not known.
     """
     return all(
         sum((first + i) % ensemble_size not in known for i in range(write_quorum)) < ack_quorum
@@ -44,6 +48,6 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
     )
 
 
-def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
-    """How many bookies of a write set must deny an entry before no ack quorum can hold it."""
+def denials_needed(write_quorum: int, ack_quorum: int) -> int:
+    """The number of denials from a write set after which no ack quorum can hold the entry."""
     return write_quorum - ack_quorum + 1

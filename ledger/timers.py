@@ -1,11 +1,12 @@
-"""Being called when time is up: one task for all who wait, however many there are.
+"""Timers: one task calls every function whose time has come.
 
-Inside: ``Timers`` and the ``Timer`` that takes one back. Not inside: what happens then.
-Always: a timer calls once, never early, never after it was taken back; while nobody waits no clock runs.
+Inside: ``Timers``, and the ``Timer`` that cancels one call. Not inside: what the functions do.
+Always: a timer calls once, never early, and never after it was cancelled; while no timer runs, the task
+sleeps.
 
-A cancel scope for each request costs more than sending it. Nearly all requests have one of a few time limits,
-and nearly all are answered: so timers of one length stand in one row, the oldest first, and are taken out of
-its middle for next to nothing.
+A cancel scope for each request would cost more than sending the request. Almost all requests have one of a
+few time limits, and almost all get a reply in time. So timers of one duration are kept in one dictionary, the
+oldest first, from which a cancelled one is removed at little cost.
 """
 
 from __future__ import annotations
@@ -14,65 +15,65 @@ from collections.abc import Callable
 
 import trio
 
-_Row = dict["Timer", None]  # ordered: the oldest first
+_Queue = dict["Timer", None]  # of one duration, the oldest first
 
 
 class Timer:
     """Made by ``Timers.after``."""
 
-    __slots__ = ("_call", "_due", "_row")
+    __slots__ = ("_call", "_due", "_queue")
 
-    def __init__(self, row: _Row, due: float, call: Callable[[], None]) -> None:
-        self._row, self._due, self._call = row, due, call
+    def __init__(self, queue: _Queue, due: float, call: Callable[[], None]) -> None:
+        self._queue, self._due, self._call = queue, due, call
 
     def cancel(self) -> None:
-        """Do not call, if that has not happened yet."""
-        self._row.pop(self, None)
+        """Prevent the call, unless it has happened already."""
+        self._queue.pop(self, None)
 
 
 class Timers:
-    """``run`` has to be running for anybody to be called."""
+    """Timers that call only while a task executes ``run``."""
 
     def __init__(self) -> None:
-        self._rows: dict[float, _Row] = {}  # by how long they wait
-        self._nap = trio.CancelScope()
+        self._queues: dict[float, _Queue] = {}  # by duration in seconds
+        self._sleep = trio.CancelScope()
 
     def __repr__(self) -> str:
-        return f"<Timers, {sum(map(len, self._rows.values()))} running>"
+        return f"<Timers, {sum(map(len, self._queues.values()))} running>"
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Have ``call()`` run after so many seconds, on the loop; it must not raise."""
-        row = self._rows.get(seconds)
-        if row is None:
-            row = self._rows[seconds] = {}
+        """Call ``call()`` on the event loop after so many seconds, unless cancelled. It must not raise."""
+        queue = self._queues.get(seconds)
+        if queue is None:
+            queue = self._queues[seconds] = {}
         due = trio.current_time() + seconds
-        timer = Timer(row, due, call)
-        row[timer] = None
-        if due < self._nap.deadline:
-            self._nap.deadline = due
+        timer = Timer(queue, due, call)
+        queue[timer] = None
+        if due < self._sleep.deadline:
+            self._sleep.deadline = due
         return timer
 
     async def run(self) -> None:
-        """Call whoever's time is up, until cancelled."""
+        """Call the timers that are due, until cancelled."""
         while True:
-            # Between this line and the sleep nothing else runs, so no timer is overlooked.
-            with trio.CancelScope(deadline=self._next_due()) as self._nap:
+            # No other task runs between computing the deadline and the sleep, so no timer is missed.
+            with trio.CancelScope(deadline=self._next_due()) as self._sleep:
                 await trio.sleep_forever()
-            self._ring(trio.current_time())
+            self._call_due(trio.current_time())
 
     def _next_due(self) -> float:
         due = float("inf")
-        for seconds, row in list(self._rows.items()):
-            first = next(iter(row), None)
+        for seconds, queue in list(self._queues.items()):
+            first = next(iter(queue), None)
             if first is None:
-                del self._rows[seconds]
+                del self._queues[seconds]
             else:
                 due = min(due, first._due)
         return due
 
-    def _ring(self, now: float) -> None:
-        for row in list(self._rows.values()):
-            for timer in [timer for timer in row if timer._due <= now]:
-                if timer in row:  # not taken back by one that was called before it
-                    del row[timer]
+    def _call_due(self, now: float) -> None:
+        for queue in list(self._queues.values()):
+            for timer in [timer for timer in queue if timer._due <= now]:
+                if timer in queue:  # not cancelled by a timer called before it
+                    del queue[timer]
                     timer._call()

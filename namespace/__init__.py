@@ -1,6 +1,6 @@
-"""Where facts are recorded, and what things are called: the metadata store and the names kept in it."""
+"""The metadata store: a small tree of versioned nodes, with sessions, watches and locks."""
 
 import logging
 
-# A library says nothing unless its program asks to hear it.
+# A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

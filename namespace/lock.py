@@ -1,14 +1,14 @@
-"""Fair ownership by sequential ephemeral nodes: the lock of a log's writer, or of a subscriber's readers.
+"""A fair lock made of sequential ephemeral nodes: for a log's writer, or for a subscriber's readers.
 
-Inside: member nodes, whose turn it is, and telling the holder that the lock is lost.
-Not inside: fencing. A holder that has not yet heard of its loss is stopped by the fence of its ledger and
-by conditional transactions, never by this lock: it keeps writers apart, it does not make them safe.
+Inside: member nodes, their order, and waiting for the loss of a held lock.
+Not inside: fencing. This lock keeps writers apart. It does not stop a holder that has lost it and does not
+know yet: the fence of the ledger and conditional transactions do.
 Always: a lock object is acquired at most once and belongs to one session; each waiter watches only its
-predecessor and looks at the whole list again when woken; no member node outlives its lock object unless
-the store stays out of reach.
+predecessor, and reads the whole list again when it wakes; a lock object that ends deletes its member node,
+unless the store stays out of reach.
 
-Left out on purpose: a lock object here never takes over a member of the same client and session, so two
-writers of one process keep each other out as two processes do.
+One difference from Java: a lock object never takes over a member of the same client and session. So two
+writers of one process exclude each other, as two processes do.
 
 Source: DistributedLog, ZKSessionLock.java and ZKDistributedLock.java; ZooKeeper recipes.
 """
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 def encode_client_id(client_id: str) -> str:
-    """The client id as it stands in a member's name: Java's form encoding."""
+    """The client id in the form that a member's name has: Java's form encoding."""
     return urllib.parse.quote_plus(client_id, safe="*").replace("~", "%7E")
 
 
@@ -52,7 +52,7 @@ def member_prefix(client_id: str, session_id: int) -> str:
 
 
 def member_sequence(name: str) -> int | None:
-    """The number after the last ``_``, by which members are ordered; None if there is none."""
+    """The number after the last ``_``, which orders members; None if there is none."""
     try:
         return int(name.rpartition("_")[2])
     except ValueError:
@@ -60,7 +60,7 @@ def member_sequence(name: str) -> int | None:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Members by their sequence numbers; those without come last."""
+    """Members in the order of their sequence numbers; members without a number come last."""
 
     def key(name: str) -> tuple[bool, int]:
         sequence = member_sequence(name)
@@ -70,7 +70,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def member_owner(name: str) -> tuple[str, int] | None:
-    """Client id and session id, if the name tells them; else they are in the node."""
+    """Client id and session id from a member's name; None if only the node's data holds them."""
     parts = name.split("_")
     if len(parts) != 4 or not parts[2].startswith("s"):
         return None
@@ -82,12 +82,12 @@ def member_owner(name: str) -> tuple[str, int] | None:
 
 @attrs.define(eq=False)
 class _Members:
-    """What one session knows of its own members at one lock path."""
+    """The members of one session at one lock path."""
 
     mutex: trio.Lock = attrs.Factory(trio.Lock)
-    names: set[str] = attrs.Factory(set)  # of living lock objects
-    # A creation or deletion whose outcome is unknown: a member may stand that no lock object answers for,
-    # and it would keep everybody out for as long as the session lives. (kazoo, issue 282)
+    names: set[str] = attrs.Factory(set)  # of members that belong to a lock object
+    # True after a creation or deletion with an unknown outcome: a member without a lock object may exist. It
+    # would block all clients for as long as the session lives. (kazoo, issue 282)
     strays: bool = False
 
 
@@ -107,7 +107,7 @@ class DistributedLock:
 
     Args:
         path: The lock's node; it must exist. Members are its children.
-        client_id: Told to others who want the lock; any text.
+        client_id: Shown to other clients that want the lock; any text.
     """
 
     def __init__(self, store: MetadataStore, path: str, client_id: str) -> None:
@@ -124,32 +124,35 @@ class DistributedLock:
 
     @property
     def held(self) -> bool:
-        """Whether the holder may act as one now.
+        """True if the lock is acquired and the session is connected.
 
-        False while the session is suspended, since the lock may be lost already; true again when the
-        session goes on.
+        False while the session is suspended, since the lock may be lost already. True again when the session
+        continues.
         """
         return self._phase is _Phase.HELD and self._store.state is SessionState.CONNECTED
 
     async def acquire(self, timeout_s: float | None) -> None:
-        """Own the lock; a lock object can be acquired once.
+        """Acquire the lock; possible once for each lock object.
 
-        If cancelled, or if this raises, the member node is removed again.
+        If this is cancelled or raises, the member node is deleted again.
 
         Args:
-            timeout_s: How long to wait for others; 0 tries once, None waits for ever.
+            timeout_s: How long to wait for other holders; 0 tries once, None waits without limit.
 
         Raises:
-            LockTakenError: Somebody else has it; the error names the owner.
-            LockLostError: The member node was deleted by somebody while waiting.
-            LockError: Acquired before, or released while waiting.
-            NoNodeError: There is no such lock path.
+            LockTakenError: Another client holds it; the error names the owner.
+            LockLostError: The member node was deleted from outside during the wait.
+            LockError: Acquired before, or released during the wait.
+            NoNodeError: The lock path does not exist.
             ConnectionLostError, SessionExpiredError: From the store.
 
         Source: DistributedLog, ZKSessionLock.asyncTryLock.
         """
         if self._phase is not _Phase.NEW:
-            raise LockError(self.path, f"is {self._phase.value}; a lock object can be acquired only once")
+            raise LockError(
+                self.path,
+                f"it is {self._phase.value}; a lock object can be acquired only once, make a new one",
+            )
         self._phase = _Phase.WAITING
         try:
             if timeout_s == 0:
@@ -158,19 +161,19 @@ class DistributedLock:
             if timeout_s:
                 self._waiting.deadline = trio.current_time() + timeout_s
             with self._waiting:
-                await self._wait_turn(patient=timeout_s != 0)
+                await self._wait_turn(once=timeout_s == 0)
             if self._in(_Phase.RELEASED):
-                raise LockError(self.path, "was released while it was being acquired")
+                raise LockError(self.path, "it was released while it was being acquired")
             if not self._in(_Phase.HELD):
                 raise LockTakenError(self.path, self._owner, timeout_s or 0)
         except BaseException:
-            await self._leave()
+            await self._remove()
             raise
 
     async def wait_lost(self) -> None:
-        """Return when the held lock is lost for good: its session is over, or its node deleted.
+        """Return when the held lock is lost: its session is over, or its node was deleted.
 
-        Does not return for a suspension that ends in time, nor for a release by the owner.
+        A suspension that ends in time, or a release by the owner, is no loss.
         """
         assert self._in(_Phase.HELD, _Phase.LOST), self
         while self._in(_Phase.HELD):
@@ -188,12 +191,13 @@ class DistributedLock:
         self._phase = _Phase.LOST
 
     async def release(self) -> None:
-        """Give the lock up, or stop waiting for it. Idempotent; never raises.
+        """Release the lock, or stop waiting for it. Idempotent; never raises.
 
-        Waits at most ``RELEASE_TIMEOUT_S`` for a store out of reach, and cannot be cancelled meanwhile.
+        Waits at most ``RELEASE_TIMEOUT_S`` for a store that is out of reach, and cannot be cancelled during
+        that time.
         """
         self._waiting.cancel()
-        await self._leave()
+        await self._remove()
 
     def _in(self, *phases: _Phase) -> bool:
         return self._phase in phases
@@ -211,10 +215,10 @@ class DistributedLock:
         siblings = self._siblings
         async with siblings.mutex:
             if self._store.state is SessionState.SUSPENDED:
-                raise ConnectionLostError(self.path, "the store is out of reach; nothing was sent")
+                raise ConnectionLostError(self.path, "the store is out of reach; the request was not sent")
             if siblings.strays:
                 await self._remove_strays(siblings)
-            # Only the answer tells the name, so until it comes, whatever ends this leaves a stray.
+            # The name is in the store's reply. Without the reply the member is a stray.
             siblings.strays = True
             path = await self._store.create(
                 f"{self.path}/{member_prefix(self.client_id, self._store.session_id)}",
@@ -226,26 +230,29 @@ class DistributedLock:
             self._member = path.rpartition("/")[2]
             siblings.names.add(self._member)
 
-    async def _wait_turn(self, *, patient: bool) -> None:
+    async def _wait_turn(self, *, once: bool) -> None:
         assert self._member is not None
         while True:
             gone = trio.Event()
             try:
                 names = in_order((await self._store.children(self.path)).names)
                 if self._member not in names:
-                    raise LockLostError(self.path, f"member {self._member} was deleted while waiting")
+                    raise LockLostError(
+                        self.path,
+                        f"member {self._member} was deleted from outside while it waited; make a new lock",
+                    )
                 turn = names.index(self._member)
                 if turn == 0:
-                    if self._in(_Phase.WAITING):  # else released in this very moment
+                    if self._in(_Phase.WAITING):  # else ``release`` came first
                         self._phase = _Phase.HELD
                     return
                 self._owner = await self._name_owner(names[0])
-                if not patient:
+                if once:
                     return
                 if await self._store.exists(f"{self.path}/{names[turn - 1]}", watch=gone) is not None:
                     await gone.wait()
             except ConnectionLostError:
-                if not patient:
+                if once:
                     raise
                 await self._wait_connected()
 
@@ -255,10 +262,10 @@ class DistributedLock:
         try:
             return (await self._store.get(f"{self.path}/{name}")).value.decode("utf-8", "replace")
         except NoNodeError:
-            return "unknown (it has just left)"
+            return "unknown (its member was just deleted)"
 
-    async def _leave(self) -> None:
-        """Remove the member node, whatever it takes within bounds."""
+    async def _remove(self) -> None:
+        """Delete the member node; retry until it is gone or ``RELEASE_TIMEOUT_S`` ends."""
         if self._phase is not _Phase.LOST:
             self._phase = _Phase.RELEASED
         siblings = self._siblings
@@ -271,14 +278,16 @@ class DistributedLock:
                         if siblings.strays:
                             await self._remove_strays(siblings)
                 except SessionExpiredError:
-                    return  # and the node with it
+                    return  # the server has deleted the node with the session
                 except ConnectionLostError:
                     await self._wait_connected()
                 except NamespaceError as exc:
-                    log.warning("lock %s: member %s not removed: %s", self.path, self._member, exc)
+                    log.warning("lock %s: member %s was not deleted: %s", self.path, self._member, exc)
                     return
         if scope.cancelled_caught:
-            log.warning("lock %s: store out of reach, member %s not removed", self.path, self._member)
+            log.warning(
+                "lock %s: the store is out of reach; member %s was not deleted", self.path, self._member
+            )
             siblings.strays = True
             siblings.names.discard(self._member or "")
 
@@ -287,7 +296,7 @@ class DistributedLock:
             try:
                 await self._store.delete(f"{self.path}/{self._member}")
             except NoNodeError:
-                pass  # what was wanted
+                pass  # deleted already
             siblings.names.discard(self._member)
             self._member = None
 
@@ -303,7 +312,7 @@ class DistributedLock:
                 try:
                     await self._store.delete(f"{self.path}/{name}")
                 except NoNodeError:
-                    pass  # gone by itself
+                    pass  # deleted already
         siblings.strays = False
 
     async def _wait_connected(self) -> None:

@@ -1,11 +1,11 @@
-"""The metadata store in a dictionary: the reference the other two are measured by.
+"""The metadata store in a dictionary: the reference for the other two implementations.
 
-Inside: ``MemoryTree``, the shared nodes; ``MemorySession``, one session with it, whose requests are done at
-once; ``MemoryStore``, the same as a store. Several sessions may open one tree. Sessions end when a test says
-so (``expire``) and lose touch when it says so (``suspend``).
-Not inside: faults beyond those; they are for whoever wraps this store.
-Always: a call does its whole work in one step of the loop after its checkpoint, so a cancelled call did
-nothing; everything that changes a node goes through one of three methods, and each can be undone.
+Inside: ``MemoryTree``, the shared nodes; ``MemorySession``, one session with it, whose calls return at once;
+``MemoryStore``, that session as a store. Several sessions may open one tree. A test ends a session
+(``expire``) or suspends it (``suspend``).
+Not inside: other faults; a test adds them in a wrapper of this store.
+Always: a call does its whole work in one step of the loop after its checkpoint, so a cancelled call changes
+nothing; every change of a node goes through one of three methods, and each can be undone.
 
 Source: ZooKeeper programmer's guide; counters as DataTree.java and DataNode.java keep them.
 """
@@ -13,7 +13,6 @@ Source: ZooKeeper programmer's guide; counters as DataTree.java and DataNode.jav
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import assert_never
@@ -21,6 +20,7 @@ from typing import assert_never
 import attrs
 import trio
 
+from namespace.clock import wall_ms
 from namespace.errors import (
     BadVersionError,
     NoChildrenForEphemeralsError,
@@ -51,10 +51,6 @@ from namespace.store import (
 )
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 @attrs.define(eq=False)
 class _MemoryNode:
     value: bytes
@@ -65,15 +61,15 @@ class _MemoryNode:
     children: set[str] = attrs.Factory(set)
 
     def stat(self) -> Stat:
-        # Deletions are not counted apart: each creation whose child is gone is one.
+        # Deletions need no counter: a creation without a child now means a deletion.
         child_version = 2 * self.creations - len(self.children)
         return Stat(self.version, child_version, len(self.children), self.created_ms, self.owner)
 
 
 class MemoryTree:
-    """Nodes shared by the sessions that open it; it lives as long as somebody refers to it."""
+    """Nodes, shared by the sessions that open the tree."""
 
-    def __init__(self, wall_ms: Callable[[], int] = _wall_ms) -> None:
+    def __init__(self, wall_ms: Callable[[], int] = wall_ms) -> None:
         self._wall_ms = wall_ms
         self._nodes = {"/": _MemoryNode(b"", wall_ms(), 0)}
         self._session_ids = itertools.count(1)
@@ -102,14 +98,14 @@ class MemoryTree:
 
     def _fire(self, touched: Sequence[Watched]) -> None:
         for session in self._sessions.values():
-            # A suspended session hears nothing now and fires every watch when it is back.
+            # A suspended session gets no events. It fires every watch when it resumes.
             if session.state is SessionState.CONNECTED:
                 for kind, path in touched:
                     session.fire(kind, path)
 
 
 class _Change:
-    """Some writes that happen together: undone on an exception, told to the watchers otherwise."""
+    """Writes that happen together: undone on an exception; otherwise their watches fire at the end."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
@@ -163,7 +159,7 @@ class _Change:
     def delete(self, path: str, expected: int) -> None:
         nodes, name, parent_path = self._nodes, path.rpartition("/")[2], parent_of(path)
         node, parent = self._tree._node(path), nodes.get(parent_path)
-        assert parent is not None  # a node without a parent cannot come to be
+        assert parent is not None  # create() refuses a node without a parent
         self.check(path, expected)
         if node.children:
             raise NotEmptyError(path)
@@ -188,7 +184,7 @@ class _Change:
 
 
 class MemorySession:
-    """One session with a ``MemoryTree``: what ``MetadataStore`` asks for, each done at once."""
+    """One session with a ``MemoryTree``: the calls of ``MetadataStore``, without waiting."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self._tree = tree
@@ -199,40 +195,40 @@ class MemorySession:
         return self.watches.state
 
     def expire(self) -> None:
-        """End the session as a server does that has not heard from its client for too long."""
+        """End the session as a server does after the session timeout."""
         self._tree._end_session(self.id)
         self.watches.change_state(SessionState.EXPIRED)
 
     def suspend(self) -> None:
-        """Lose touch with the server; the session lives on there."""
+        """Suspend the session as a lost connection does. The session stays alive in the tree."""
         self.watches.change_state(SessionState.SUSPENDED)
 
     def resume(self) -> None:
-        """Be in touch again, in the same session."""
+        """Continue the same session after a suspension."""
         if self.state is SessionState.SUSPENDED:
             self.watches.change_state(SessionState.CONNECTED)
 
     def close(self) -> None:
-        """End the session from this side."""
+        """End the session as its client does."""
         self._tree._end_session(self.id)
         self.watches.change_state(SessionState.CLOSED)
 
     def get(self, path: str, watch: trio.Event | None = None) -> Node:
         self.watches.check(check_path(path))
         node = self._tree._node(path)
-        self._leave(WatchKind.DATA, path, watch)
+        self._add_watch(WatchKind.DATA, path, watch)
         return Node(node.value, node.stat())
 
     def exists(self, path: str, watch: trio.Event | None = None) -> Stat | None:
         self.watches.check(check_path(path))
-        self._leave(WatchKind.DATA, path, watch)
+        self._add_watch(WatchKind.DATA, path, watch)
         node = self._tree._nodes.get(path)
         return None if node is None else node.stat()
 
     def children(self, path: str, watch: trio.Event | None = None) -> Children:
         self.watches.check(check_path(path))
         node = self._tree._node(path)
-        self._leave(WatchKind.CHILDREN, path, watch)
+        self._add_watch(WatchKind.CHILDREN, path, watch)
         return Children(tuple(sorted(node.children)), node.stat().child_version)
 
     def create(self, path: str, value: bytes, *, ephemeral: bool, sequential: bool, parents: bool) -> str:
@@ -281,13 +277,13 @@ class MemorySession:
     def sync(self, path: str) -> None:
         self.watches.check(check_path(path))
 
-    def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None) -> None:
+    def _add_watch(self, kind: WatchKind, path: str, watch: trio.Event | None) -> None:
         if watch is not None:
             self.watches.watch(kind, path, watch)
 
 
 class MemoryStore(MetadataStore):
-    """A ``MemorySession`` whose requests take a step of the loop; made by ``open_memory_store``."""
+    """A ``MemorySession`` as a store: each call passes a checkpoint. Made by ``open_memory_store``."""
 
     def __init__(self, tree: MemoryTree) -> None:
         self._session = MemorySession(tree)
@@ -365,7 +361,7 @@ class MemoryStore(MetadataStore):
 
 @asynccontextmanager
 async def open_memory_store(tree: MemoryTree) -> AsyncIterator[MemoryStore]:
-    """Open a session with the tree; leaving the block ends it and removes its ephemeral nodes."""
+    """Open a session with the tree. Leaving the block ends it and deletes its ephemeral nodes."""
     store = MemoryStore(tree)
     try:
         yield store

@@ -1,9 +1,9 @@
-"""What a session's owner is told: its state, and that something watched may have changed.
+"""The state and the watches of one session with a metadata store.
 
-Inside: the state of one session with its waiters, and the events left as watches.
-Not inside: finding out what changed (each store does that its own way) and any I/O.
-Always: an event left as a watch is set at most once; when the session ends or comes back from a
-suspension, every one of them is set, since changes may have been missed.
+Inside: the state with its waiters, and the events of watches.
+Not inside: detecting changes (each store has its own way) and any I/O.
+Always: the event of a watch is set at most once; when the session ends or a suspension ends, every event is
+set, since the session may have missed changes.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from namespace.store import SessionState
 
 
 class WatchKind(enum.Enum):
-    """What a watch waits for."""
+    """The changes of a node that a watch waits for."""
 
-    DATA = "data"  # creation, deletion, a write of its data
-    CHILDREN = "children"  # a child coming or going, deletion
+    DATA = "data"  # its creation, its deletion, a write of its data
+    CHILDREN = "children"  # the creation or deletion of a child, its own deletion
 
 
 Watched = tuple[WatchKind, str]
 
 
 class Session:
-    """State and watches of one session; used on the trio loop only."""
+    """The state and the watches of one session; for the trio loop only."""
 
     def __init__(self) -> None:
         self.state = SessionState.CONNECTED
         self._changed = trio.Event()
-        # Weak: an event nobody can wait for any more needs no watch, and a caller that looks again and
-        # again with a new event each time leaves nothing behind.
+        # Weak: a caller that reads again and again with a new event each time must not leave a watch behind
+        # each time.
         self._watches: dict[Watched, weakref.WeakSet[trio.Event]] = {}
 
     def check(self, path: str) -> None:
-        """Raise what every call raises unless the session is connected."""
+        """Raise the error of a call unless the session is connected."""
         if self.state is SessionState.SUSPENDED:
-            raise ConnectionLostError(path, "the store is out of reach; nothing was sent")
+            raise ConnectionLostError(path, "the store is out of reach; the request was not sent")
         if self.state is SessionState.EXPIRED:
             raise SessionExpiredError(path)
         if self.state is SessionState.CLOSED:
-            raise SessionExpiredError(path, "the session was closed by this side")
+            raise SessionExpiredError(path, "this client has closed the session")
 
     def change_state(self, state: SessionState) -> None:
-        """Move to a state and wake who waits for that; a session that is over stays over."""
+        """Change the state and wake its waiters. A session that is over stays over."""
         if state is self.state or self.state in (SessionState.EXPIRED, SessionState.CLOSED):
             return
         self.state = state
@@ -63,11 +63,11 @@ class Session:
         return self.state
 
     def watch(self, kind: WatchKind, path: str, event: trio.Event) -> None:
-        """Leave a watch."""
+        """Add a watch."""
         self._watches.setdefault((kind, path), weakref.WeakSet()).add(event)
 
     def unwatch(self, kind: WatchKind, path: str, event: trio.Event) -> None:
-        """Take a watch back, if it has not fired."""
+        """Remove a watch that has not fired."""
         events = self._watches.get((kind, path))
         if events is not None:
             events.discard(event)
@@ -75,18 +75,18 @@ class Session:
                 del self._watches[kind, path]
 
     def watched(self) -> list[Watched]:
-        """What somebody still waits for."""
+        """The watches that have not fired and whose events are still referenced."""
         for key in [key for key, events in self._watches.items() if not events]:
             del self._watches[key]
         return list(self._watches)
 
     def fire(self, kind: WatchKind, path: str) -> None:
-        """Set the events of one kind at a path, and forget them."""
+        """Set the events of one kind at a path, and remove them."""
         for event in list(self._watches.pop((kind, path), ())):
             event.set()
 
     def fire_all(self) -> None:
-        """Set every event left."""
+        """Set all events, and remove them."""
         watches, self._watches = self._watches, {}
         for events in watches.values():
             for event in list(events):

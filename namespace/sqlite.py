@@ -1,12 +1,12 @@
 """The metadata store in a file of this machine: persistent, embedded, shared by several processes.
 
-Inside: the session's trio side, its calls one after another in a worker thread, and a thread that looks
-for what other processes changed while somebody watches.
-Not inside: what the database holds (``sqlite_tree``), who lives (``sqlite_session``).
-Always: the loop never waits for the disk. A call once begun is not cancelled in the middle: a cancelled
-write has either not begun or is durable. It lasts at most the busy timeout of 10 s.
+Inside: the session on the trio loop, its calls one after another in a worker thread, and a thread that polls
+for changes by other processes while there are watches.
+Not inside: the database (``sqlite_tree``), which sessions are alive (``sqlite_session``).
+Always: the loop never waits for the disk; a call in the worker thread is not cancelled, so a cancelled write
+either never began or is durable; a call takes at most the busy timeout of 10 s.
 
-A network file system will not do: SQLite's WAL and ``flock`` need one machine.
+The file must be on a local file system: SQLite's WAL and ``flock`` need one machine.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from namespace.store import (
     check_size,
 )
 
-POLL_S = 0.05  # how soon, about, other processes' writes are noticed by watches
+POLL_S = 0.05  # between two looks for writes of other processes
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The stores of this process: a write through one makes the others look at once.
+# The stores of this process. A write through one makes the others poll at once.
 _stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 _stores_guard = threading.Lock()
 
@@ -58,15 +58,15 @@ class SqliteStore(MetadataStore):
     def __init__(self, tree: SqliteTree) -> None:
         self._tree = tree
         self._session = Session()
-        # One call at a time, and what it means for watches is done before the next begins.
+        # One call at a time. Its watches are set or fired before the next call begins.
         self._turn = trio.Lock()
         self._threads = trio.CapacityLimiter(1)
         self._token = trio.lowlevel.current_trio_token()
-        # Held around each use of the tree, which the poller's thread shares.
+        # Held around each use of the tree: the poller's thread uses it, too.
         self._tree_guard = threading.Lock()
         self._seen_guard = threading.Lock()
-        self._seen: dict[Watched, int] = {}  # change numbers as of the reads that left the watches
-        self._look = False  # a watch has been left since the poller looked last
+        self._seen: dict[Watched, int] = {}  # change numbers at the reads that added the watches
+        self._look = False  # a watch was added since the last poll
         self._armed = threading.Event()
         self._nudged = threading.Event()
         self._closing = False
@@ -90,21 +90,21 @@ class SqliteStore(MetadataStore):
         check_path(path)
         async with self._turn:
             node, change = await self._call(path, lambda: self._tree.get(path))
-            self._leave(WatchKind.DATA, path, watch, change)
+            self._add_watch(WatchKind.DATA, path, watch, change)
         return node
 
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         check_path(path)
         async with self._turn:
             stat, change = await self._call(path, lambda: self._tree.exists(path))
-            self._leave(WatchKind.DATA, path, watch, change)
+            self._add_watch(WatchKind.DATA, path, watch, change)
         return stat
 
     async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
         check_path(path)
         async with self._turn:
             children, change = await self._call(path, lambda: self._tree.children(path))
-            self._leave(WatchKind.CHILDREN, path, watch, change)
+            self._add_watch(WatchKind.CHILDREN, path, watch, change)
         return children
 
     async def create(
@@ -176,12 +176,12 @@ class SqliteStore(MetadataStore):
         except FAILURES as exc:
             raise translated(self._tree.path, path, exc) from exc
 
-    def _leave(self, kind: WatchKind, path: str, watch: trio.Event | None, change: int) -> None:
+    def _add_watch(self, kind: WatchKind, path: str, watch: trio.Event | None, change: int) -> None:
         if watch is None:
             return
         watched = (kind, path)
         if self._seen.get(watched, change) != change:
-            self._session.fire(kind, path)  # an older watch, which the poller was about to fire
+            self._session.fire(kind, path)  # an older watch that the next poll would fire
         self._session.watch(kind, path, watch)
         with self._seen_guard:
             self._seen[watched] = change
@@ -206,11 +206,11 @@ class SqliteStore(MetadataStore):
                     store._nudged.set()
 
     def _others_changed(self, changed: dict[Watched, int]) -> None:
-        # A watch left since the poller looked has seen the change already, and waits for the next.
+        # A watch added after the poll was added by a read that saw the change. It waits for the next one.
         self._fire([key for key, number in changed.items() if self._seen.get(key, number) != number])
 
     def _poll(self) -> None:
-        """In a thread: look for changes by others, as long as somebody watches anything."""
+        """In a thread: poll for changes by other processes while there are watches."""
         while True:
             self._armed.wait()
             self._nudged.wait(POLL_S)
@@ -235,7 +235,7 @@ class SqliteStore(MetadataStore):
             except trio.RunFinishedError:
                 return
             except FAILURES as exc:
-                log.warning("%s: watches not checked, trying again: %s", self._tree.path, exc)
+                log.warning("%s: the check of watches failed, trying again: %s", self._tree.path, exc)
                 with self._seen_guard:
                     self._look = True
 
@@ -246,17 +246,17 @@ class SqliteStore(MetadataStore):
             try:
                 self._tree.close()
             except FAILURES as exc:
-                # The lock is gone, so the next process that looks finds the session dead.
-                log.warning("%s: session %d not closed in order: %s", self._tree.path, self.session_id, exc)
+                # The lock is released. So the next process that uses the database removes the session.
+                log.warning("%s: session %d was not removed: %s", self._tree.path, self.session_id, exc)
 
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator[SqliteStore]:
-    """Open the database, creating it if missing; leaving the block ends the session.
+    """Open the database, creating it if it is missing. Leaving the block ends the session.
 
     Raises:
         StoreUnreachableError: The file cannot be opened or created.
-        FormatError: The file is something else than a metadata store.
+        StoreFormatError: The file is no metadata store.
     """
     try:
         tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute()))

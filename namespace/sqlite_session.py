@@ -1,9 +1,10 @@
-"""Whether the process that owns a session lives, told by a file lock.
+"""Which sessions are alive: a file lock for each session.
 
-Each session has a file ``<id>.lock`` on which its owner holds an exclusive ``flock`` as long as it lives.
-The kernel drops the lock with the process, however that ends, so a killed owner is known at once, without
-clocks or heartbeats, and a stopped one (SIGSTOP, a debugger) is not mistaken for dead.
-Always: a session's lock is held before its row can be seen by others, and until its row is gone.
+The process that owns a session holds an exclusive ``flock`` on the file ``<id>.lock``. The kernel releases
+the lock when the process ends, for whatever reason. So a killed owner is detected at once, without clocks or
+heartbeats, and a stopped owner (SIGSTOP, a debugger) counts as alive.
+Always: the owner takes the lock before other processes can see the session's row, and keeps it until the row
+is deleted.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ class SessionLock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let go of it and remove the file; the session's row must be gone."""
+        """Release the lock and remove its file. The session's row must be deleted already."""
         _held.discard(self)
         self._path.unlink(missing_ok=True)
         os.close(self._fd)
 
     def forget(self) -> None:
-        """In a forked child: drop the inherited reference, else the child would keep the session alive."""
+        """In a forked child: close the inherited descriptor. Open, it would keep the session alive."""
         os.close(self._fd)
 
 
 def is_dead(directory: Path, session_id: int) -> bool:
-    """Whether nobody holds the session's lock any more."""
+    """True if no process holds the session's lock."""
     try:
         fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:
-        # Shared, so that two processes looking at the same moment do not take each other for the owner.
+        # Shared: two processes that check at the same moment must not take each other for the owner.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -56,12 +57,12 @@ def is_dead(directory: Path, session_id: int) -> bool:
 
 
 def remove_lock(directory: Path, session_id: int) -> None:
-    """Remove the file of a dead session whose row is gone."""
+    """Remove the file of a dead session whose row is deleted."""
     _lock_path(directory, session_id).unlink(missing_ok=True)
 
 
 def remove_stray_locks(directory: Path, session_ids: set[int]) -> None:
-    """Remove files that belong to no session: their process died between row and file."""
+    """Remove files without a session: their process died between deleting the row and removing the file."""
     for path in directory.glob("*.lock"):
         if path.stem.isdecimal() and int(path.stem) not in session_ids:
             path.unlink(missing_ok=True)

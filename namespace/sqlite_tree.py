@@ -1,13 +1,13 @@
-"""Nodes and sessions in an SQLite file: what the database holds, in blocking calls.
+"""Nodes and sessions in an SQLite file, with blocking calls.
 
 table    one row for each
-node     node: data, counters as ZooKeeper keeps them, and when it changed last
-session  session that has not ended; its lock file tells whether its process lives
-change   (one row) number of the last change; every write of a node takes the next
+node     node: data, counters as ZooKeeper keeps them, the number of its last change
+session  session that has not ended; ``sqlite_session`` says whether its process is alive
+change   (one row) the number of the last change; each write of a node takes the next number
 
-Inside: schema, transactions, the removal of dead sessions' ephemeral nodes.
-Not inside: threads, watches' events, trio (``sqlite``). A tree is used by one thread at a time.
-Always: a transaction is synced to disk before it returns (WAL, synchronous=FULL); no answer shows an
+Inside: the schema, transactions, deleting the ephemeral nodes of dead sessions.
+Not inside: threads, the events of watches, trio (``sqlite``). One thread at a time uses a tree.
+Always: a transaction is synced to disk before it returns (WAL, synchronous=FULL); no result contains an
 ephemeral node whose owner was dead when the call began.
 
 Source: sqlite.org (WAL, data_version); counters as ZooKeeper's DataTree.java keeps them.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,16 +25,17 @@ from typing import assert_never
 
 import attrs
 
+from namespace.clock import wall_ms
 from namespace.errors import (
     BadVersionError,
     ConnectionLostError,
-    FormatError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
     StoreError,
+    StoreFormatError,
 )
 from namespace.session import Watched, WatchKind
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
@@ -78,7 +78,7 @@ INSERT INTO change VALUES (0);
 INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
 """
 _COLUMNS = "value, version, creations, children_count, created_ms, owner, data_change, children_change"
-FAILURES = (sqlite3.Error, OSError)  # what a call may raise besides this package's errors
+FAILURES = (sqlite3.Error, OSError)  # a call may raise these besides this package's errors
 ABSENT = -1  # the change number of a node that does not exist
 
 
@@ -99,20 +99,20 @@ class _Row:
 
 
 def translated(database: Path, path: str, failure: Exception) -> StoreError:
-    """One of ``FAILURES`` as the store's own error about a node's path."""
+    """The store's error for one of ``FAILURES`` of a call about a node."""
     if isinstance(failure, sqlite3.OperationalError):  # locked too long, disk full, input or output failed
         return ConnectionLostError(path, f"{database}: {failure}; a write may be applied")
     return StoreError(path, f"{database}: {failure}")
 
 
 class SqliteTree:
-    """One session with the database, from its making to ``close``."""
+    """One session with the database, from the constructor to ``close``."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the database, and a session in it.
 
         Raises:
-            FormatError: The file is something else, or of a newer release.
+            StoreFormatError: The file is no metadata store, or a newer release wrote it.
             sqlite3.Error, OSError
         """
         self.path = path
@@ -128,11 +128,11 @@ class SqliteTree:
         except BaseException:
             self._db.close()
             raise
-        self._buried = False
+        self._removed_dead = False  # since the last ``changed``
         self.closed = False
 
     def close(self) -> None:
-        """End the session: its ephemeral nodes are removed. The lock goes even if the database fails."""
+        """End the session and delete its ephemeral nodes. Release the lock even if the database fails."""
         if self.closed:
             return
         self.closed = True
@@ -144,13 +144,13 @@ class SqliteTree:
             self._lock.release()
 
     def get(self, path: str) -> tuple[Node, int]:
-        """The node, and the number of its last change of data."""
+        """The node, and the number of the last change of its data."""
         with self._reading():
             row = self._row(path)
         return Node(row.value, row.stat()), row.data_change
 
     def exists(self, path: str) -> tuple[Stat | None, int]:
-        """The node's stat, and the number of its last change of data or ``ABSENT``."""
+        """The node's stat, and the number of the last change of its data or ``ABSENT``."""
         with self._reading():
             row = self._find(path)
         return (None, ABSENT) if row is None else (row.stat(), row.data_change)
@@ -166,7 +166,7 @@ class SqliteTree:
     def create(
         self, path: str, value: bytes, *, ephemeral: bool, sequential: bool, parents: bool
     ) -> tuple[str, list[Watched]]:
-        """Create a node; return its path and what that touched."""
+        """Create a node; return its path and the watches to fire."""
         touched: list[Watched] = []
         with self._writing() as change:
             if parents:
@@ -179,7 +179,7 @@ class SqliteTree:
         return path, touched
 
     def put(self, path: str, value: bytes, expected: int) -> tuple[Stat, list[Watched]]:
-        """Write a node's data; return its stat and what that touched."""
+        """Write a node's data; return its stat and the watches to fire."""
         touched: list[Watched] = []
         with self._writing() as change:
             self._put(path, value, expected, change, touched)
@@ -187,14 +187,14 @@ class SqliteTree:
         return stat, touched
 
     def delete(self, path: str, expected: int) -> list[Watched]:
-        """Delete a node; return what that touched."""
+        """Delete a node; return the watches to fire."""
         touched: list[Watched] = []
         with self._writing() as change:
             self._delete(path, expected, change, touched)
         return touched
 
     def commit(self, operations: Sequence[Operation]) -> list[Watched]:
-        """Do all or nothing; return what that touched."""
+        """Do all operations or none; return the watches to fire."""
         touched: list[Watched] = []
         with self._writing() as change:
             for operation in operations:
@@ -212,19 +212,19 @@ class SqliteTree:
         return touched
 
     def sync(self) -> None:
-        """Bury dead sessions; everything committed is visible anyhow."""
+        """Delete the nodes of dead sessions. Committed writes are always visible."""
         with self._reading():
             pass
 
     def changed(self, seen: Mapping[Watched, int], *, look: bool) -> dict[Watched, int]:
-        """Those watched whose change number is another than the one seen, with the present one.
+        """The watches whose change number differs from the given one, with the number now.
 
         Args:
-            look: Compare though no other process has written.
+            look: Compare even if no other process has written.
         """
         with self._reading():
             version = self._data_version()
-            if version == self._seen_version and not self._buried and not look:
+            if version == self._seen_version and not self._removed_dead and not look:
                 return {}
             changed = {}
             for watched, number in seen.items():
@@ -237,7 +237,7 @@ class SqliteTree:
                     present = row.children_change
                 if present != number:
                     changed[watched] = present
-            self._seen_version, self._buried = version, False
+            self._seen_version, self._removed_dead = version, False
             return changed
 
     def _prepare(self) -> None:
@@ -249,11 +249,11 @@ class SqliteTree:
             except sqlite3.DatabaseError as exc:
                 if isinstance(exc, sqlite3.OperationalError):
                     raise
-                raise FormatError(f"{self.path}: not a metadata store: {exc}") from exc
+                raise StoreFormatError(f"{self.path}: not a metadata store: {exc}") from exc
             if (application_id, version) not in ((APPLICATION_ID, SCHEMA_VERSION), (0, 0)) or (
                 application_id == 0 and tables
             ):
-                raise FormatError(
+                raise StoreFormatError(
                     f"{self.path}: not a metadata store of this release "
                     f"(application id {application_id:#x}, schema {version})"
                 )
@@ -267,14 +267,14 @@ class SqliteTree:
                 _sync_directory(self.path.parent)
 
     def _open_session(self) -> tuple[int, SessionLock]:
-        # The lock is held before the row shows, or somebody would find the newborn dead.
+        # Take the lock before the row is visible: another process would count the session as dead.
         self._db.execute("BEGIN IMMEDIATE")
         lock = None
         try:
             session_ids = {row[0] for row in self._db.execute("SELECT id FROM session")}
             remove_stray_locks(self._locks, session_ids)
             session_id = self._db.execute(
-                "INSERT INTO session (pid, opened_ms) VALUES (?, ?)", (os.getpid(), _wall_ms())
+                "INSERT INTO session (pid, opened_ms) VALUES (?, ?)", (os.getpid(), wall_ms())
             ).lastrowid
             assert session_id is not None
             lock = SessionLock(self._locks, session_id)
@@ -288,7 +288,7 @@ class SqliteTree:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        self._bury_dead()
+        self._remove_dead_sessions()
         self._db.execute("BEGIN")
         try:
             yield
@@ -297,9 +297,9 @@ class SqliteTree:
 
     @contextmanager
     def _writing(self) -> Iterator[int]:
-        """A transaction that changes something; gives the number of the change."""
+        """A transaction that changes nodes; yields the number of the change."""
         if not self.closed:
-            self._bury_dead()
+            self._remove_dead_sessions()
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("UPDATE change SET number = number + 1")
@@ -313,7 +313,7 @@ class SqliteTree:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
-    def _bury_dead(self) -> None:
+    def _remove_dead_sessions(self) -> None:
         session_ids = [row[0] for row in self._db.execute("SELECT id FROM session")]
         if self.session_id not in session_ids:
             raise SessionExpiredError("/", f"the session's lock file in {self._locks} was removed")
@@ -327,7 +327,7 @@ class SqliteTree:
                     self._roll_back()
                     raise
                 remove_lock(self._locks, session_id)
-                self._buried = True
+                self._removed_dead = True
 
     def _remove_session(self, session_id: int) -> None:
         self._db.execute("UPDATE change SET number = number + 1")
@@ -347,7 +347,7 @@ class SqliteTree:
             raise NoChildrenForEphemeralsError(path)
         self._db.execute(
             "INSERT INTO node VALUES (?, ?, ?, 0, 0, 0, ?, ?, ?, ?)",
-            (path, parent_path, value, _wall_ms(), owner, change, change),
+            (path, parent_path, value, wall_ms(), owner, change, change),
         )
         self._db.execute(
             "UPDATE node SET creations = creations + 1, children_count = children_count + 1,"
@@ -402,13 +402,13 @@ class SqliteTree:
         return number
 
     def _data_version(self) -> int:
-        """Another number whenever another connection has committed."""
+        """A number that changes with each commit of another connection."""
         return self._pragma("data_version")
 
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """One process at a time: switching to WAL does not wait for another that does so by itself."""
+    """Let one process in at a time. Switching to WAL fails while another process does the same."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -423,7 +423,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

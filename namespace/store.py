@@ -1,10 +1,10 @@
-"""The metadata-store seam: a small tree of versioned nodes, as ZooKeeper offers it.
+"""The interface of a metadata store: a small tree of versioned nodes, as ZooKeeper offers it.
 
 Inside: the interface and its values. Not inside: any implementation (``memory``, ``sqlite``,
-``zookeeper``); all three pass ``tests/contracts/test_store.py``, which is the finer print of this page.
+``zookeeper``). All three pass ``tests/contracts/test_store.py``, which holds the details of this contract.
 Always: a node's version starts at 0 and grows by one with each write of its data; a write with
-``expected`` happens only at exactly that version; ``commit`` does all of its operations or none;
-ephemeral nodes vanish when the session that made them ends, and nobody else's do.
+``expected`` happens only at exactly that version; ``commit`` does all of its operations or none; when a
+session ends, its ephemeral nodes are deleted, and no others.
 
 Source: ZooKeeper programmer's guide; org.apache.bookkeeper.meta uses nothing beyond this.
 """
@@ -23,24 +23,24 @@ import trio
 from namespace.errors import InvalidPathError, NodeTooLargeError
 
 ANY_VERSION = -1
-NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, less room for a request's rest
+NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, minus space for the rest of a request
 
-# What ZooKeeper's server refuses in a path. Its strings are UTF-16: all beyond U+FFFF is a surrogate there.
+# ZooKeeper's server refuses these in a path. Its strings are UTF-16: a character beyond U+FFFF is surrogates.
 FORBIDDEN_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
 
 
 class SessionState(enum.Enum):
-    """Whether this client may trust what it holds in the store."""
+    """The state of a session as its client knows it."""
 
     CONNECTED = "connected"
-    SUSPENDED = "suspended"  # out of touch: locks may be lost already, so do not write
-    EXPIRED = "expired"  # over for good: ephemeral nodes are gone
-    CLOSED = "closed"  # closed by this side
+    SUSPENDED = "suspended"  # out of reach: locks may be lost already, so do not write
+    EXPIRED = "expired"  # over; the ephemeral nodes are deleted
+    CLOSED = "closed"  # closed by this client
 
 
 @attrs.frozen
 class Stat:
-    """What the store knows about a node besides its data."""
+    """What the store keeps about a node besides its data."""
 
     version: int  # of the data: 0 at creation, +1 with each put
     child_version: int  # +1 whenever a child is created or deleted (cversion)
@@ -67,7 +67,7 @@ class Children:
 
 @attrs.frozen
 class Create:
-    """In a transaction: create a persistent node; its parent must exist or be made earlier in it."""
+    """In a transaction: create a persistent node. Its parent exists, or an earlier operation creates it."""
 
     path: str
     value: bytes = b""
@@ -108,10 +108,11 @@ class MetadataStore(abc.ABC):
     then unknown), ``SessionExpiredError`` once the session is over or closed, ``InvalidPathError`` for a bad
     path, ``NodeTooLargeError`` for data above ``NODE_BYTES_MAX``.
     A cancelled write may or may not be applied; a cancelled read changes nothing.
-    ``watch`` arguments are events set once, when what was read may have changed or the session ends:
-    read again to learn what happened. A watch never fires without reason to look, and fires only once.
-    Being out of touch is such a reason: watches left before a suspension all fire when it ends.
-    A watch whose event nobody refers to any more is forgotten.
+
+    A ``watch`` argument is an event. The store sets it once, when the value read may have changed or the
+    session has ended: read again to learn what happened. A watch does not fire without such a reason. A
+    suspension is a reason: when it ends, all watches left before it fire. The store drops a watch whose event
+    has no other reference.
     """
 
     @property
@@ -122,7 +123,7 @@ class MetadataStore(abc.ABC):
     @property
     @abc.abstractmethod
     def state(self) -> SessionState:
-        """Where the session stands now."""
+        """The state of the session now."""
 
     @abc.abstractmethod
     async def wait_state_change(self, seen: SessionState) -> SessionState:
@@ -133,7 +134,7 @@ class MetadataStore(abc.ABC):
         """The node's data and stat. The watch fires on a change of data or deletion.
 
         Raises:
-            NoNodeError: No such node; the watch is then not left.
+            NoNodeError: No such node; then there is no watch.
         """
 
     @abc.abstractmethod
@@ -142,10 +143,10 @@ class MetadataStore(abc.ABC):
 
     @abc.abstractmethod
     async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
-        """The node's children. The watch fires when one comes or goes, or the node is deleted.
+        """The node's children. The watch fires when a child is created or deleted, or the node is deleted.
 
         Raises:
-            NoNodeError: No such node; the watch is then not left.
+            NoNodeError: No such node; then there is no watch.
         """
 
     @abc.abstractmethod
@@ -158,7 +159,7 @@ class MetadataStore(abc.ABC):
         sequential: bool = False,
         parents: bool = False,
     ) -> str:
-        """Create a node; return its path (with a ten-digit number appended if sequential).
+        """Create a node; return its path. A sequential node's name ends with a ten-digit number.
 
         Args:
             parents: Also create missing ancestors, persistent and empty.
@@ -185,22 +186,22 @@ class MetadataStore(abc.ABC):
 
     @abc.abstractmethod
     async def commit(self, operations: Sequence[Operation]) -> None:
-        """Do all of the operations, in order and at once, or none of them.
+        """Do all operations in order, in one transaction, or none of them.
 
-        Raises the first failing operation's error, with its path. New nodes have version 0.
+        Raises the error of the first operation that fails, with its path. New nodes have version 0.
         """
 
     @abc.abstractmethod
     async def sync(self, path: str) -> None:
-        """After this returns, reads through this session see everything written before the call."""
+        """Make reads of this session, after the return, see everything written before the call."""
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """End the session: its ephemeral nodes are removed. Idempotent."""
+        """End the session: its ephemeral nodes are deleted. Idempotent."""
 
 
 def check_path(path: str) -> str:
-    """Return the path if it is a legal node path, else raise ``InvalidPathError``."""
+    """Return the path if it is valid for a node, else raise ``InvalidPathError``."""
     if path == "/":
         return path
     if not path.startswith("/"):
@@ -208,7 +209,7 @@ def check_path(path: str) -> str:
     if path.endswith("/"):
         raise InvalidPathError(path, "a path does not end with '/'")
     if forbidden := FORBIDDEN_CHARACTERS.search(path):
-        raise InvalidPathError(path, f"a path holds no character U+{ord(forbidden[0]):04X}")
+        raise InvalidPathError(path, f"a path must not contain U+{ord(forbidden[0]):04X}")
     for part in path[1:].split("/"):
         if part in ("", ".", ".."):
             raise InvalidPathError(path, f"{part!r} is not a node name")
@@ -216,20 +217,20 @@ def check_path(path: str) -> str:
 
 
 def check_new_path(path: str) -> str:
-    """The same for a node to be created or deleted, which the root never is."""
+    """``check_path`` for a node to create or delete, which the root never is."""
     if path == "/":
-        raise InvalidPathError(path, "the root is neither created nor deleted")
+        raise InvalidPathError(path, "the root can be neither created nor deleted")
     return check_path(path)
 
 
 def check_size(path: str, size_bytes: int) -> None:
-    """Raise ``NodeTooLargeError`` if so much data would not pass ZooKeeper's packet limit."""
+    """Raise ``NodeTooLargeError`` if so much data does not fit into ZooKeeper's packet limit."""
     if size_bytes > NODE_BYTES_MAX:
-        raise NodeTooLargeError(path, f"{size_bytes} bytes are more than the {NODE_BYTES_MAX} a store takes")
+        raise NodeTooLargeError(path, f"{size_bytes} bytes; a store takes at most {NODE_BYTES_MAX}")
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Raise what is wrong with a transaction before any of it is tried."""
+    """Raise the error of an invalid transaction, before the store tries any of it."""
     size_bytes = 0
     for operation in operations:
         match operation:
@@ -261,8 +262,8 @@ def ancestors_of(path: str) -> list[str]:
 
 
 def sequence_suffix(creations: int) -> str:
-    """What a sequential node's name ends with, if its parent has had so many children created in it before.
+    """The end of a sequential node's name, if so many children were created below its parent before it.
 
-    Ten digits of a signed 32-bit counter: as ZooKeeper's does, it turns negative after 2147483647.
+    Ten digits of a signed 32-bit counter. Like ZooKeeper's, it turns negative after 2147483647.
     """
     return f"{(creations + 2**31) % 2**32 - 2**31:010d}"

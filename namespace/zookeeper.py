@@ -1,10 +1,10 @@
-"""The metadata store in a ZooKeeper: kazoo, and the one hop between its threads and trio.
+"""The metadata store in a ZooKeeper: kazoo, and the hop between its threads and trio.
 
-Inside: one kazoo client, whose results and events reach the loop through the trio token.
-Not inside: retries. A write whose answer was lost is reported as such and left to the caller.
-Always: while the connection is lost nothing is sent, and every call raises at once; an expired session is
-over, and kazoo is kept from opening another behind our back, with which locks would seem to be held
-that are not. A cancelled wait leaves nothing behind; its result, when it comes, is dropped.
+Inside: one kazoo client. Its results and events reach the loop through the trio token.
+Not inside: retries. The caller decides about a write whose reply was lost.
+Always: while the connection is lost, nothing is sent and every call raises at once; kazoo never opens another
+session after an expired one, since locks of the old session would seem to be held; the late result of a
+cancelled call is dropped.
 
 Source: kazoo 2.11, client.py and protocol/connection.py; ZooKeeper programmer's guide.
 """
@@ -31,7 +31,7 @@ from namespace.errors import (
     BadVersionError,
     ConnectionLostError,
     InvalidPathError,
-    InvalidUriError,
+    InvalidStoreAddressError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -60,13 +60,13 @@ from namespace.store import (
     check_size,
 )
 
-# kazoo wakes its thread by one byte for each request through a socket pair, and that write blocks, on our
-# loop, once some 270 bytes wait there.
+# kazoo wakes its thread with one byte for each request, through a socket pair. That write runs on our loop,
+# and it blocks once about 270 bytes wait.
 CALLS_IN_FLIGHT_MAX = 128
 CLOSE_TIMEOUT_S = 15.0
 RECONNECT_DELAY_MAX_S = 1.0
 
-# kazoo warns of lost connections by itself; without a handler that would land on standard error.
+# kazoo logs a warning for each lost connection. Without a handler it would go to standard error.
 kazoo_log = logging.getLogger("namespace.zookeeper.kazoo")
 kazoo_log.addHandler(logging.NullHandler())
 
@@ -83,12 +83,12 @@ _ERRORS: list[tuple[type[Exception], Callable[[str], StoreError]]] = [
 ]
 
 
-# What the operations around the one that failed a transaction are answered with.
-_MARKS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+# The results of the other operations in a failed transaction.
+_ROLLED_BACK = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
 
 
 class _OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, which stop connecting once the session is over."""
+    """kazoo's threads. They open no connection once the session is over."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self.over:
-            raise ConnectionRefusedError("the session is over; no other is opened")
+            raise ConnectionRefusedError("the session is over, and this store opens no other")
         try:
             return super().create_connection(*args, **kwargs)
         except Exception as exc:
@@ -107,20 +107,20 @@ class _OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
 @attrs.frozen
 class _Watcher:
-    """What kazoo calls for an event; equal ones at one path are one to it."""
+    """kazoo calls this for an event. It keeps one of several equal watchers at one path."""
 
     kind: WatchKind
     path: str
     fire: Callable[[WatchKind, str], None]
 
     def __call__(self, event: Any) -> None:
-        # Events without a type tell of the session; its watches are fired once it goes on or ends.
+        # An event of type NONE is about the session. Watches fire when the session continues or ends.
         if event.type != EventType.NONE:
             self.fire(self.kind, self.path)
 
 
 class _Waiter:
-    """Somebody waiting for a result of kazoo's."""
+    """A task that waits for a result of kazoo's."""
 
     __slots__ = ("event", "failure", "value")
 
@@ -154,7 +154,7 @@ class ZookeeperStore(MetadataStore):
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
             handler=self._handler,
-            # Of connecting; requests are never repeated, since ``client.retry`` is not used.
+            # For connecting only. Requests are never repeated: ``client.retry`` is not used.
             connection_retry=KazooRetry(
                 max_tries=-1,
                 delay=0.1,
@@ -192,10 +192,10 @@ class ZookeeperStore(MetadataStore):
     async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
         check_path(path)
 
-        def ask(path: str, watch: _Watcher | None) -> Any:
+        def request(path: str, watch: _Watcher | None) -> Any:
             return self._client.get_children_async(path, watch=watch, include_data=True)
 
-        names, stat = await self._watching(WatchKind.CHILDREN, path, watch, ask)
+        names, stat = await self._watching(WatchKind.CHILDREN, path, watch, request)
         return Children(tuple(sorted(names)), stat.cversion)
 
     async def create(
@@ -209,12 +209,12 @@ class ZookeeperStore(MetadataStore):
     ) -> str:
         check_size(check_new_path(path), len(value))
 
-        def ask() -> Any:
+        def request() -> Any:
             return self._client.create_async(path, bytes(value), ephemeral=ephemeral, sequence=sequential)
 
         while True:
             try:
-                created = await self._call(path, ask)
+                created = await self._call(path, request)
             except NoNodeError:
                 if not parents:
                     raise NoNodeError(path, "its parent does not exist") from None
@@ -225,7 +225,7 @@ class ZookeeperStore(MetadataStore):
                 try:
                     await self._call(ancestor, partial(self._client.create_async, ancestor, b""))
                 except (NodeExistsError, NoNodeError):
-                    pass  # there already; or just deleted again, and then the next round makes it
+                    pass  # exists; or its parent was just deleted, and the next round creates it
 
     async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
         check_size(check_path(path), len(value))
@@ -240,31 +240,33 @@ class ZookeeperStore(MetadataStore):
     async def commit(self, operations: Sequence[Operation]) -> None:
         check_operations(operations)
 
-        def ask() -> Any:
-            request = self._client.transaction()
+        def request() -> Any:
+            transaction = self._client.transaction()
             for operation in operations:
                 match operation:
                     case Create(path=path, value=value):
-                        request.create(path, bytes(value))
+                        transaction.create(path, bytes(value))
                     case Put(path=path, value=value, expected=expected):
-                        request.set_data(path, bytes(value), version=expected)
+                        transaction.set_data(path, bytes(value), version=expected)
                     case Delete(path=path, expected=expected):
-                        request.delete(path, version=expected)
+                        transaction.delete(path, version=expected)
                     case Check(path=path, expected=expected):
-                        request.check(path, version=expected)
+                        transaction.check(path, version=expected)
                     case _:
                         assert_never(operation)
-            return request.commit_async()
+            return transaction.commit_async()
 
-        results = await self._call(operations[0].path if operations else "/", ask)
+        results = await self._call(operations[0].path if operations else "/", request)
         failures = [
             (operation.path, result)
             for operation, result in zip(operations, results, strict=True)
             if isinstance(result, Exception)
         ]
         if failures:
-            # One failed; the others are marked as undone or never tried.
-            path, failure = next((each for each in failures if not isinstance(each[1], _MARKS)), failures[0])
+            # One operation failed; the results of the others say that they were rolled back or not tried.
+            path, failure = next(
+                (each for each in failures if not isinstance(each[1], _ROLLED_BACK)), failures[0]
+            )
             raise _translated(path, failure) from failure
 
     async def sync(self, path: str) -> None:
@@ -299,30 +301,31 @@ class ZookeeperStore(MetadataStore):
         kind: WatchKind,
         path: str,
         watch: trio.Event | None,
-        ask: Callable[[str, _Watcher | None], Any],
+        request: Callable[[str, _Watcher | None], Any],
     ) -> Any:
         if watch is None:
-            return await self._call(path, lambda: ask(path, None))
+            return await self._call(path, lambda: request(path, None))
         watcher = _Watcher(kind, path, self._on_watch)
-        # Before the answer: an event on its heels may be heard first.
+        # Before the reply: an event right behind the reply may reach the loop first.
         self._session.watch(kind, path, watch)
         try:
-            return await self._call(path, lambda: ask(path, watcher))
+            return await self._call(path, lambda: request(path, watcher))
         except BaseException:
             self._session.unwatch(kind, path, watch)
             raise
 
-    async def _call(self, path: str, ask: Callable[[], Any]) -> Any:
-        """Send one request; wait for its answer."""
+    async def _call(self, path: str, request: Callable[[], Any]) -> Any:
+        """Send one request; wait for its reply."""
         async with self._in_flight:
             self._session.check(path)
-            # Known to kazoo a moment earlier than to us; it would keep the request for a later connection.
+            # kazoo knows of a lost connection before this session does, and would keep the request for the
+            # next connection.
             if not self._client.connected:
-                raise ConnectionLostError(path, "the store is out of reach; nothing was sent")
+                raise ConnectionLostError(path, "the store is out of reach; the request was not sent")
             waiter = _Waiter()
             self._waiters.add(waiter)
             try:
-                ask().rawlink(lambda result: self._on_answer(waiter, result))
+                request().rawlink(lambda result: self._on_reply(waiter, result))
                 await waiter.event.wait()
             finally:
                 self._waiters.discard(waiter)
@@ -332,18 +335,18 @@ class ZookeeperStore(MetadataStore):
             raise waiter.failure
         return waiter.value
 
-    # What follows runs in kazoo's threads (and one of ours), up to the calls of ``_soon``.
+    # The next methods run in kazoo's threads and in one of ours. They reach the loop by ``_soon``.
 
     def _on_kazoo_state(self, state: str) -> None:
         if state == KazooState.LOST:
-            # In the thread that would connect next, so no other session can begin before this.
+            # This is the thread that would connect next. So no other session can begin first.
             self._handler.over = True
         self._soon(self._enter, state)
 
     def _on_watch(self, kind: WatchKind, path: str) -> None:
         self._soon(self._session.fire, kind, path)
 
-    def _on_answer(self, waiter: _Waiter, result: Any) -> None:
+    def _on_reply(self, waiter: _Waiter, result: Any) -> None:
         self._soon(waiter.settle, result.value, result.exception)
 
     def _stop_client(self) -> None:
@@ -351,17 +354,17 @@ class ZookeeperStore(MetadataStore):
             self._client.stop()
             self._client.close()
         except Exception as exc:
-            # The session ends by itself when the server hears no more of it.
-            kazoo_log.warning("client of %s not stopped in order: %r", self.hosts, exc)
+            # The server ends the session after the session timeout.
+            kazoo_log.warning("the client of %s was not stopped cleanly: %r", self.hosts, exc)
         self._soon(self._stopped.set)
 
     def _soon(self, function: Callable[..., object], *args: object) -> None:
         try:
             self._token.run_sync_soon(function, *args)
         except trio.RunFinishedError:
-            pass  # nobody is left to be told
+            pass  # the loop has ended
 
-    # What follows runs on the loop again.
+    # The next methods run on the loop again.
 
     def _enter(self, state: str) -> None:
         if state == KazooState.CONNECTED and not self._handler.over:
@@ -379,11 +382,11 @@ class ZookeeperStore(MetadataStore):
     def _begin_stop(self) -> None:
         if not self._stopping:
             self._stopping = self._handler.over = True
-            # A thread of its own: kazoo may wait longer for a dead server than anybody should.
+            # In a thread of its own: kazoo may wait long for a dead server.
             threading.Thread(target=self._stop_client, name="close ZooKeeper", daemon=True).start()
 
     def _fail_waiters(self, path: str) -> None:
-        """Nobody waits for an answer from a connection that is gone."""
+        """Fail the calls whose replies would come over the lost connection."""
         for waiter in self._waiters:
             if self.state is SessionState.SUSPENDED:
                 waiter.settle(None, ConnectionLostError(path))
@@ -395,22 +398,22 @@ class ZookeeperStore(MetadataStore):
 async def open_zookeeper_store(
     hosts: str, *, session_timeout_ms: int = 10_000, connect_timeout_s: float = 10
 ) -> AsyncIterator[ZookeeperStore]:
-    """Open a session; leaving the block ends it.
+    """Open a session. Leaving the block ends it.
 
     Args:
         hosts: ``host:port`` separated by commas.
-        session_timeout_ms: How long the server keeps a session it does not hear from; it may set bounds.
+        session_timeout_ms: The server ends a silent session after this time; it may enforce limits.
 
     Raises:
-        StoreUnreachableError: No server gave us a session within ``connect_timeout_s``.
-        InvalidUriError: The hosts cannot be understood.
+        StoreUnreachableError: No server opened a session within ``connect_timeout_s``.
+        InvalidStoreAddressError: The hosts cannot be parsed.
     """
     if not math.isfinite(connect_timeout_s) or connect_timeout_s <= 0 or session_timeout_ms <= 0:
         raise ValueError("timeouts must be positive and finite")
     try:
         store = ZookeeperStore(hosts, session_timeout_ms)
     except ValueError as exc:
-        raise InvalidUriError(f"ZooKeeper hosts {hosts!r}: {exc}") from exc
+        raise InvalidStoreAddressError(f"ZooKeeper hosts {hosts!r}: {exc}") from exc
     try:
         await store._connect(connect_timeout_s)
         yield store
@@ -428,4 +431,4 @@ def _translated(path: str, failure: Exception) -> StoreError:
             return ours(path)
     if isinstance(failure, kazoo_errors.BadArgumentsError):
         return InvalidPathError(path, "refused by the server")
-    return StoreError(path, f"the server answered with {failure!r}")
+    return StoreError(path, f"the server replied with {failure!r}")

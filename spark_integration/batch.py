@@ -1,6 +1,6 @@
 """Batch reads: a stream from a start to its end at planning time.
 
-The end is fixed when the reader is made, which Spark does once for each action.
+Spark creates and plans a reader for each action, and planning fixes the end.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spark_integration.planning import Range, split
 
 
 class RangePartition(InputPartition):
-    """One part of a stream, for one task."""
+    """One part of a range, for one task."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, part: Range) -> None:
         super().__init__(None)
-        self.wanted = wanted
+        self.part = part
 
 
 class DlogBatchReader(DataSourceReader):
@@ -35,13 +35,13 @@ class DlogBatchReader(DataSourceReader):
         self._log = log
 
     def partitions(self) -> list[RangePartition]:
-        """Cut what is readable now into one part for each core, or ``minPartitions``."""
+        """Split the range that is readable now into ``minPartitions`` parts, or one for each core."""
         options = self._options
         end = self._log.tail()
         if isinstance(options.ending, Position):
             end = min(end, options.ending)
         start = options.starting if isinstance(options.starting, Position) else BEFORE_EVERYTHING
-        whole = of_what_is_left(Range(start, end), self._log)
+        whole = resolve_start(Range(start, end), self._log)
         if whole.is_empty:
             return []
         parts = options.partitions_min or os.cpu_count() or 1
@@ -51,29 +51,29 @@ class DlogBatchReader(DataSourceReader):
         return read_partition(self._options.stream, self._log, partition)
 
 
-def of_what_is_left(wanted: Range, log: LogView) -> Range:
-    """The range, from the first record left now if it begins before everything.
+def resolve_start(whole: Range, log: LogView) -> Range:
+    """Replace a start before everything by the position of the first record that is left now.
 
-    So that a task that is run again after a truncation fails, instead of giving other records.
+    A task that reads a range again after a truncation then fails instead of returning other records.
     """
-    if wanted.start != BEFORE_EVERYTHING:
-        return wanted
+    if whole.start != BEFORE_EVERYTHING:
+        return whole
     start = log.earliest()
-    return Range(start, start if start == BEFORE_EVERYTHING else wanted.end)
+    return Range(start, start if start == BEFORE_EVERYTHING else whole.end)
 
 
 def read_partition(stream: str, log: LogView, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
-    """The records of one partition as Arrow batches; the same ones each time it is read.
+    """The records of one partition as Arrow batches; every read returns the same records.
 
-    Spark makes one partition of None where a plan has none: it reads nothing.
+    If a plan has no partition, Spark passes one of None, which reads nothing.
     """
     if not isinstance(partition, RangePartition):
         return
     gathered: list[Record] = []
     gathered_bytes = 0
-    for run in log.read_range(partition.wanted, records_max=BATCH_RECORDS_MAX):
-        gathered += run
-        gathered_bytes += sum([len(record.payload) for record in run])
+    for batch in log.read_range(partition.part, records_max=BATCH_RECORDS_MAX):
+        gathered += batch
+        gathered_bytes += sum([len(record.payload) for record in batch])
         if gathered_bytes >= BATCH_BYTES_TARGET or len(gathered) >= BATCH_RECORDS_MAX:
             yield to_batch(stream, gathered)
             gathered, gathered_bytes = [], 0

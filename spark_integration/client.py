@@ -1,9 +1,8 @@
-"""The log as this package sees it: where its tail is, what its segments hold, the records of a range.
+"""The log for the readers of this package: its tail, its segments, the records of a range.
 
-One namespace per process and URI, opened on first use and kept: Spark reuses its Python workers between
-micro-batches, and which worker serves which task changes. One that turns out to be over, because its session
-with the metadata store is, is replaced. The trio loop behind ``dlog.blocking`` starts after Spark's fork,
-since nothing here is opened at import.
+A process opens one namespace per URI on first use and keeps it, because Spark reuses its Python workers
+between micro-batches, for changing tasks. A namespace whose session with the metadata store has ended is
+replaced. Nothing is opened at import, so the trio loop of ``dlog.blocking`` starts after Spark's fork.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _opening = threading.Lock()
 
 
 def namespace(uri: str) -> dlog.blocking.Namespace:
-    """This process's namespace for a URI; it stays open until it is lost or the process ends."""
+    """This process's namespace for a URI. It stays open until its session or the process ends."""
     with _opening:
         key = (os.getpid(), uri)  # a forked child must not use its parent's threads
         if key not in _opened:
@@ -37,49 +36,49 @@ def namespace(uri: str) -> dlog.blocking.Namespace:
         return _opened[key]
 
 
-def _asked(uri: str, question: Callable[[dlog.blocking.Namespace], T]) -> T:
-    """The answer of this process's namespace, or, where that is over, of a new one."""
-    asked = namespace(uri)
+def _call(uri: str, request: Callable[[dlog.blocking.Namespace], T]) -> T:
+    """The result of a request to this process's namespace; opens another one if the namespace is lost."""
+    current = namespace(uri)
     try:
-        return question(asked)
+        return request(current)
     except (dlog.NamespaceLostError, dlog.NamespaceClosedError):
-        _replace(uri, asked)
-    return question(namespace(uri))
+        _replace(uri, current)
+    return request(namespace(uri))
 
 
 def _replace(uri: str, lost: dlog.blocking.Namespace) -> None:
     with _opening:
         key = (os.getpid(), uri)
-        if _opened.get(key) is lost:  # else another thread has replaced it already
+        if _opened.get(key) is lost:  # otherwise another thread has replaced it
             del _opened[key]
-            with suppress(dlog.DLogError):  # that it is over is known
+            with suppress(dlog.DLogError):  # close reports the loss again
                 lost.close()
 
 
 class LogView(Protocol):
-    """What the readers need of a log; picklable, since it travels to the executors."""
+    """The log in the form that readers need. It is picklable, because Spark sends it to the executors."""
 
     def tail(self) -> Position:
-        """The last record that can be read now; control records do not count."""
+        """The last record that can be read now, apart from control records."""
 
     def earliest(self) -> Position:
-        """Just before the first record left; ``BEFORE_EVERYTHING`` while the log has no segment."""
+        """The position before the first record left; ``BEFORE_EVERYTHING`` if the log has no segment."""
 
     def extents(self) -> list[Extent]:
-        """The log's segments, oldest first, with the last entry known of each."""
+        """The log's segments, oldest first, each with its last known entry."""
 
-    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
-        """The records of a range, in order, in runs of at most ``records_max``.
+    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+        """The records of a range, in order, in batches of at most ``records_max``.
 
-        The range begins at a position, never at ``BEFORE_EVERYTHING``: what that means changes.
+        The range must not start at ``BEFORE_EVERYTHING``, because truncation changes its first record.
         """
 
 
 @attrs.frozen
 class NamedLog:
-    """One log of a namespace, looked at through this process's connection to it.
+    """One log of a namespace, read through this process's namespace.
 
-    Raises, in each call, what ``dlog`` raises: ``LogNotFoundError`` if there is no such log.
+    Each call raises the errors of ``dlog``, such as ``LogNotFoundError``.
     """
 
     uri: str
@@ -87,13 +86,13 @@ class NamedLog:
     read_timeout_ms: int
 
     def tail(self) -> Position:
-        last = _asked(self.uri, lambda namespace: namespace.last_dlsn(self.stream))
+        last = _call(self.uri, lambda namespace: namespace.last_dlsn(self.stream))
         if last is None:
             return BEFORE_EVERYTHING
         return Position(last.segment_seqno, last.entry_id, last.slot_id)
 
     def earliest(self) -> Position:
-        first = _asked(self.uri, lambda namespace: namespace.describe_log(self.stream)).first_dlsn
+        first = _call(self.uri, lambda namespace: namespace.describe_log(self.stream)).first_dlsn
         if first is None:
             return BEFORE_EVERYTHING
         return just_before(first.segment_seqno, first.entry_id, first.slot_id)
@@ -101,37 +100,38 @@ class NamedLog:
     def extents(self) -> list[Extent]:
         return [
             Extent(segment.segment_seqno, segment.last_entry_id if segment.is_completed else -1)
-            for segment in _asked(self.uri, lambda namespace: namespace.segments(self.stream))
+            for segment in _call(self.uri, lambda namespace: namespace.segments(self.stream))
         ]
 
-    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
-        """As promised above.
+    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+        """The records of a range, in order, in batches of at most ``records_max``.
 
-        A range is planned from what was readable then, so all of it must be readable now: standing
-        still before its end for ``read_timeout_ms`` is an error, never a short answer.
+        All records of a planned range were readable at planning time. So a reader that gets no record for
+        ``read_timeout_ms`` before the end of the range raises an error and never returns fewer records.
 
         Raises:
-            RangeUnreadableError: The end of the range was not reached in time.
-            dlog.LogTruncatedError: Records of the range were given up since.
+            RangeUnreadableError: No record arrived for ``read_timeout_ms`` before the end of the range.
+            dlog.LogTruncatedError: Records of the range were truncated after planning.
         """
-        assert wanted.is_empty or wanted.start != BEFORE_EVERYTHING, wanted
-        if wanted.is_empty:
+        assert part.is_empty or part.start != BEFORE_EVERYTHING, part
+        if part.is_empty:
             return
-        first = _first_after(wanted.start)
-        with _asked(self.uri, lambda namespace: namespace.open_reader(self.stream, start=first)) as reader:
+        first = _first_after(part.start)
+        with _call(self.uri, lambda namespace: namespace.open_reader(self.stream, start=first)) as reader:
             while True:
-                run = reader.read_batch(records_max, wait_s=self.read_timeout_ms / 1000)
-                if not run:
+                batch = reader.read_batch(records_max, wait_s=self.read_timeout_ms / 1000)
+                if not batch:
                     raise RangeUnreadableError(
-                        f"stream {self.stream!r}: nothing readable for {self.read_timeout_ms} ms before the"
-                        f" end {wanted.end} of a planned range; are enough bookies up?"
+                        f"stream {self.stream!r} in {self.uri}: no record was readable for"
+                        f" {self.read_timeout_ms} ms before the end {part.end} of a planned range; check that"
+                        " enough bookies run, or raise readTimeoutMs"
                     )
-                last = _position_of(run[-1])
-                if last > wanted.end:
-                    run = [record for record in run if _position_of(record) <= wanted.end]
-                if run:
-                    yield run
-                if last >= wanted.end:
+                last = _position_of(batch[-1])
+                if last > part.end:
+                    batch = [record for record in batch if _position_of(record) <= part.end]
+                if batch:
+                    yield batch
+                if last >= part.end:
                     return
 
 

@@ -1,19 +1,19 @@
-"""What the connector refuses, and why. Spark shows the message of these to its user."""
+"""The errors of the connector. Spark shows their messages to its user."""
 
 from __future__ import annotations
 
 
 class SparkDlogError(Exception):
-    """Root of everything this package raises."""
+    """The base class of the errors of this package."""
 
 
 class OptionError(SparkDlogError, ValueError):
-    """An option is missing, unknown or has a value that cannot be understood; the message names it."""
+    """An option is missing, unknown or has an invalid value; the message names the option."""
 
 
 class OffsetFormatError(SparkDlogError, ValueError):
-    """An offset, from an option or a checkpoint, that this connector did not write or cannot read."""
+    """An offset in an option or in a checkpoint is not in the connector's format, or of another stream."""
 
 
 class RangeUnreadableError(SparkDlogError):
-    """A planned range could not be read to its end in time. Nothing of it was delivered as complete."""
+    """A planned range could not be read to its end in time. The task fails, so no part counts as read."""

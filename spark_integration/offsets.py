@@ -1,17 +1,18 @@
-"""How far a stream has been consumed, as Spark keeps it in a checkpoint.
+"""Offsets: how far a query has consumed a stream, in the form that Spark keeps in a checkpoint.
 
     {"v": 1, "streams": {"orders": [7, 1041, 3]}}
 
-means: everything *through* DLSN (7, 1041, 3) is consumed. Slot -1 stands for the whole entry; a planner
-that cuts between entries does not know how many slots an entry has. ``[7, -1, -1]`` is before all of segment
-7. ``[0, -1, -1]`` is before everything, whatever that is by then: a query or a range that begins there is
-given the position of what is left when it is planned.
-Ranges are (start, end]: "consumed through" has one spelling at the end of a segment where "next to read"
-would have two, and Spark compares offsets as text.
+means that all records *through* DLSN (7, 1041, 3) are consumed. Slot -1 means the whole entry: a planner
+that cuts between entries does not know the number of slots of an entry. ``[7, -1, -1]`` is before all of
+segment 7. ``[0, -1, -1]`` is before everything: planning replaces it by the position of the first record that
+is left.
+A range is (start, end]. At the end of a segment, "consumed through" has one spelling, and "next to read"
+would have two; Spark compares offsets as text.
 
-Always: keys sorted, integers only, so that equal offsets are equal text.
+Always: keys are sorted and numbers are integers, so that equal offsets are equal text.
 
-Source: measured behaviour of Spark 4.3's Python sources; Apache DistributedLog, DLSN.java.
+Source: measured behaviour of Spark 4.3's Python sources (docs/stream-format.md 10); Apache DistributedLog,
+DLSN.java.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ def _slot_order(slot: int) -> int:
 
 @attrs.frozen(order=True)
 class Position:
-    """Consumed through here; compares in stream order, a whole entry after each of its slots."""
+    """All records through this place are consumed. Positions compare in stream order.
+
+    A whole entry compares greater than each of its slots.
+    """
 
     segment: int  # log segment sequence number; 0: before the first
     entry: int
     slot: int = attrs.field(order=_slot_order)  # WHOLE_ENTRY or a slot
 
     def covers(self, segment: int, entry: int, slot: int) -> bool:
-        """Whether the record with this DLSN is consumed at this position."""
+        """True if the record with this DLSN is consumed at this position."""
         return (segment, entry, slot) <= (self.segment, self.entry, _slot_order(self.slot))
 
 
@@ -50,12 +54,12 @@ BEFORE_EVERYTHING = Position(0, -1, -1)
 
 
 def just_before(segment: int, entry: int, slot: int) -> Position:
-    """Everything before this place is consumed, and nothing from it on."""
+    """The position at which all records before this DLSN are consumed, and none from it on."""
     return Position(segment, entry, slot - 1) if slot else Position(segment, entry - 1, WHOLE_ENTRY)
 
 
 def to_offset(stream: str, position: Position) -> dict[str, Any]:
-    """The offset object for one stream, in its one spelling."""
+    """The offset object for a position of one stream."""
     return {"v": FORMAT_VERSION, "streams": {stream: [position.segment, position.entry, position.slot]}}
 
 
@@ -63,42 +67,63 @@ def from_offset(offset: object, stream: str) -> Position:
     """The position of a stream in an offset object.
 
     Raises:
-        OffsetFormatError: Not an offset of this connector, or of another stream: a checkpoint can be
-            resumed only over the stream it was begun with.
+        OffsetFormatError: The object is no offset of this connector, or is of another stream. A query can
+            resume from a checkpoint only with the stream with which it started.
     """
     if not isinstance(offset, Mapping) or not isinstance(offset.get("streams"), Mapping):
-        raise OffsetFormatError(f"not an offset of the dlog source: {offset!r}")
+        raise OffsetFormatError(
+            f"stream {stream!r}: {offset!r} is no offset of the dlog source; use a checkpoint location of"
+            " this source"
+        )
     if offset.get("v") != FORMAT_VERSION:
-        raise OffsetFormatError(f"offset of format {offset.get('v')!r}; this version reads {FORMAT_VERSION}")
+        raise OffsetFormatError(
+            f"stream {stream!r}: the offset {offset!r} has format {offset.get('v')!r}, but this version reads"
+            f" format {FORMAT_VERSION}; use the version of dlog that wrote the checkpoint"
+        )
     streams = offset["streams"]
     if set(streams) != {stream}:
         raise OffsetFormatError(
-            f"the checkpoint belongs to {sorted(streams)}, the query reads {stream!r};"
+            f"the checkpoint belongs to {sorted(streams)}, but the query reads {stream!r};"
             " use a new checkpoint location for another stream"
         )
     return position_from_list(streams[stream])
 
 
 def position_from_list(value: object) -> Position:
-    """``[segment, entry, slot]`` as a position; anything else is an ``OffsetFormatError``."""
+    """``[segment, entry, slot]`` as a position.
+
+    Raises:
+        OffsetFormatError: The value is no list of three integers, or no record can have this DLSN.
+    """
     if not isinstance(value, list) or len(value) != 3 or not all(type(part) is int for part in value):
-        raise OffsetFormatError(f"a position is [segment, entry, slot] in integers, not {value!r}")
+        raise OffsetFormatError(f"{value!r} is no position; give [segment, entry, slot] with integers")
     segment, entry, slot = value
     if value == [0, -1, -1]:
         return BEFORE_EVERYTHING
     if segment < 1 or entry < -1 or slot < -1 or max(value) >= 2**63:
-        raise OffsetFormatError(f"no record can stand at {value!r}")
+        raise OffsetFormatError(
+            f"{value!r} is no position of a record; segments start at 1, entries and slots at 0 or -1"
+        )
     return Position(segment, entry, slot)
 
 
 def parse_position_option(name: str, text: str, stream: str) -> Position:
-    """A position given by a user as JSON: ``[7, 0, 0]`` or ``{"orders": [7, 0, 0]}``."""
+    """A position in the JSON of an option: ``[7, 0, 0]`` or ``{"orders": [7, 0, 0]}``.
+
+    Raises:
+        OffsetFormatError: The text is no such JSON, or is for another stream.
+    """
     try:
         value = json.loads(text)
     except ValueError:
-        raise OffsetFormatError(f"option {name}: {text!r} is neither a keyword nor JSON") from None
+        raise OffsetFormatError(
+            f"option {name}: {text!r} is neither a keyword nor JSON; give earliest, latest or"
+            " [segment, entry, slot]"
+        ) from None
     if isinstance(value, dict):
         if set(value) != {stream}:
-            raise OffsetFormatError(f"option {name}: names {sorted(value)}, the stream is {stream!r}")
+            raise OffsetFormatError(
+                f"option {name} is for the streams {sorted(value)}, but the query reads {stream!r}"
+            )
         value = value[stream]
     return position_from_list(value)

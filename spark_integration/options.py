@@ -1,7 +1,7 @@
-"""The source's options, read once and strictly: Spark hands them over lower-cased and as strings.
+"""The options of the source, parsed strictly. Spark passes them as strings with lower-case names.
 
-A name that is not known is refused with the nearest known one, since a misspelt option that is silently
-ignored is found in production.
+An unknown name is an error that suggests the nearest known name: a misspelt option that is silently ignored
+would be found only in production.
 """
 
 from __future__ import annotations
@@ -28,40 +28,48 @@ KNOWN = (
     "readTimeoutMs",
 )
 _BY_LOWER = {name.lower(): name for name in KNOWN}
-# What Spark itself may put among a source's options.
+# Options that Spark itself may add.
 _SPARKS_OWN = {"path", "checkpointlocation"}
 
 
 @attrs.frozen
 class SourceOptions:
-    """What a query asked for. Picklable, since it travels to the executors."""
+    """The options of a query. They are picklable, because Spark sends them to the executors."""
 
     uri: str
     stream: str
-    starting: Position | str  # EARLIEST never appears: it is BEFORE_EVERYTHING
+    starting: Position | str  # LATEST or a position; EARLIEST is BEFORE_EVERYTHING
     ending: Position | str  # LATEST or a position; batch only
     entries_per_trigger_max: int | None
     partitions_min: int | None
-    poll_timeout_ms: int  # how long a streaming trigger waits for something new
-    read_timeout_ms: int  # how long one range may stand still before its task fails
+    poll_timeout_ms: int  # maximum wait of a streaming trigger for new records
+    read_timeout_ms: int  # maximum time without a record before the task of a range fails
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Read the options of a batch or a streaming query.
+    """Parse the options of a batch or a streaming query.
 
     Raises:
-        OptionError: Missing, unknown, or not understood; the message names the option.
+        OptionError: An option is missing, unknown or invalid; the message names it.
+        OffsetFormatError: A position in an option is invalid.
     """
     options = {key.lower(): value for key, value in given.items()}
     for key in options:
         if key not in _BY_LOWER and key not in _SPARKS_OWN:
             near = difflib.get_close_matches(key, _BY_LOWER, n=1)
-            hint = f"; did you mean {_BY_LOWER[near[0]]}?" if near else f"; known: {', '.join(KNOWN)}"
+            hint = (
+                f"; did you mean {_BY_LOWER[near[0]]}?"
+                if near
+                else f"; the known options are {', '.join(KNOWN)}"
+            )
             raise OptionError(f"unknown option {key!r}{hint}")
     stream = _required(options, "stream")
     ending = options.get("endingoffsets", LATEST)
     if streaming and ending != LATEST:
-        raise OptionError("option endingOffsets is for batch queries; a streaming query has no end")
+        raise OptionError(
+            f"option endingOffsets={ending!r} is for batch queries; a streaming query has no end, so remove"
+            " the option"
+        )
     return SourceOptions(
         uri=_required(options, "uri"),
         stream=stream,
@@ -80,7 +88,10 @@ def _starting(options: Mapping[str, str], stream: str, *, streaming: bool) -> Po
         return BEFORE_EVERYTHING
     if text == LATEST:
         if not streaming:
-            raise OptionError("option startingOffsets: a batch query that starts at latest reads nothing")
+            raise OptionError(
+                "option startingOffsets: a batch query that starts at latest reads nothing; give earliest"
+                " or a position"
+            )
         return LATEST
     return parse_position_option("startingOffsets", text, stream)
 
@@ -88,7 +99,7 @@ def _starting(options: Mapping[str, str], stream: str, *, streaming: bool) -> Po
 def _required(options: Mapping[str, str], name: str) -> str:
     value = options.get(name.lower(), "")
     if not value:
-        raise OptionError(f"option {name} is required")
+        raise OptionError(f"option {name} is required; add .option({name!r}, ...)")
     return value
 
 
@@ -101,5 +112,5 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         number = 0
     if number < 1:
-        raise OptionError(f"option {name} is a whole number of at least 1, not {text!r}")
+        raise OptionError(f"option {name} must be a whole number of at least 1, not {text!r}")
     return number

@@ -1,7 +1,7 @@
-"""What to read: cutting a range of a stream into partitions, and bounding a trigger.
+"""Planning: splits a range of a stream into partitions, and bounds the range of a trigger.
 
-Pure rules over segment extents. A range is (start, end]; its parts, in order, cover it once and without
-overlap, whatever the segments are: where nothing is known of a segment it is simply not cut.
+Pure. Always: the parts of a range (start, end] are in order, cover it and do not overlap. A segment with an
+unknown last entry is not cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spark_integration.offsets import WHOLE_ENTRY, Position
 
 @attrs.frozen
 class Extent:
-    """A log segment's number and its last entry that may hold records, -1 if none is known."""
+    """A log segment's number and its last entry that may hold records; -1 if that is unknown."""
 
     segment: int
     last_entry: int
@@ -24,7 +24,7 @@ class Extent:
 
 @attrs.frozen
 class Range:
-    """Records after ``start``, through ``end``."""
+    """The records after ``start`` and through ``end``."""
 
     start: Position
     end: Position
@@ -35,7 +35,7 @@ class Range:
 
 
 def pieces(whole: Range, extents: Sequence[Extent]) -> list[tuple[int, int, int]]:
-    """(segment, first entry, last entry) of what the range touches, in stream order."""
+    """(segment, first entry, last entry) of each segment in the range, in stream order."""
     found = []
     for extent in extents:
         if extent.segment < whole.start.segment or extent.segment > whole.end.segment:
@@ -52,7 +52,7 @@ def pieces(whole: Range, extents: Sequence[Extent]) -> list[tuple[int, int, int]
 
 
 def split(whole: Range, extents: Sequence[Extent], parts: int) -> list[Range]:
-    """Cut a range at entry boundaries into at most ``parts`` ranges of about as many entries each."""
+    """Split a range at entry boundaries into at most ``parts`` ranges with about equally many entries."""
     if whole.is_empty:
         return []
     touched = pieces(whole, extents)
@@ -68,7 +68,7 @@ def split(whole: Range, extents: Sequence[Extent], parts: int) -> list[Range]:
 
 
 def bounded_end(whole: Range, extents: Sequence[Extent], entries_max: int | None) -> Position:
-    """The end of the next trigger: ``whole.end``, or sooner, after about ``entries_max`` entries."""
+    """The end of the next trigger: after about ``entries_max`` entries, at most ``whole.end``."""
     if entries_max is None or whole.is_empty:
         return max(whole.end, whole.start)
     touched = pieces(whole, extents)
@@ -78,10 +78,10 @@ def bounded_end(whole: Range, extents: Sequence[Extent], entries_max: int | None
 
 
 def _nth_entry(touched: Sequence[tuple[int, int, int]], count: int) -> Position:
-    """The position after ``count`` >= 1 entries of what is touched."""
+    """The position after ``count`` >= 1 entries of the touched segments."""
     for segment, first, last in touched:
         here = last - first + 1
         if count <= here:
             return Position(segment, first + count - 1, WHOLE_ENTRY)
         count -= here
-    raise AssertionError("asked for more entries than there are")
+    raise AssertionError("the range has fewer entries than the caller counted")

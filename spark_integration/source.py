@@ -1,9 +1,9 @@
-"""The data source ``dlog``: what Spark looks up by that name.
+"""The data source ``dlog``, which Spark looks up by this name.
 
 Columns: stream, segment, entry, slot (together a record's DLSN), txid, payload.
-Nothing here opens a connection: Spark builds and pickles these objects in several processes.
+Always: nothing here opens a connection, because Spark creates and pickles these objects in several processes.
 
-Source: PySpark 4.3, pyspark.sql.datasource; its behaviour as measured.
+Source: PySpark 4.3, pyspark.sql.datasource; its measured behaviour (docs/stream-format.md 10).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from spark_integration.stream import DlogStreamReader
 class DlogDataSource(DataSource):
     """Streams of DLog in Spark.
 
-    ``spark.read.format("dlog").option("uri", …).option("stream", …).load()`` reads a stream up to its end
-    at that moment; ``spark.readStream`` follows it, exactly once with a checkpoint and an idempotent sink.
-    The options are those of ``spark_integration.options``.
+    ``spark.read.format("dlog").option("uri", …).option("stream", …).load()`` reads a stream up to its
+    present end. ``spark.readStream`` follows it, exactly once with a checkpoint and an idempotent sink.
+    ``spark_integration.options`` defines the options.
     """
 
     @classmethod
@@ -47,10 +47,10 @@ class DlogDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("dlog")`` known to a session.
+    """Register ``format("dlog")`` in a session.
 
-    Not needed where the distribution is installed: Spark finds it by itself. Needed in a development
-    checkout and where another data source of that name was registered.
+    Spark finds the source of an installed distribution by itself. Call this in a development checkout, or if
+    another data source has the name ``dlog``.
     """
     spark.dataSource.register(DlogDataSource)
 
@@ -63,5 +63,6 @@ def _check_schema(schema: StructType) -> None:
     given = ", ".join(f"{field.name} {field.dataType.simpleString().upper()}" for field in schema.fields)
     if given != DDL:
         raise OptionError(
-            f"the columns of this source are: {DDL}; leave out .schema(...) and select from them"
+            f"the schema {given!r} differs from the columns of this source, {DDL!r}; remove .schema(...) and"
+            " select columns instead"
         )

@@ -1,12 +1,12 @@
-"""Structured Streaming: offsets asked for, ranges planned, the same records for the same range.
+"""Structured Streaming: offsets and ranges of micro-batches, and the records of a range.
 
-Always: an offset never goes backwards; the start of a query that begins at ``latest`` or ``earliest`` is
-pinned in its checkpoint by an empty first batch before anything is read, except with ``Trigger.Once``, which
-has one batch; what ``read`` needs is in its partition, since Spark runs it on another copy of this object in
-another process.
+Always: an offset never goes backwards. A range gives the same records each time. A query that starts at
+``latest`` or ``earliest`` first runs an empty batch, which pins the start in the checkpoint before any record
+is read; with ``Trigger.Once`` there is only one batch and no pin. A partition has all that ``read`` needs,
+because Spark calls ``read`` on another copy of this object in another process.
 
-Source: Spark 4.3's call order as measured: ``initialOffset`` is called twice on a fresh query and its value
-is not persisted for batch 0, only that batch's end is.
+Source: Spark 4.3's measured order of calls (docs/stream-format.md 10): a new query calls ``initialOffset``
+twice, and Spark persists the end of batch 0 but not its start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_integration.batch import RangePartition, of_what_is_left, read_partition
+from spark_integration.batch import RangePartition, read_partition, resolve_start
 from spark_integration.client import LogView
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, to_offset
 from spark_integration.options import SourceOptions
@@ -33,19 +33,19 @@ from spark_integration.planning import Range, bounded_end, pieces, split
 
 POLL_INTERVAL_S = 0.02
 ENTRIES_PER_PARTITION = 256  # each further partition costs a micro-batch 5 to 8 ms
-_NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which tells Trigger.Once from all others
+_NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which only Trigger.Once passes
 
 
 class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows one stream; entry by entry if ``maxEntriesPerTrigger`` bounds it."""
+    """Follows one stream. ``maxEntriesPerTrigger`` bounds a micro-batch at entry boundaries."""
 
     def __init__(self, options: SourceOptions, log: LogView) -> None:
         self._options = options
         self._log = log
         self._initial: Position | None = None
-        self._pin_start = False  # the next latestOffset must be the start itself
-        self._target: Position | None = None  # of Trigger.AvailableNow: nothing after it is seen
-        self._seen: Position | None = None  # the tail when it was last looked at
+        self._pin_start = False  # the next latestOffset must return the start
+        self._target: Position | None = None  # the end of the query with Trigger.AvailableNow
+        self._seen: Position | None = None  # the last tail that was read from the log
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name, as all below
         self._target = self._tail()
@@ -65,19 +65,20 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offset(self._options.stream, self._initial)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next micro-batch may read; waits up to ``pollTimeoutMs`` for anything new."""
+        """The end of the next micro-batch; waits up to ``pollTimeoutMs`` for new records."""
         if self._pin_start:
             return start
         position = from_offset(start, self._options.stream)
         end = self._wait_beyond(position)
         if end <= position:
-            return start  # the same object: Spark compares text, and positions can be spelt twice
+            return start  # the same object: Spark compares offsets as text, and a position has two spellings
         if isinstance(limit, ReadAllAvailable):
-            # Only Trigger.Once asks so, whatever ``getDefaultReadLimit`` says: no other batch would come.
+            # Only Trigger.Once passes this limit, and it ignores ``getDefaultReadLimit``. Its one batch
+            # must read everything.
             return to_offset(self._options.stream, end)
         if position == BEFORE_EVERYTHING:
-            # The batch up to here is empty, also when it is planned again. What is left may change, and a
-            # batch that were read from there would give other records when it is read again.
+            # This batch is empty, also if it is planned again, and pins the start. A batch with records from
+            # BEFORE_EVERYTHING would give other records after a truncation.
             return to_offset(self._options.stream, self._log.earliest())
         if (bound := self._options.entries_per_trigger_max) is not None:
             end = bounded_end(Range(position, end), self._log.extents(), bound)
@@ -89,7 +90,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         self._pin_start = False
         stream = self._options.stream
-        whole = of_what_is_left(Range(from_offset(start, stream), from_offset(end, stream)), self._log)
+        whole = resolve_start(Range(from_offset(start, stream), from_offset(end, stream)), self._log)
         if whole.is_empty:
             return []
         known = self._log.extents()
@@ -103,10 +104,10 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(self._options.stream, self._log, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint is the only memory of how far a query has come."""
+        """Do nothing: only the checkpoint records the progress of a query."""
 
     def stop(self) -> None:
-        """Nothing to do: Spark ends the process, and the log notices a reader that has gone."""
+        """Do nothing: Spark ends the process, and that closes its connections."""
 
     def _tail(self) -> Position:
         self._seen = self._log.tail()

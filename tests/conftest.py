@@ -3,17 +3,15 @@ helpers that tell what they compared, as those of tests do."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.effort import examples
+
 settings.register_profile(
-    "dlog", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
+    "dlog", deadline=None, max_examples=examples(), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("dlog")
 
-# Before the conftest files of these folders, which put them on the path, import any of them.
-for _folder in ("crash", "interop", "property", "spark"):
-    _modules = {each.stem for each in Path(__file__).with_name(_folder).glob("*.py")}
-    pytest.register_assert_rewrite(*(each for each in _modules if not each.startswith(("test_", "conftest"))))
+# Helpers shared by tests compare as tests do, so their assertions tell what they compared.
+pytest.register_assert_rewrite("tests.fakes", "tests.crash", "tests.interop", "tests.spark")

@@ -20,16 +20,8 @@ PACKAGES = ("namespace", "ledger", "bookie", "dlog", "spark_integration")
 LINES_MAX = 500
 TEST_LINES_MAX = 700  # a test file mirrors one module, and has as many cases as that needs
 
-# Package -> our other packages it may import. Arrows point down.
-MAY_IMPORT = {
-    "namespace": set[str](),
-    "ledger": {"namespace"},
-    "bookie": {"ledger", "namespace"},
-    "dlog": {"ledger", "namespace"},
-    "spark_integration": {"dlog"},
-}
 # Where programs are assembled: these may import everything below a command, bookies included.
-ROOTS = ("dlog/embedded.py", "dlog/embedded_garbage.py", "dlog/connect.py", "dlog/cluster/", "dlog/cli/")
+ROOTS = ("ledger/deploy/", "dlog/cluster/", "dlog/cli/")
 # The demo counts its records by Spark as a user's program would.
 SPARK_ROOT = "dlog/cli/demo/spark_count.py"
 
@@ -55,105 +47,121 @@ ONLY_IN = {
     "pickle": ("spark_integration/",),
 }
 
+# The only reader of the system's clock; all else goes by the clock of the event loop.
+WALL_CLOCK_ROOM = "namespace/clock.py"
+
 # Everything that moves bytes. Formats, rules, machines and values are the rest, and import none of these.
 SHELLS: tuple[str, ...] = (
+    "ledger/blocking.py",
+    "ledger/deploy/",
+    "ledger/loop_thread.py",
+    "ledger/service_tasks.py",
+    "dlog/connect.py",
     "bookie/__main__.py",
-    "bookie/admission.py",
+    "bookie/cluster/startup_check.py",
     "bookie/admin.py",
-    "bookie/answers.py",
-    "bookie/bound_metadata.py",
-    "bookie/compactor.py",
-    "bookie/cookie_check.py",
-    "bookie/directory_set.py",
-    "bookie/directory_store.py",
-    "bookie/disk.py",
-    "bookie/disk_read_only.py",
+    "bookie/server/deferred_replies.py",
+    "bookie/cluster/bound_metadata.py",
+    "bookie/gc/compactor.py",
+    "bookie/cluster/cookie_check.py",
+    "bookie/storage/directory_set.py",
+    "bookie/storage/directory_store.py",
+    "bookie/disk/disk.py",
+    "bookie/disk/real_disk.py",
+    "bookie/disk/rocksdb.py",
+    "bookie/disk/read_only.py",
     "bookie/disk_watch.py",
-    "bookie/entry_log.py",
-    "bookie/entry_log_ids.py",
-    "bookie/entry_log_reader.py",
-    "bookie/entry_reads.py",
-    "bookie/epochs.py",
-    "bookie/gc.py",
-    "bookie/index_kinds.py",
-    "bookie/incarnation.py",
-    "bookie/index_rebuild.py",
-    "bookie/index_view.py",
-    "bookie/integrity.py",
-    "bookie/journal.py",
-    "bookie/journal_files.py",
-    "bookie/journals.py",
-    "bookie/last_mark.py",
-    "bookie/last_synced.py",
-    "bookie/ledger_directory.py",
-    "bookie/limbo.py",
-    "bookie/live_ledgers.py",
-    "bookie/local_check.py",
-    "bookie/log_collector.py",
-    "bookie/log_summary.py",
-    "bookie/open_log.py",
-    "bookie/outbox.py",
-    "bookie/reader_pool.py",
-    "bookie/page_files.py",
-    "bookie/page_index.py",
-    "bookie/over_replicated.py",
-    "bookie/rebuild.py",
-    "bookie/registration.py",
-    "bookie/replay.py",
-    "bookie/reserve.py",
-    "bookie/run.py",
-    "bookie/scrubber.py",
-    "bookie/server.py",
-    "bookie/storage.py",
+    "bookie/entrylog/writer.py",
+    "bookie/entrylog/ids.py",
+    "bookie/entrylog/reader.py",
+    "bookie/storage/entry_reads.py",
+    "bookie/storage/checkpointer.py",
+    "bookie/storage/failure.py",
+    "bookie/storage/opening.py",
+    "bookie/gc/collector.py",
+    "bookie/index/index_factory.py",
+    "bookie/cluster/incarnation.py",
+    "bookie/storage/index_rebuild.py",
+    "bookie/index/index_view.py",
+    "bookie/cluster/integrity.py",
+    "bookie/journal/journal.py",
+    "bookie/journal/files.py",
+    "bookie/journal/journals.py",
+    "bookie/journal/last_mark.py",
+    "bookie/journal/last_synced.py",
+    "bookie/storage/directory_files.py",
+    "bookie/cluster/limbo.py",
+    "bookie/cluster/live_ledgers.py",
+    "bookie/damage/consistency_check.py",
+    "bookie/gc/log_collector.py",
+    "bookie/entrylog/summary.py",
+    "bookie/entrylog/open_log.py",
+    "bookie/server/reply_queue.py",
+    "bookie/disk/reader_pool.py",
+    "bookie/index/page_files.py",
+    "bookie/index/page_index.py",
+    "bookie/cluster/over_replicated.py",
+    "bookie/damage/rebuild.py",
+    "bookie/cluster/registration.py",
+    "bookie/journal/replay.py",
+    "bookie/disk/reserve.py",
+    "bookie/main.py",
+    "bookie/damage/scrubber.py",
+    "bookie/server/server.py",
+    "bookie/storage/storage.py",
     "dlog/blocking.py",
     "dlog/cli/",
     "dlog/cluster/",
-    "dlog/connect.py",
-    "dlog/embedded.py",
-    "dlog/embedded_garbage.py",
-    "dlog/log_reader.py",
-    "dlog/log_source.py",
-    "dlog/log_writer.py",
-    "dlog/loop_thread.py",
+    "dlog/read/entries.py",
+    "dlog/read/log_reader.py",
+    "dlog/read/read_ahead.py",
+    "dlog/read/read_only_log.py",
+    "dlog/write/log_writer.py",
     "dlog/namespace_handle.py",
-    "dlog/nursery.py",
-    "dlog/patience.py",
-    "dlog/pending.py",
-    "dlog/segment_keeper.py",
-    "dlog/segments.py",
-    "ledger/adv_handle.py",
+    "dlog/retry_policy.py",
+    "dlog/write/pending.py",
+    "dlog/write/segment_roller.py",
+    "dlog/write/segment_sender.py",
+    "dlog/write/segment_lifecycle.py",
+    "ledger/write/adv_handle.py",
     "ledger/background.py",
-    "ledger/catalog.py",
+    "ledger/catalog/catalog.py",
+    "ledger/catalog/connection_retry.py",
     "ledger/client.py",
-    "ledger/closing.py",
-    "ledger/cluster.py",
-    "ledger/confirmations.py",
-    "ledger/deferred_sync.py",
-    "ledger/dial.py",
-    "ledger/explicit_lac.py",
+    "ledger/write/closing.py",
+    "ledger/context.py",
+    "ledger/write/confirmations.py",
+    "ledger/write/deferred_sync.py",
+    "ledger/transport/dial.py",
+    "ledger/write/explicit_lac.py",
     "ledger/handle.py",
-    "ledger/handshake.py",
-    "ledger/lac_poll.py",
-    "ledger/line.py",
-    "ledger/locations.py",
-    "ledger/membership.py",
-    "ledger/metadata_update.py",
-    "ledger/opening.py",
-    "ledger/pending_adds.py",
-    "ledger/pipe.py",
-    "ledger/placer.py",
-    "ledger/read_handle.py",
-    "ledger/questions.py",
-    "ledger/recovery_run.py",
-    "ledger/repair.py",
-    "ledger/replica_copy.py",
-    "ledger/replica_race.py",
-    "ledger/replica_reads.py",
+    "ledger/transport/handshake.py",
+    "ledger/read/lac_poll.py",
+    "ledger/read/lac_query.py",
+    "ledger/transport/bookie_connection.py",
+    "ledger/placement/locations.py",
+    "ledger/placement/membership.py",
+    "ledger/catalog/metadata_update.py",
+    "ledger/recovery/opening.py",
+    "ledger/transport/pipe.py",
+    "ledger/placement/placer.py",
+    "ledger/read/handle.py",
+    "ledger/transport/bookie_requests.py",
+    "ledger/recovery/driver.py",
+    "ledger/write/overdue.py",
+    "ledger/write/window.py",
+    "ledger/write/repair_steps.py",
+    "ledger/read/replica_copy.py",
+    "ledger/read/speculative_read.py",
+    "ledger/read/replica_reads.py",
+    "ledger/task_errors.py",
     "ledger/timers.py",
-    "ledger/transport.py",
-    "ledger/write_handle.py",
+    "ledger/transport/transport.py",
+    "ledger/write/handle.py",
     "namespace/lock.py",
-    "namespace/logs.py",
+    "dlog/metadata/logs.py",
+    "dlog/metadata/node_reads.py",
+    "dlog/metadata/segment_nodes.py",
     "namespace/memory.py",
     "namespace/session.py",
     "namespace/sqlite.py",
@@ -166,7 +174,7 @@ SHELLS: tuple[str, ...] = (
 )
 
 # Settings of a whole are made of the settings of its parts, which stand beside the parts.
-SETTINGS = ("bookie/config.py", "bookie/gc_settings.py", "bookie/storage_config.py")
+SETTINGS = ("bookie/config/bookie_config.py", "bookie/config/gc_settings.py", "bookie/storage/config.py")
 
 FORBIDDEN_NAMES = {
     "utils",
@@ -208,6 +216,10 @@ class Module:
     def package(self) -> str:
         return self.path.partition("/")[0]
 
+    @property
+    def dotted(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
     def lives_in(self, rooms: tuple[str, ...]) -> bool:
         return any(self.path == room or (room.endswith("/") and self.path.startswith(room)) for room in rooms)
 
@@ -243,6 +255,25 @@ def modules() -> tuple[Module, ...]:
     return tuple(found)
 
 
+@functools.cache
+def dependencies() -> dict[str, frozenset[str]]:
+    """Each of our modules to those it imports, anywhere in its text and for whatever purpose."""
+    known = {module.dotted for module in modules()}
+    graph = {}
+    for module in modules():
+        targets = set()
+        for imported in module.imports:
+            inner = {f"{imported.module}.{name}" for name in imported.names} & known
+            targets |= inner
+            folder = ROOT / imported.module.replace(".", "/")
+            if imported.module in known and not all(
+                (folder / f"{name}.py").exists() for name in imported.names or ("",)
+            ):
+                targets.add(imported.module)
+        graph[module.dotted] = frozenset(targets - {module.dotted})
+    return graph
+
+
 def _file_of(imported: Import) -> set[str]:
     """The files an import may mean: ``from a.b import c`` is ``a/b.py``, or ``a/b/c.py``."""
     path = imported.module.replace(".", "/")
@@ -253,19 +284,103 @@ def test_the_trees_are_found() -> None:
     assert {module.package for module in modules()} == set(PACKAGES)
 
 
-def test_imports_between_packages_point_down() -> None:
+@functools.cache
+def layers() -> dict[str, tuple[int, str]]:
+    """Each module or sub-package to its height in the order of ``docs/architecture.md``, and its room."""
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    block = re.search(r"^```imports\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert block, "docs/architecture.md has no block ```imports"
+    found: dict[str, tuple[int, str]] = {}
+    for height, line in enumerate(line for line in block[1].splitlines() if line.strip()):
+        package, room, *members = line.split()
+        for member in members:
+            place = package if member == "__init__" else f"{package}.{member.rstrip('/')}"
+            assert place not in found, f"{place} has two places in docs/architecture.md"
+            found[place] = (height, f"{package} {room}")
+    return found
+
+
+def _place_of(name: str) -> str | None:
+    """The entry of ``layers`` that a dotted module belongs to."""
+    parts = name.split(".")
+    for length in (2, 1):
+        if len(parts) >= length and ".".join(parts[:length]) in layers():
+            return ".".join(parts[:length])
+    return None
+
+
+def test_the_order_of_imports_names_every_module() -> None:
+    dotted = [module.dotted for module in modules()]
+    assert [
+        name
+        for name in dotted
+        if _place_of(name) is None or (name.count(".") and _place_of(name) in PACKAGES)
+    ] == []
+    places = {_place_of(name) for name in dotted}
+    assert sorted(set(layers()) - {place for place in places if place}) == []
+
+
+def test_imports_point_down_in_the_order_of_the_architecture_page() -> None:
     wrong = []
     for module in modules():
-        allowed = {module.package} | MAY_IMPORT[module.package]
-        if module.lives_in(ROOTS):
-            allowed |= {"bookie"}
-        if module.path == SPARK_ROOT:
-            allowed |= {"spark_integration"}
-        wrong += [
-            f"{module.path}:{imported.line} imports {imported.module}"
-            for imported in module.imports
-            if imported.module.partition(".")[0] in set(PACKAGES) - allowed
-        ]
+        here = _place_of(module.dotted)
+        assert here is not None
+        for target in dependencies()[module.dotted]:
+            there = _place_of(target)
+            assert there is not None
+            if here != there and layers()[there][0] > layers()[here][0]:
+                wrong.append(f"{module.dotted} ({layers()[here][1]}) imports {target} ({layers()[there][1]})")
+    assert wrong == []
+
+
+def test_bookies_are_known_only_where_programs_are_assembled() -> None:
+    wrong = [
+        f"{module.path}:{imported.line} imports {imported.module}"
+        for module in modules()
+        if module.package != "bookie" and not module.lives_in(ROOTS)
+        for imported in module.imports
+        if imported.module.partition(".")[0] == "bookie"
+    ]
+    assert wrong == []
+
+
+def test_there_is_no_import_circle() -> None:
+    # Imports for types alone count: they are as hard to read as any.
+    graph = dependencies()
+    finished: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> tuple[str, ...]:
+        if name in path:
+            return (*path[path.index(name) :], name)
+        if name in finished:
+            return ()
+        for target in sorted(graph[name]):
+            circle = walk(target, (*path, name))
+            if circle:
+                return circle
+        finished.add(name)
+        return ()
+
+    for name in graph:
+        assert walk(name, ()) == ()
+
+
+def test_every_sub_package_says_what_it_is_and_exports_its_public_names() -> None:
+    wrong = []
+    for module in modules():
+        if not module.path.endswith("__init__.py") or module.path.startswith("dlog/cli/"):
+            continue
+        docstring = ast.get_docstring(module.tree) or ""
+        exports = any(
+            isinstance(node, ast.Assign)
+            and isinstance(node.targets[0], ast.Name)
+            and node.targets[0].id == "__all__"
+            for node in module.tree.body
+        )
+        if not 1 <= len(docstring.splitlines()) <= 10 and module.path.count("/") > 1:
+            wrong.append(f"{module.path}: its docstring has {len(docstring.splitlines())} lines, not 1 to 10")
+        if not exports and module.path.count("/") > 1:
+            wrong.append(f"{module.path}: it exports nothing")
     assert wrong == []
 
 
@@ -275,7 +390,7 @@ def test_spark_knows_only_the_public_surface_of_dlog() -> None:
         for module in modules()
         if module.package == "spark_integration"
         for imported in module.imports
-        if imported.module.startswith(("dlog.cli", "dlog.cluster", "dlog.embedded", "dlog.connect"))
+        if imported.module.startswith(("dlog.cli", "dlog.cluster", "dlog.connect"))
     ]
     assert wrong == []
 
@@ -302,6 +417,19 @@ def test_every_third_party_library_has_been_thought_about() -> None:
         for module in modules()
         for imported in module.imports
         if imported.module.partition(".")[0] not in known
+    ]
+    assert wrong == []
+
+
+def test_the_wall_clock_is_read_in_one_place() -> None:
+    wrong = [
+        f"{module.path}:{node.lineno}"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and (node.value.id, node.attr) in {("time", "time"), ("time", "time_ns")}
+        and module.path != WALL_CLOCK_ROOM
     ]
     assert wrong == []
 

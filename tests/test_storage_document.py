@@ -1,13 +1,15 @@
-"""The document that says which test shows what of the storage engine names tests that exist."""
+"""The pages that name the tests of a bookie name tests that exist."""
 
 from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT
+
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+PROMISE = re.compile(r"^\| \d+ \|.*\| (.*) \|$", re.MULTILINE)
+FOLDERS = {"": "tests/unit/bookie", "p": "tests/property", "c": "tests/crash"}
 
 
 def test_every_test_that_the_document_names_exists_and_every_row_has_one() -> None:
@@ -25,4 +27,15 @@ def test_every_test_that_the_document_names_exists_and_every_row_has_one() -> No
             }
             if name not in functions:
                 missing.append(f"{file}::{name}")
+    assert missing == []
+
+
+def test_every_promise_of_a_bookie_names_test_files_that_exist() -> None:
+    rows = PROMISE.findall((ROOT / "bookie/README.md").read_text("utf-8"))
+    assert len(rows) == 13
+    missing = []
+    for row in rows:
+        names = re.findall(r"`(?:([pc]):)?(\w+)`", row)
+        assert names, row
+        missing += [name for kind, name in names if not list((ROOT / FOLDERS[kind]).rglob(f"test_{name}.py"))]
     assert missing == []

@@ -1,7 +1,7 @@
 """The `dlog` command: finds the subcommand, and turns every error into one line and an exit code.
 
-Inside: the table of commands, each imported only when it is called, so that `dlog --help` is quick.
-Not inside: what the commands do (a file each), what exit codes mean (``exit_codes``).
+Inside: the table of commands. A command is imported when it is called, so that `dlog --help` is quick.
+Not inside: the commands (one module each), the meaning of exit codes (``terminal.exit_codes``).
 """
 
 from __future__ import annotations
@@ -10,79 +10,100 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import click
 
-# name -> module, whose command is called ``command``, and its line in `dlog --help`.
-COMMANDS = {
-    "demo": ("dlog.cli.demo.command", "Write real lines, kill the writer half way, go on, compare all."),
-    "log": ("dlog.cli.log", "Create, list, show and delete logs."),
-    "write": ("dlog.cli.write", "Append the lines of a file or of stdin to a log."),
-    "read": ("dlog.cli.read", "Print the records of a log, then stop."),
-    "tail": ("dlog.cli.tail", "Print new records of a log as they are written."),
-    "cluster": ("dlog.cli.cluster", "Start, stop and look at ZooKeeper and bookies on this machine."),
-    "bookie": ("dlog.cli.bookie", "Run one storage server."),
-    "bookies": ("dlog.cli.bookies", "Begin a cluster of storage servers, and look at them."),
-    "ledger": ("dlog.cli.ledger", "List, show, read, test and delete the ledgers below the logs."),
-    "inspect": ("dlog.cli.inspect", "Read a storage server's files, while it does not run."),
-    "bench": ("dlog.cli.bench.command", "Measure appends, tailing and catching up."),
+# Section of `dlog --help` -> name -> module with the click command ``command``, summary in `dlog --help`.
+SECTIONS = {
+    "Logs": {
+        "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
+        "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
+        "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),
+        "tail": ("dlog.cli.logs.tail", "Print new records of a log as they are written."),
+    },
+    "Bookies and ledgers": {
+        "cluster": ("dlog.cli.operators.cluster", "Run ZooKeeper and bookies on this machine."),
+        "bookie": ("dlog.cli.operators.bookie", "Run one bookie; check or repair its directories."),
+        "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
+        "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
+        "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
+    },
+    "Demonstration and measurements": {
+        "demo": ("dlog.cli.demo.command", "Write lines, kill the writer, continue, compare all lines."),
+        "bench": ("dlog.cli.bench.command", "Measure appends, tailing, catching up and storage."),
+    },
 }
+COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
 OUR_PACKAGES = ("dlog", "ledger", "namespace", "bookie")
 
 
 class OutputClosedError(Exception):
-    """The program that read our output has left."""
+    """The program that reads our output closed the pipe."""
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when called, not when listed."""
+    """A group that imports a command when it is called, not when it is listed."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click itself would end the program with code 1 if our reader leaves."""
+        """Run the command.
+
+        Raises:
+            OutputClosedError: Our output is closed. click alone would end the program with code 1.
+        """
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise OutputClosedError from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of the table."""
-        return list(COMMANDS)
+        """The names in the order of the table, without `bench` if it is not installed."""
+        return [name for name in COMMANDS if name != "bench" or find_spec("dlog.cli.bench") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one command."""
+        """Import one command; None if the table does not have the name."""
         if cmd_name not in COMMANDS:
             return None
+        if cmd_name not in self.list_commands(ctx):
+            raise click.UsageError(
+                "the installed package has no benchmarks; run them in a checkout with `make bench`"
+            )
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        """List the commands by section, without an import of any command."""
+        width = max(map(len, COMMANDS))
+        shown = set(self.list_commands(ctx))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl(
+                    [(name.ljust(width), line) for name, (_, line) in commands.items() if name in shown]
+                )
 
 
 @click.command(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="dlog-streams", prog_name="dlog")
-@click.option("--debug", is_flag=True, envvar="DLOG_DEBUG", help="Show tracebacks instead of one line.")
+@click.option("--debug", is_flag=True, envvar="DLOG_DEBUG", help="Show the traceback of an error.")
 @click.pass_context
 def program(context: click.Context, debug: bool) -> None:
     """A durable, replicated log.
 
-    Where a log lives is said by --uri or the variable DLOG_URI: file:///DIRECTORY (everything in this
-    process; the default is a directory of your own, see `dlog log list --help`) or
-    distributedlog://HOST:PORT/NAMESPACE (ZooKeeper and bookies).
+    The option --uri or the variable DLOG_URI names the namespace that holds the logs. file:///DIRECTORY
+    stores everything in a directory of this machine. distributedlog://HOST:PORT/NAMESPACE uses ZooKeeper
+    and bookies. `dlog log list --help` shows the default. Each command has --help.
     """
     context.obj["debug"] = debug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code. Prints one line for an error, more only with --debug."""
+    """Run one command; return its exit code. Print one line for an error, and a traceback with --debug."""
     settings: dict[str, Any] = {"debug": bool(os.environ.get("DLOG_DEBUG"))}
     try:
         result = program.main(arguments, prog_name="dlog", standalone_mode=False, obj=settings)
@@ -93,14 +114,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 130
     except BaseException as error:
-        # The top of the program: report and end.
+        # The top of the program: every error is reported here.
         return _report(error, debug=settings["debug"])
     return result if isinstance(result, int) else 0
 
 
 def _report(error: BaseException, *, debug: bool) -> int:
-    from dlog.cli.exit_codes import ExitCode, exit_code_of, first_cause
-    from dlog.cli.running import TerminatedError
+    from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of, first_cause
+    from dlog.cli.terminal.signals import TerminatedError
 
     cause = first_cause(error)
     if isinstance(cause, SystemExit):
@@ -108,7 +129,7 @@ def _report(error: BaseException, *, debug: bool) -> int:
     if isinstance(cause, TerminatedError):
         return cause.exit_code
     if isinstance(cause, OutputClosedError):
-        # Let the interpreter's last flush go nowhere instead of failing.
+        # The interpreter flushes stdout at exit; that must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.BROKEN_PIPE
     code = exit_code_of(cause)
@@ -121,10 +142,10 @@ def _report(error: BaseException, *, debug: bool) -> int:
 
 def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    # Our own errors are sentences. Others say little without their class.
+    # Our own errors are sentences. Other errors are unclear without their class.
     if type(error).__module__.partition(".")[0] in OUR_PACKAGES and text:
         return text
-    hint = "" if isinstance(error, OSError) else " (--debug shows where)"
+    hint = "" if isinstance(error, OSError) else " (`dlog --debug` shows the traceback)"
     return f"{type(error).__name__}: {text}{hint}" if text else f"{type(error).__name__}{hint}"
 
 

@@ -1,16 +1,22 @@
-"""ZooKeeper and bookies as processes of one machine: for the CLI, the demo, benchmarks and tests."""
+"""A local cluster: ZooKeeper and bookies as processes of one machine, for commands, demo, benchmarks and
+tests.
+
+Inside: starting, stopping and measuring the processes, their ports and their directory.
+Not inside: what the processes do (``bookie``, Apache ZooKeeper). Entry points: ``LocalCluster``,
+``open_local_cluster``.
+"""
 
 from __future__ import annotations
 
 from dlog.cluster.layout import ClusterStateError
 from dlog.cluster.local import ClusterError, LocalCluster, MemberStatus, open_local_cluster
-from dlog.cluster.process import Figures
+from dlog.cluster.process import ProcessStats
 
 __all__ = [
     "ClusterError",
     "ClusterStateError",
-    "Figures",
     "LocalCluster",
     "MemberStatus",
+    "ProcessStats",
     "open_local_cluster",
 ]

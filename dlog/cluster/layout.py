@@ -1,15 +1,15 @@
-"""What a cluster's directory holds, as values and text: paths, the bookies' configuration, the state file.
+"""The directory of a local cluster as values and text: paths, the bookies' configuration, the state file.
 
 ::
 
-    DIRECTORY/cluster.json             the state: what was started, with pids and ports
-              cluster.lock             held (flock) while one program starts or stops things
+    DIRECTORY/cluster.json             the state: the processes with their pids and ports
+              cluster.lock             locked (flock) while a program starts or stops processes
               zookeeper/               configuration and data
               bookie-1/bk_server.conf  Apache's keys; journal/ and ledgers/ beside it
               logs/zookeeper.log, logs/bookie-1.log, ...
 
 Not inside: processes (``process``), starting and stopping (``local``).
-Always: a cluster keeps its ports over restarts, since a bookie's id is its address, and its ledgers name it.
+Always: a cluster keeps its ports over restarts, because a bookie's id is its address and ledgers refer to it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ STATE_VERSION = 1
 LOCALHOST = "127.0.0.1"
 LEDGERS_ROOT = "/ledgers"
 DEFAULT_NAMESPACE = "dlog"
-# A killed bookie may come back only when its old session is over: not long, where it is tried out.
+# A killed bookie cannot register again before its old session ends. A local cluster should not wait long.
 SESSION_TIMEOUT_MS = 6_000
 
 
 class ClusterStateError(Exception):
-    """The state file does not parse, or is of another version of this program; nothing was touched."""
+    """The state file does not parse, or another version of this program wrote it; nothing was changed."""
 
 
 @attrs.frozen
 class Member:
-    """One process of a cluster: its name, where it listens, and which process it is (None: not running)."""
+    """One process of a cluster: its name, its port and its identity; None if it was not started."""
 
     name: str  # "zookeeper", "bookie-1", ...
     port: int
@@ -44,40 +44,40 @@ class Member:
 
 @attrs.frozen
 class ClusterState:
-    """What is known about a cluster between two commands."""
+    """The recorded state of a cluster, for the next command."""
 
     zookeeper: Member
     bookies: tuple[Member, ...]
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """ZooKeeper first: the order of starting; stopping goes backwards."""
+        """ZooKeeper and the bookies, in the order in which they start; they stop in reverse order."""
         return (self.zookeeper, *self.bookies)
 
     @property
     def zookeeper_hosts(self) -> str:
-        """As a connection string."""
+        """ZooKeeper's connection string."""
         return f"{LOCALHOST}:{self.zookeeper.port}"
 
     @property
     def uri(self) -> str:
-        """The namespace that commands use when told nothing else."""
+        """The URI of the cluster's default namespace."""
         return f"distributedlog://{self.zookeeper_hosts}/{DEFAULT_NAMESPACE}"
 
     def with_process(self, name: str, process: ProcessId | None) -> ClusterState:
-        """The same cluster, one member's process replaced."""
+        """The same cluster with the process of one member replaced."""
 
-        def renewed(member: Member) -> Member:
+        def replaced(member: Member) -> Member:
             return attrs.evolve(member, process=process) if member.name == name else member
 
         return attrs.evolve(
-            self, zookeeper=renewed(self.zookeeper), bookies=tuple(map(renewed, self.bookies))
+            self, zookeeper=replaced(self.zookeeper), bookies=tuple(map(replaced, self.bookies))
         )
 
 
 @attrs.frozen
 class ClusterPaths:
-    """Where everything of one cluster lies."""
+    """The paths of one cluster's files."""
 
     directory: Path
 
@@ -88,7 +88,7 @@ class ClusterPaths:
 
     @property
     def lock(self) -> Path:
-        """The file whose lock is held while things are started and stopped."""
+        """The file that is locked while a program starts or stops processes."""
         return self.directory / "cluster.lock"
 
     def home(self, name: str) -> Path:
@@ -96,7 +96,7 @@ class ClusterPaths:
         return self.directory / name
 
     def log(self, name: str) -> Path:
-        """The log of one member; appended to over restarts."""
+        """The log file of one member; a restart appends to it."""
         return self.directory / "logs" / f"{name}.log"
 
     def bookie_config(self, name: str) -> Path:
@@ -105,7 +105,7 @@ class ClusterPaths:
 
 
 def new_state(bookie_count: int, ports: list[int]) -> ClusterState:
-    """A cluster of which nothing runs yet; ``ports`` has one for ZooKeeper and one for each bookie."""
+    """A cluster without processes; ``ports`` has one port for ZooKeeper and one for each bookie."""
     assert len(ports) == bookie_count + 1
     return ClusterState(
         zookeeper=Member("zookeeper", ports[0]),
@@ -114,14 +114,14 @@ def new_state(bookie_count: int, ports: list[int]) -> ClusterState:
 
 
 def bookie_id(member: Member) -> str:
-    """The id under which the bookie registers: Apache's default, its advertised address."""
+    """The id with which the bookie registers. Like Apache's default, it is the advertised address."""
     return f"{LOCALHOST}:{member.port}"
 
 
 def bookie_config_text(
     paths: ClusterPaths, state: ClusterState, member: Member, *, session_timeout_ms: int = SESSION_TIMEOUT_MS
 ) -> str:
-    """A bookie's ``bk_server.conf``, in Apache's keys."""
+    """The text of a bookie's ``bk_server.conf``, with Apache's keys."""
     home = paths.home(member.name)
     settings = {
         "bookiePort": member.port,
@@ -132,7 +132,7 @@ def bookie_config_text(
         "zkTimeout": session_timeout_ms,
         "journalDirectories": home / "journal",
         "ledgerDirectories": home / "ledgers",
-        # A laptop's disk may well be nearly full: a cluster for trying things out must start on it.
+        # A laptop's disk may be nearly full. A local cluster must start on it all the same.
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.98,
         "minUsableSizeForEntryLogCreation": 100_000_000,
@@ -142,12 +142,12 @@ def bookie_config_text(
 
 
 def _escaped(value: str) -> str:
-    # In a properties file a backslash escapes; in Apache's reader a comma makes a list.
+    # In a properties file a backslash starts an escape. Apache's reader splits a value at a comma.
     return value.replace("\\", "\\\\").replace(",", "\\,")
 
 
 def encode_state(state: ClusterState) -> str:
-    """The state as JSON for people and programs."""
+    """The state as JSON, for people and programs."""
     document = {"version": STATE_VERSION, **attrs.asdict(state)}
     return json.dumps(document, indent=2) + "\n"
 
@@ -156,21 +156,24 @@ def decode_state(text: str, origin: Path) -> ClusterState:
     """The state from its JSON.
 
     Raises:
-        ClusterStateError: Not our JSON, or of another version.
+        ClusterStateError: The text is no state file, or another version wrote it.
     """
     try:
         document = json.loads(text)
         if document["version"] != STATE_VERSION:
             raise ClusterStateError(
-                f"{origin}: written by another version of dlog (format {document['version']!r}, "
-                f"this one reads {STATE_VERSION}); stop the cluster with the version that started it"
+                f"{origin} has format {document['version']!r} of another dlog version, but this version reads"
+                f" format {STATE_VERSION}; stop the cluster with the version that started it"
             )
         return ClusterState(
             zookeeper=_member(document["zookeeper"]),
             bookies=tuple(_member(bookie) for bookie in document["bookies"]),
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterStateError(f"{origin}: not a cluster's state file ({error!r})") from error
+        raise ClusterStateError(
+            f"{origin} is no state file of a cluster ({error!r}); stop its processes by hand and start a"
+            " cluster in another directory"
+        ) from error
 
 
 def _member(document: dict[str, object]) -> Member:

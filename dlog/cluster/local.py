@@ -1,11 +1,11 @@
-"""A ZooKeeper and N bookies as processes of this machine: start, look at, hurt and stop them.
+"""A ZooKeeper and N bookies as processes of this machine: start, show, kill and stop them.
 
-Inside: the order of starting and stopping, waiting until each one serves, the state file between two
+Inside: the order of starting and stopping, waiting until each process serves, the state file between two
 commands.
-Not inside: what the directory looks like (``layout``), processes as such (``process``), ZooKeeper's command
-line (``zookeeper_process``).
-Always: one program at a time starts or stops things in a directory; what a failed or cancelled start has
-started it stops again; only processes recorded here are signalled.
+Not inside: the layout of the directory (``layout``), one process (``process``), ZooKeeper's command line
+(``zookeeper_process``).
+Always: at most one program at a time starts or stops processes of a directory. A failed or cancelled start
+stops the processes that it started. Only recorded processes get signals.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from dlog.cluster import process, zookeeper_process
+from dlog.cluster.guardian import open_guardian
 from dlog.cluster.layout import (
     LOCALHOST,
     SESSION_TIMEOUT_MS,
@@ -37,8 +38,8 @@ from dlog.cluster.layout import (
 )
 from dlog.cluster.ports import free_ports
 from dlog.cluster.probe import bookie_info
-from dlog.cluster.process import Figures, ProcessId
-from dlog.cluster.registry import ask_registrations, bind_namespace, registrations
+from dlog.cluster.process import ProcessId, ProcessStats
+from dlog.cluster.registry import bind_namespace, query_registrations, registrations
 from namespace.zookeeper import open_zookeeper_store
 
 START_TIMEOUT_S = 60.0
@@ -49,71 +50,75 @@ PROBE_TIMEOUT_S = 2.0
 
 
 class ClusterError(Exception):
-    """A local cluster could not be started, stopped or found; the message says why and where its logs are."""
+    """A local cluster could not be started, stopped or found; the message has the cause and the log files."""
 
 
 @attrs.frozen
 class MemberStatus:
-    """How one process of a cluster fares."""
+    """The state of one process of a cluster."""
 
     name: str
     pid: int | None
     port: int
     running: bool
-    registered: bool | None  # None: nothing to register (ZooKeeper), or ZooKeeper does not answer
+    registered: bool | None  # None for ZooKeeper itself, or if ZooKeeper does not reply
     readonly: bool | None
     answers: bool
-    data_bytes: int  # what its directory holds on disk
-    free_bytes: int | None  # what a bookie says its disks have left
+    data_bytes: int  # disk use of its directory
+    free_bytes: int | None  # free disk space that the bookie reports
     log: str
 
     @property
     def is_well(self) -> bool:
-        """Running, registered for writing where it should be, and answering."""
+        """True if the process runs and replies, and a bookie is registered as writable."""
         return self.running and self.answers and self.registered is not False and not self.readonly
 
 
 class LocalCluster:
-    """The cluster of one directory. Constructing one starts nothing; see ``open_local_cluster`` for tests."""
+    """The cluster of one directory. The constructor starts nothing; tests use ``open_local_cluster``."""
 
     def __init__(
         self,
         directory: Path,
         *,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        zookeeper_jars: Path | None = None,
         rng: random.Random | None = None,
+        group: int | None = None,
     ) -> None:
         self.paths = ClusterPaths(directory.absolute())
         self._session_timeout_ms = session_timeout_ms
+        self._zookeeper_jars = zookeeper_jars
         self._rng = rng or random.Random()
+        self._group = group  # the process group of the members; None: they outlive this process
 
     def __repr__(self) -> str:
         return f"<LocalCluster in {self.paths.directory}>"
 
     @property
     def exists(self) -> bool:
-        """Whether a cluster was ever started in the directory."""
+        """True if the directory has the state file of a cluster."""
         return self.paths.state.exists()
 
     @property
     def state(self) -> ClusterState:
-        """What was recorded last.
+        """The recorded state.
 
         Raises:
-            ClusterError: No cluster was ever started in this directory.
+            ClusterError: The directory has no cluster.
             ClusterStateError: The state file does not parse.
         """
         try:
             text = self.paths.state.read_text("utf-8")
         except FileNotFoundError:
             raise ClusterError(
-                f"no cluster in {self.paths.directory}; `dlog cluster start` makes one"
+                f"there is no cluster in {self.paths.directory}; `dlog cluster start` creates one"
             ) from None
         return decode_state(text, self.paths.state)
 
     @property
     def uri(self) -> str:
-        """The namespace that commands and tests use."""
+        """The URI of the cluster's default namespace."""
         return self.state.uri
 
     @property
@@ -124,16 +129,17 @@ class LocalCluster:
     async def start(
         self, *, bookie_count: int | None = None, timeout_s: float = START_TIMEOUT_S
     ) -> ClusterState:
-        """Start what does not run; return once every bookie is registered and answers.
+        """Start the processes that do not run; return when every bookie is registered and replies.
 
-        If cancelled or failing, what this call started is stopped again.
+        If cancelled or failing, the call stops the processes that it started.
 
         Args:
-            bookie_count: None: as many as there are, or 3. More than there are: the cluster grows.
+            bookie_count: A greater number than before adds bookies. None keeps the number; a new cluster gets
+                3.
 
         Raises:
             ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
-                asked for.
+                ``bookie_count``.
         """
         async with self._locked():
             state = self._grown(bookie_count)
@@ -147,34 +153,35 @@ class LocalCluster:
                     await self._stop_members(started, grace_s=5)
                 if isinstance(error, trio.TooSlowError):
                     raise ClusterError(
-                        f"the cluster did not serve within {timeout_s:g} s; see {self.paths.log('').parent}"
+                        f"the cluster in {self.paths.directory} did not serve within {timeout_s:g} s; see the"
+                        f" logs in {self.paths.log('').parent}"
                     ) from error
                 raise
             return self.state
 
     async def stop(self, *, grace_s: float = STOP_GRACE_S) -> list[str]:
-        """Stop every process that still runs, bookies first; return the names of those that had to be killed.
+        """Stop every running process, bookies first; return the names of the processes that were killed.
 
-        If cancelled, some may still run; stop again.
+        If cancelled, some processes may still run; call it again.
         """
         async with self._locked():
             return await self._stop_members([member.name for member in self.state.members], grace_s=grace_s)
 
     async def status(self) -> list[MemberStatus]:
-        """How each process fares, ZooKeeper first."""
+        """The state of each process, ZooKeeper first."""
         state = self.state
         registered = None
         if state.zookeeper.process is not None and process.is_alive(state.zookeeper.process):
-            registered = await ask_registrations(state.zookeeper_hosts, timeout_s=PROBE_TIMEOUT_S)
+            registered = await query_registrations(state.zookeeper_hosts, timeout_s=PROBE_TIMEOUT_S)
         statuses: list[MemberStatus] = []
         for member in state.members:
             running = member.process is not None and process.is_alive(member.process)
             if member is state.zookeeper:
-                statuses.append(self._told(member, running, registered is not None))
+                statuses.append(self._member_status(member, running, registered is not None))
                 continue
             info = await bookie_info(LOCALHOST, member.port, timeout_s=PROBE_TIMEOUT_S) if running else None
             node = None if registered is None else registered.get(bookie_id(member))
-            status = self._told(member, running, info is not None)
+            status = self._member_status(member, running, info is not None)
             statuses.append(
                 attrs.evolve(
                     status,
@@ -186,7 +193,7 @@ class LocalCluster:
         return statuses
 
     def kill(self, index: int) -> None:
-        """SIGKILL the bookie with this index (0: bookie-1), as a crash would. It may be started again."""
+        """SIGKILL the bookie with this index (0: bookie-1); ``restart`` starts it again."""
         self._kill(self.state.bookies[index])
 
     def kill_zookeeper(self) -> None:
@@ -194,10 +201,12 @@ class LocalCluster:
         self._kill(self.state.zookeeper)
 
     async def restart(self, index: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start a bookie that was killed or stopped, over what it left; return once it serves.
+        """Start a killed or stopped bookie on its directories; return when it serves.
+
+        If cancelled, the bookie may run.
 
         Raises:
-            ClusterError: It ended, or did not serve in time.
+            ClusterError: The bookie ended, or did not serve in time.
         """
         member = self.state.bookies[index]
         assert member.process is None or not process.is_alive(member.process), f"{member.name} still runs"
@@ -205,23 +214,22 @@ class LocalCluster:
             await self._start_bookies([member], [])
             return
         raise ClusterError(
-            f"{member.name} did not serve within {timeout_s:g} s; see {self.paths.log(member.name)}"
+            f"{member.name} did not serve within {timeout_s:g} s; see its log {self.paths.log(member.name)}"
         )
 
     async def terminate(self, index: int, *, grace_s: float = STOP_GRACE_S) -> bool:
-        """Stop one bookie by SIGTERM; False if it had to be killed."""
+        """Stop one bookie with SIGTERM; return False if SIGKILL was necessary after ``grace_s``."""
         member = self.state.bookies[index]
         return member.process is None or await process.stop(member.process, grace_s=grace_s)
 
-    def figures(self) -> list[Figures | None]:
-        """What each bookie has used so far; None for one that does not run."""
+    def stats(self) -> list[ProcessStats | None]:
+        """The resource use of each bookie so far; None for a bookie that does not run."""
         return [
-            None if bookie.process is None else process.figures(bookie.process)
-            for bookie in self.state.bookies
+            None if bookie.process is None else process.stats(bookie.process) for bookie in self.state.bookies
         ]
 
     def _grown(self, bookie_count: int | None) -> ClusterState:
-        """The state to start from, recorded: the old one, perhaps with more bookies."""
+        """Record and return the state for a start: a new one, or the old one with added bookies."""
         if not self.exists:
             count = 3 if bookie_count is None else bookie_count
             state = new_state(count, free_ports(count + 1, self._rng, host=LOCALHOST))
@@ -230,8 +238,8 @@ class LocalCluster:
             missing = 0 if bookie_count is None else bookie_count - len(state.bookies)
             if missing < 0:
                 raise ClusterError(
-                    f"the cluster in {self.paths.directory} has {len(state.bookies)} bookies, which hold "
-                    f"data; it cannot shrink to {bookie_count}: start another one in another directory"
+                    f"the cluster in {self.paths.directory} has {len(state.bookies)} bookies with data and"
+                    f" cannot shrink to {bookie_count}; start a cluster of that size in another directory"
                 )
             ports = free_ports(missing, self._rng, host=LOCALHOST)
             first = len(state.bookies) + 1
@@ -245,14 +253,14 @@ class LocalCluster:
         home = self.paths.home(member.name)
         if member.process is None or not process.is_alive(member.process):
             home.mkdir(parents=True, exist_ok=True)
-            command = zookeeper_process.prepare(home, member.port)
+            command = zookeeper_process.prepare(home, member.port, self._zookeeper_jars)
             self._spawn(member, command, started)
         while not await zookeeper_process.is_serving(member.port, home):
             self._check_running([member.name])
             await trio.sleep(POLL_S)
 
     async def _start_bookies(self, bookies: Sequence[Member], started: list[str]) -> None:
-        """Start those that do not run; return once all of them are registered and answer."""
+        """Start the bookies that do not run; return when all of them are registered and reply."""
         async with open_zookeeper_store(self.zookeeper_hosts) as store:
             former = await registrations(store)
             for bookie in bookies:
@@ -268,7 +276,7 @@ class LocalCluster:
                     bookie
                     for bookie in waiting
                     if (node := present.get(bookie_id(bookie))) is None
-                    # The node of a killed predecessor: its session has yet to end.
+                    # The node is from the killed process, whose session has not ended yet.
                     or node.session_id == getattr(former.get(bookie_id(bookie)), "session_id", None)
                     or await bookie_info(LOCALHOST, bookie.port, timeout_s=PROBE_TIMEOUT_S) is None
                 ]
@@ -291,9 +299,9 @@ class LocalCluster:
         )
 
     def _spawn(self, member: Member, command: Sequence[str], started: list[str]) -> None:
-        # Listed first: should recording fail, the clean-up must know of it.
+        # Listed first, so that the clean-up covers the process even if it cannot be recorded.
         started.append(member.name)
-        identity = process.start_detached(command, self.paths.log(member.name))
+        identity = process.start_detached(command, self.paths.log(member.name), group=self._group)
         try:
             self._record(self.state.with_process(member.name, identity))
         except BaseException:
@@ -305,7 +313,8 @@ class LocalCluster:
             if member.name in names and (member.process is None or not process.is_alive(member.process)):
                 log = self.paths.log(member.name)
                 raise ClusterError(
-                    f"{member.name} ended right after its start: {_last_line(log)} (see {log})"
+                    f"{member.name} ended right after its start; the last line of its log {log}:"
+                    f" {_last_line(log)}"
                 )
 
     async def _stop_members(self, names: Sequence[str], *, grace_s: float) -> list[str]:
@@ -316,7 +325,7 @@ class LocalCluster:
                 killed.append(member.name)
 
         state = self.state
-        # Bookies first, all at once: they withdraw their nodes, for which they need ZooKeeper.
+        # Bookies stop first, in parallel: they need ZooKeeper to delete their nodes.
         for members in (state.bookies, (state.zookeeper,)):
             async with trio.open_nursery() as nursery:
                 for member in members:
@@ -333,7 +342,7 @@ class LocalCluster:
         process.send_signal(member.process, signal.SIGKILL)
         process.wait_killed(member.process)
 
-    def _told(self, member: Member, running: bool, answers: bool) -> MemberStatus:
+    def _member_status(self, member: Member, running: bool, answers: bool) -> MemberStatus:
         return MemberStatus(
             name=member.name,
             pid=member.process.pid if member.process is not None and running else None,
@@ -361,32 +370,45 @@ class LocalCluster:
             while not _try_lock(file.fileno()):
                 if trio.current_time() > deadline:
                     raise ClusterError(
-                        f"for {LOCK_TIMEOUT_S:g} s another program has been starting or stopping the cluster "
-                        f"in {self.paths.directory}; wait for it, or end it"
+                        f"another program has held {self.paths.lock} for {LOCK_TIMEOUT_S:g} s to start or"
+                        " stop the cluster; wait for that program, or end it"
                     )
                 await trio.sleep(POLL_S)
-            yield  # closing the file lets go of the lock
+            yield  # closing the file releases the lock
 
 
 @contextlib.asynccontextmanager
 async def open_local_cluster(
-    directory: Path, *, bookie_count: int = 3, session_timeout_ms: int = SESSION_TIMEOUT_MS
+    directory: Path,
+    *,
+    bookie_count: int = 3,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    zookeeper_jars: Path | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """A running cluster; leaving the block stops its processes. Its files stay.
+    """Start a cluster; stop its processes at the end of the block. Its files stay.
+
+    The processes end with this process, also when this process is killed.
 
     Args:
-        session_timeout_ms: Of the bookies with ZooKeeper; a killed one is back after about that long.
+        session_timeout_ms: The bookies' ZooKeeper session timeout. A killed bookie can register again after
+            about this time.
+        zookeeper_jars: The directory of ZooKeeper's jars. None takes ``DLOG_ZOOKEEPER_JARS``, else the jars
+            of an installed PySpark, else Debian's.
 
     Raises:
-        ClusterError: It could not be started.
+        ClusterError: The cluster could not be started.
+        ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
     """
-    cluster = LocalCluster(directory, session_timeout_ms=session_timeout_ms)
-    await cluster.start(bookie_count=bookie_count)
-    try:
-        yield cluster
-    finally:
-        with trio.CancelScope(shield=True):
-            await cluster.stop(grace_s=10)
+    with open_guardian() as group:
+        cluster = LocalCluster(
+            directory, session_timeout_ms=session_timeout_ms, zookeeper_jars=zookeeper_jars, group=group
+        )
+        await cluster.start(bookie_count=bookie_count)
+        try:
+            yield cluster
+        finally:
+            with trio.CancelScope(shield=True):
+                await cluster.stop(grace_s=10)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -402,13 +424,13 @@ def _last_line(log: Path) -> str:
         lines = log.read_text("utf-8", errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "(empty)"
 
 
 def _disk_bytes(directory: Path) -> int:
     total = 0
     for root, _, files in os.walk(directory):
         for name in files:
-            with contextlib.suppress(OSError):  # removed while we looked
+            with contextlib.suppress(OSError):  # deleted since the listing
                 total += os.stat(os.path.join(root, name)).st_blocks * 512
     return total

@@ -1,7 +1,7 @@
-"""Ports for servers of this machine that must keep them over restarts.
+"""Ports for servers of this machine that keep their port over restarts.
 
-Always: the port lies outside the range from which the system takes the local ends of outgoing connections.
-Inside that range a client may sit on a killed server's port when it wants to come back.
+Always: a port is outside the system's range for the local ends of outgoing connections. Inside that range, a
+client's connection could occupy the port of a killed server before the server restarts.
 
 Source: ip(7), ip_local_port_range.
 """
@@ -18,14 +18,14 @@ _TRIES_MAX = 1000
 
 
 class NoFreePortError(Exception):
-    """Hardly any port below the system's own range is free."""
+    """Too few ports below the system's own range are free."""
 
 
 def free_ports(count: int, rng: random.Random, *, host: str) -> list[int]:
-    """Different ports on which nobody listens now. Nothing holds them: another program may be quicker.
+    """Return different ports that are free now. They are not reserved: another program may take one.
 
     Raises:
-        NoFreePortError: After many tries there are not as many.
+        NoFreePortError: Fewer ports were found after ``_TRIES_MAX`` tries.
     """
     stop = _ephemeral_first()
     found: list[int] = []
@@ -35,7 +35,10 @@ def free_ports(count: int, rng: random.Random, *, host: str) -> list[int]:
         port = rng.randrange(min(_FIRST, stop - 5000), stop)
         if port not in found and _is_free(host, port):
             found.append(port)
-    raise NoFreePortError(f"only {len(found)} of {count} ports found free on {host} below {stop}")
+    raise NoFreePortError(
+        f"found {len(found)} of {count} free ports on {host} below {stop} in {_TRIES_MAX} tries; end programs"
+        " that listen on ports in this range"
+    )
 
 
 def _ephemeral_first() -> int:

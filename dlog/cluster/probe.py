@@ -1,6 +1,6 @@
-"""Whether a bookie answers: an open port is not yet a server that serves.
+"""Checks that a bookie replies to a request. An open port alone does not show that the bookie serves.
 
-Source: BookieProtocol v3, GET_BOOKIE_INFO, which every bookie answers without knowing any ledger.
+Source: BookieProtocol v3, GET_BOOKIE_INFO; a bookie replies to it without any ledger.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 
 
 async def bookie_info(host: str, port: int, *, timeout_s: float) -> BookieInfoReply | None:
-    """Ask a bookie for its disk space; None if no good answer came in time."""
+    """Request a bookie's disk space; return None without a valid reply in time."""
     with trio.move_on_after(timeout_s):
         try:
-            return await _ask(host, port)
+            return await _request_info(host, port)
         except (OSError, trio.BrokenResourceError, WireError):
             return None
     return None
 
 
-async def _ask(host: str, port: int) -> BookieInfoReply | None:
+async def _request_info(host: str, port: int) -> BookieInfoReply | None:
     stream = await trio.open_tcp_stream(host, port)
     async with stream:
         await stream.send_all(v3.encode_request(BookieInfoRequest(), transaction_id=1))

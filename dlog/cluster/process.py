@@ -1,9 +1,9 @@
-"""A process that outlives whoever started it: start, recognise, measure and stop it, by pid.
+"""A process that outlives its parent: start, identify, measure and stop it.
 
-Inside: detached starting, identity by start time (a pid alone is reused by strangers), figures from /proc, a
-bounded end. Not inside: what the process is (``zookeeper_process``, ``bookie_process``).
-Always: a signal goes only to a process whose start time is the one recorded; a stop has a bound, after which
-it is SIGKILL.
+Inside: a detached start, identity by pid and start time (the system reuses a pid), stats from /proc, a
+bounded stop. Not inside: the program that runs (``zookeeper_process``, ``local``).
+Always: a signal goes only to a process with the recorded start time. A stop sends SIGKILL after its grace
+period.
 
 Source: proc(5): /proc/PID/stat fields 3 (state), 14, 15 (CPU), 22 (start time), 24 (resident pages);
 /proc/PID/io.
@@ -28,31 +28,39 @@ _PROC = Path("/proc")
 
 @attrs.frozen
 class ProcessId:
-    """A pid with what tells its process from a later one of the same number."""
+    """A pid with the start time, which distinguishes its process from a later one with the same pid."""
 
     pid: int
-    start_ticks: int  # clock ticks from boot to its start
-    boot_id: str  # ticks count from a boot
+    start_ticks: int  # clock ticks from the boot to the start of the process
+    boot_id: str  # the boot from which the ticks count
 
 
 @attrs.frozen
-class Figures:
-    """What a process has used so far."""
+class ProcessStats:
+    """The resource use of a process so far."""
 
     cpu_s: float  # user and system
     rss_bytes: int
-    written_bytes: int  # sent towards the disk (write_bytes), whole pages
+    written_bytes: int  # sent to the disk (write_bytes), in whole pages
 
 
 def boot_id() -> str:
-    """The kernel's name for its present run."""
+    """The kernel's id of the present boot."""
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 def start_detached(
-    command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    log: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    group: int | None = None,
 ) -> ProcessId:
-    """Start a process in a session of its own, its output appended to ``log``; terminals do not signal it.
+    """Start a process that no terminal signals; append its output to ``log``.
+
+    Args:
+        group: The process group that the process joins (``guardian``); None gives it a session of its own, in
+            which it outlives its parent.
 
     Raises:
         OSError: The program or the log cannot be opened.
@@ -67,24 +75,24 @@ def start_detached(
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ],
-        setsid=True,
+        **({"setsid": True} if group is None else {"setpgroup": group}),
         setsigmask=[],
-        # What this program ignores its child would ignore too, and never end when asked.
+        # A child inherits ignored signals; without this it could ignore the request to stop.
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
     )
     process = identify(pid)
-    assert process is not None, "a child that nobody has reaped is still in /proc"
+    assert process is not None, "/proc lists a child until it is reaped"
     return process
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The identity of the process that has this pid now (a zombie included), or None."""
+    """The identity of the process that has this pid now, also of a zombie; None if there is none."""
     fields = _stat_fields(pid)
     return None if fields is None else ProcessId(pid, int(fields[19]), boot_id())
 
 
 def is_alive(process: ProcessId) -> bool:
-    """Whether that very process still runs. A zombie does not."""
+    """True if the identified process runs. A zombie does not."""
     fields = _stat_fields(process.pid)
     return (
         fields is not None
@@ -94,16 +102,16 @@ def is_alive(process: ProcessId) -> bool:
     )
 
 
-def figures(process: ProcessId) -> Figures | None:
-    """What the process used so far, or None if it has ended or belongs to somebody else."""
+def stats(process: ProcessId) -> ProcessStats | None:
+    """The resource use of the process; None if it has ended or belongs to another user."""
     fields = _stat_fields(process.pid)
     if fields is None or not is_alive(process):
         return None
     try:
         io = dict(line.split(": ") for line in (_PROC / str(process.pid) / "io").read_text().splitlines())
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None  # ended just now, or another user's
-    return Figures(
+        return None  # the process has just ended, or belongs to another user
+    return ProcessStats(
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
         written_bytes=int(io["write_bytes"]),
@@ -111,8 +119,8 @@ def figures(process: ProcessId) -> Figures | None:
 
 
 def send_signal(process: ProcessId, number: signal.Signals) -> bool:
-    """Signal that very process; False if it has ended already."""
-    # pidfd names the process, not the number: no stranger can slip in between check and signal.
+    """Signal the identified process; return False if it has ended."""
+    # A pidfd refers to the process and not to its number. The process cannot change between check and signal.
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
@@ -129,9 +137,9 @@ def send_signal(process: ProcessId, number: signal.Signals) -> bool:
 
 
 async def wait_ended(process: ProcessId, *, timeout_s: float) -> bool:
-    """Wait until the process has ended; False if it still runs after ``timeout_s``."""
+    """Wait until the process has ended; return False if it still runs after ``timeout_s``."""
     with trio.move_on_after(timeout_s):
-        while is_alive(process):  # noqa: ASYNC110 - the kernel tells only a parent of an end, not us
+        while is_alive(process):  # noqa: ASYNC110 - the kernel reports an end only to the parent
             await trio.sleep(POLL_S)
     if is_alive(process):
         return False
@@ -140,10 +148,10 @@ async def wait_ended(process: ProcessId, *, timeout_s: float) -> bool:
 
 
 def wait_killed(process: ProcessId, *, timeout_s: float = 10) -> None:
-    """Block until a process that was sent SIGKILL is gone: a matter of microseconds.
+    """Block until a process has ended after SIGKILL, normally for microseconds.
 
     Raises:
-        TimeoutError: It hangs in the kernel.
+        TimeoutError: The process hangs in the kernel.
     """
     deadline = time.monotonic() + timeout_s
     while is_alive(process):
@@ -154,12 +162,12 @@ def wait_killed(process: ProcessId, *, timeout_s: float = 10) -> None:
 
 
 async def stop(process: ProcessId, *, grace_s: float) -> bool:
-    """End the process: SIGTERM, at most ``grace_s`` seconds, then SIGKILL. False if it had to be killed.
+    """Send SIGTERM, wait at most ``grace_s`` seconds, then send SIGKILL; return when the process has ended.
 
-    Returns once it is gone. If cancelled, it may still be ending.
+    Returns False if SIGKILL was necessary. If cancelled, the process may still run or be about to end.
 
     Raises:
-        TimeoutError: Not even SIGKILL ended it (it hangs in the kernel).
+        TimeoutError: The process did not end after SIGKILL; it hangs in the kernel.
     """
     send_signal(process, signal.SIGTERM)
     if await wait_ended(process, timeout_s=grace_s):
@@ -171,7 +179,7 @@ async def stop(process: ProcessId, *, grace_s: float) -> bool:
 
 
 def _reap(process: ProcessId) -> None:
-    """Let go of an ended process if it is a child of ours; others have parents of their own."""
+    """Remove the zombie of an ended child. A process of another parent is not ours to reap."""
     if identify(process.pid) != process:
         return
     try:
@@ -181,10 +189,10 @@ def _reap(process: ProcessId) -> None:
 
 
 def _stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (state) on, or None if there is no such process."""
+    """The fields of /proc/PID/stat from the third (state) on; None if there is no such process."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the command's name in brackets, which may itself hold brackets and blanks.
+    # The second field is the command's name in brackets. The name may hold brackets and blanks.
     return text.rpartition(")")[2].split()

@@ -1,8 +1,8 @@
-"""What a cluster's ZooKeeper knows of its bookies, and the binding of the namespace that its URI names.
+"""The bookies' nodes in a local cluster's ZooKeeper, and the binding of the cluster's default namespace.
 
-Not inside: starting, waiting (``local``).
-Always: a registration is told together with its session, since the node of a bookie that was killed stays
-until that session ends, and would else be taken for its successor's.
+Not inside: starting and waiting (``local``).
+Always: a node comes with the id of its session. The node of a killed bookie stays until its session ends, and
+without the id it would look like the node of the restarted bookie.
 """
 
 from __future__ import annotations
@@ -11,39 +11,40 @@ import attrs
 import trio
 
 from dlog.cluster.layout import DEFAULT_NAMESPACE, LEDGERS_ROOT
-from ledger.paths import AVAILABLE, READONLY, READONLY_NAME
-from namespace.binding import new_binding
-from namespace.bindings import bind, resolve_binding
-from namespace.errors import NamespaceError, NoBindingError, NoNodeError
+from dlog.errors import NamespaceNotBoundError
+from dlog.metadata.binding import new_binding
+from dlog.metadata.bindings import bind, resolve_binding
+from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
+from namespace.errors import NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
 
 
 @attrs.frozen
-class Registration:
-    """A bookie's node."""
+class BookieNode:
+    """The node that registers a bookie."""
 
-    session_id: int  # that made it
+    session_id: int  # of the session that created the node
     readonly: bool
 
 
-async def registrations(store: MetadataStore) -> dict[str, Registration]:
-    """The bookies that have a node, by id; a writable one wins."""
-    found: dict[str, Registration] = {}
+async def registrations(store: MetadataStore) -> dict[str, BookieNode]:
+    """The nodes of the registered bookies, by bookie id; a writable node hides a read-only one."""
+    found: dict[str, BookieNode] = {}
     for directory, readonly in ((READONLY, True), (AVAILABLE, False)):
         parent = f"{LEDGERS_ROOT}/{directory}"
         try:
             names = (await store.children(parent)).names
         except NoNodeError:
-            continue  # no bookie was ever there
+            continue  # no bookie has registered yet
         for name in names:
             if name != READONLY_NAME and (stat := await store.exists(f"{parent}/{name}")) is not None:
-                found[name] = Registration(stat.ephemeral_owner, readonly)
+                found[name] = BookieNode(stat.ephemeral_owner, readonly)
     return found
 
 
-async def ask_registrations(hosts: str, *, timeout_s: float) -> dict[str, Registration] | None:
-    """The same by a session of its own; None if ZooKeeper does not answer in time."""
+async def query_registrations(hosts: str, *, timeout_s: float) -> dict[str, BookieNode] | None:
+    """``registrations`` with a session of its own; None if ZooKeeper does not reply in time."""
     with trio.move_on_after(timeout_s):
         try:
             async with open_zookeeper_store(hosts, connect_timeout_s=timeout_s) as store:
@@ -54,9 +55,9 @@ async def ask_registrations(hosts: str, *, timeout_s: float) -> dict[str, Regist
 
 
 async def bind_namespace(store: MetadataStore, hosts: str) -> None:
-    """Say where the ledgers of the namespace are, so that the cluster's URI can be used as it is."""
+    """Bind the default namespace to the cluster's ledgers if it is unbound, so that the URI can be used."""
     path = f"/{DEFAULT_NAMESPACE}"
     try:
         await resolve_binding(store, path)
-    except NoBindingError:
+    except NamespaceNotBoundError:
         await bind(store, path, new_binding(hosts, LEDGERS_ROOT))

@@ -1,9 +1,8 @@
-"""A real ZooKeeper as a child process of this machine, for tests and small clusters.
+"""A real ZooKeeper server as a process of this machine, for tests and small clusters.
 
-Inside: finding Java and ZooKeeper's jars, its command line, starting a server bound to 127.0.0.1, knowing
-when it answers. Not inside: processes as such (``process``), what a cluster records about them, clients.
-Always: a server is ready when it answers and is the one with this data directory; an open port proves
-nothing.
+Inside: finding Java and ZooKeeper's jars, the command line, starting a server on 127.0.0.1, checking that it
+replies. Not inside: one process (``process``), the record of a cluster (``layout``), clients.
+Always: a server is ready when it replies and reports this data directory. An open port alone proves nothing.
 
 Source: ZooKeeper administrator's guide (four letter words, system properties).
 """
@@ -31,18 +30,19 @@ STOP_GRACE_S = 10.0
 PORT_TRIES = 5
 PORT_FREE_TIMEOUT_S = 3.0
 POLL_S = 0.05
-ANSWER_TIMEOUT_S = 2.0
+REPLY_TIMEOUT_S = 2.0
 HEAP_MIB = 128
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
 DEBIAN_JARS = Path("/usr/share/java")
+JARS_VARIABLE = "DLOG_ZOOKEEPER_JARS"  # a directory of jars, instead of the two places that are searched
 
-# snappy-java is not optional: without it the server's thread dies, yet its port stays open.
+# snappy-java is necessary: without it the server's thread dies while its port stays open.
 _NEEDED_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 _LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
 
 class ZookeeperProcessError(Exception):
-    """A ZooKeeper server could not be started or stopped; the message has its last words."""
+    """A ZooKeeper server could not be started or stopped; the message has the end of its log."""
 
 
 class ZookeeperNotInstalledError(ZookeeperProcessError):
@@ -50,7 +50,7 @@ class ZookeeperNotInstalledError(ZookeeperProcessError):
 
 
 class ZookeeperPortError(ZookeeperProcessError):
-    """Something else listens on the port."""
+    """Another program listens on the port."""
 
 
 @attrs.frozen
@@ -63,58 +63,69 @@ class ZookeeperProcess:
 
     @property
     def pid(self) -> int:
-        """Of the server's process."""
+        """The pid of the server."""
         return self.identity.pid
 
 
 def find_java() -> Path:
-    """The java program: of JAVA_HOME, or on the PATH.
+    """The java program of JAVA_HOME, else the one on the PATH.
 
     Raises:
-        ZookeeperNotInstalledError
+        ZookeeperNotInstalledError: There is none.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home, "bin"))) if home else None
     found = found or shutil.which("java")
     if found is None:
         raise ZookeeperNotInstalledError(
-            "Java not found on the PATH nor in JAVA_HOME; install it (Debian: openjdk-17-jre-headless)"
+            "Java is neither in JAVA_HOME nor on the PATH; install Java 17 (Debian: openjdk-17-jre-headless)"
         )
     return Path(found)
 
 
-def find_class_path() -> list[Path]:
-    """ZooKeeper's jars: those an installed PySpark brings, or Debian's.
+def find_class_path(jars: Path | None = None) -> list[Path]:
+    """ZooKeeper's jars.
+
+    They come from the given directory, else from that in ``DLOG_ZOOKEEPER_JARS``, else from an installed
+    PySpark, else from Debian's package.
 
     Raises:
-        ZookeeperNotInstalledError
+        ZookeeperNotInstalledError: There are none, or a given directory lacks some.
     """
-    for directory in _jar_directories():
+    chosen = jars or (Path(setting) if (setting := os.environ.get(JARS_VARIABLE)) else None)
+    if chosen is not None:
+        missing = [name for name in _NEEDED_JARS if _find_jar(chosen, name) is None]
+        if missing:
+            raise ZookeeperNotInstalledError(
+                f"{chosen} has no jar of {', '.join(missing)}; name a directory with all of"
+                f" {', '.join(_NEEDED_JARS)}, such as the lib of a ZooKeeper distribution"
+            )
+    for directory in [chosen] if chosen is not None else _jar_directories():
         needed = [_find_jar(directory, name) for name in _NEEDED_JARS]
         if all(needed):
             logging_jars = [_find_jar(directory, name) for name in _LOGGING_JARS]
             return [jar for jar in needed + (logging_jars if all(logging_jars) else []) if jar]
     raise ZookeeperNotInstalledError(
-        "ZooKeeper's jars not found in an installed pyspark nor in "
-        f"{DEBIAN_JARS}; install one of them (pip: pyspark; Debian: libzookeeper-java)"
+        f"ZooKeeper's jars are neither in an installed pyspark nor in {DEBIAN_JARS}; install one of them"
+        f" (pip: pyspark; Debian: libzookeeper-java), or name their directory in {JARS_VARIABLE}"
     )
 
 
-def prepare(data_dir: Path, port: int) -> list[str]:
-    """Write a server's configuration into its data directory; return the command that runs it.
+def prepare(data_dir: Path, port: int, jars: Path | None = None) -> list[str]:
+    """Write a server's configuration into its data directory; return the command that runs the server.
 
     Raises:
-        ZookeeperNotInstalledError
+        ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
     """
-    java, class_path = find_java(), find_class_path()
+    java, class_path = find_java(), find_class_path(jars)
     data_dir = data_dir.absolute()
     data_dir.mkdir(parents=True, exist_ok=True)
     config = {
-        # Backslashes would be escapes in a Java properties file, and nothing else of a path would.
+        # In a Java properties file a backslash is the only special character of a path.
         "dataDir": str(data_dir).replace("\\", "\\\\"),
         "clientPort": str(port),
         "clientPortAddress": HOST,
-        "tickTime": "500",  # how finely sessions expire
+        "tickTime": "500",  # milliseconds; the granularity of session timeouts
         "minSessionTimeout": "1000",
         "maxSessionTimeout": "60000",
         "maxClientCnxns": "0",
@@ -129,7 +140,7 @@ def prepare(data_dir: Path, port: int) -> list[str]:
         f"-Xmx{HEAP_MIB}m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
-        "-Dzookeeper.preAllocSize=4096",  # KiB; 64 MiB for each log file otherwise
+        "-Dzookeeper.preAllocSize=4096",  # KiB; the default is 64 MiB for each log file
         "-Dorg.apache.logging.log4j.level=INFO",
         "-cp",
         os.pathsep.join(map(str, class_path)),
@@ -141,18 +152,21 @@ def prepare(data_dir: Path, port: int) -> list[str]:
 async def start_zookeeper(
     data_dir: Path, *, port: int | None = None, log_path: Path | None = None
 ) -> ZookeeperProcess:
-    """Start a server that outlives this process; return once it answers requests.
+    """Start a server that outlives this process; return when it replies to requests.
 
-    If cancelled or failed, the server is killed again.
+    If cancelled or failing, the call kills the server.
 
     Args:
-        data_dir: Holds its data and its configuration; made if missing. What is there is served.
-        port: On 127.0.0.1; a free one is chosen if None.
-        log_path: What the server prints is appended; ``zookeeper.log`` in the data directory if None.
+        data_dir: The directory for data and configuration; created if missing. The server serves the data
+            in it.
+        port: The port on 127.0.0.1; None takes a free one.
+        log_path: The file to which the server's output is appended; None takes ``zookeeper.log`` in the
+            data directory.
 
     Raises:
-        ZookeeperNotInstalledError, ZookeeperPortError
-        ZookeeperProcessError: It ended or did not answer in time; the message has the end of its log.
+        ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
+        ZookeeperPortError: The port is in use.
+        ZookeeperProcessError: The server ended or did not reply in time; the message has the end of its log.
     """
     log_path = log_path or data_dir / "zookeeper.log"
     for tries_left in reversed(range(PORT_TRIES)):
@@ -173,34 +187,36 @@ async def start_zookeeper(
             if not serving:
                 with trio.CancelScope(shield=True):
                     await stop(identity, grace_s=0)
-        # A port free a moment ago may be taken now: only then is another try worth it.
+        # Another program may have taken the port since the check. Only then does another try help.
         if not (ended and port is None and tries_left and not _is_free(chosen)):
-            what = "ended at once" if ended else f"did not answer within {READY_TIMEOUT_S:g} s"
+            failure = "ended at once" if ended else f"did not reply within {READY_TIMEOUT_S:g} s"
             raise ZookeeperProcessError(
-                f"ZooKeeper on port {chosen} {what}; the end of {log_path}:\n{_tail(log_path)}"
+                f"ZooKeeper on port {chosen} {failure}; the end of {log_path}:\n{_tail(log_path)}"
             )
     raise AssertionError("the last try returns or raises")
 
 
 async def stop_zookeeper(identity: ProcessId) -> None:
-    """Stop a server, gently at first; one that has ended already is fine."""
+    """Stop a server with SIGTERM, then SIGKILL; do nothing if it has ended already."""
     await stop(identity, grace_s=STOP_GRACE_S)
 
 
 async def is_serving(port: int, data_dir: Path) -> bool:
-    """Whether the server of the data directory answers requests on the port: neither a server still
-    starting, nor one that has lost its mind but not its port, nor another's.
+    """True if the server of this data directory replies to requests on the port.
+
+    False for a server that is starting, for one that has its port open but does not serve, and for the
+    server of another directory.
     """
-    if "Mode:" not in await _ask(port, b"srvr"):
+    if "Mode:" not in await _send_word(port, b"srvr"):
         return False
-    return _is_data_dir(await _ask(port, b"conf"), data_dir)
+    return _is_data_dir(await _send_word(port, b"conf"), data_dir)
 
 
 @asynccontextmanager
 async def open_zookeeper_process(
     data_dir: Path, *, port: int | None = None, log_path: Path | None = None
 ) -> AsyncIterator[ZookeeperProcess]:
-    """Start a server as ``start_zookeeper`` does; leaving the block stops it."""
+    """Start a server with ``start_zookeeper``; stop it at the end of the block."""
     server = await start_zookeeper(data_dir, port=port, log_path=log_path)
     try:
         yield server
@@ -225,8 +241,8 @@ def _find_jar(directory: Path, name: str) -> Path | None:
     return plain if plain.exists() else next(iter(sorted(directory.glob(f"{name}-[0-9]*.jar"))), None)
 
 
-def _is_data_dir(answer: str, data_dir: Path) -> bool:
-    for line in answer.splitlines():
+def _is_data_dir(reply: str, data_dir: Path) -> bool:
+    for line in reply.splitlines():
         key, _, value = line.partition("=")
         if key == "dataDir":
             served = Path(value).parent  # below it, a directory for the format's version
@@ -234,25 +250,25 @@ def _is_data_dir(answer: str, data_dir: Path) -> bool:
     return False
 
 
-async def _ask(port: int, word: bytes) -> str:
-    answer = b""
-    with trio.move_on_after(ANSWER_TIMEOUT_S):
+async def _send_word(port: int, word: bytes) -> str:
+    reply = b""
+    with trio.move_on_after(REPLY_TIMEOUT_S):
         try:
             async with await trio.open_tcp_stream(HOST, port) as stream:
                 await stream.send_all(word)
                 async for chunk in stream:
-                    answer += chunk
+                    reply += chunk
         except (OSError, trio.BrokenResourceError):
-            pass  # not there yet, or gone again
-    return answer.decode("utf-8", "replace")
+            pass  # the server is not up yet, or has ended
+    return reply.decode("utf-8", "replace")
 
 
 async def _wait_free(port: int) -> None:
-    # A server killed a moment ago lets go of its port only with the last of its threads.
+    # A killed server keeps its port until its last thread has ended.
     deadline = trio.current_time() + PORT_FREE_TIMEOUT_S
     while not _is_free(port):
         if trio.current_time() > deadline:
-            raise ZookeeperPortError(f"port {port} of {HOST} is in use; choose another")
+            raise ZookeeperPortError(f"port {port} of {HOST} is in use; choose another port")
         await trio.sleep(POLL_S)
 
 

@@ -1,27 +1,27 @@
 """A frozen class for each request and each reply, the same for both protocol versions.
 
-Inside: values only. Not inside: bytes (``v2``, ``v3``), transport, order.
-What belongs to one frame rather than to the question (version, transaction id, priority) is in
-``Incoming``; what a protocol version cannot say is refused by its codec.
+Inside: values. Not inside: bytes (``v2``, ``v3``), transport, order.
+The fields of the frame (version, transaction id, priority) are in ``IncomingRequest`` and ``IncomingReply``.
+The codec of a protocol version refuses a message that the version does not have.
 
-Source: BookieProtocol.java (v2), BookkeeperProtocol.proto (v3); reference sections 2 and 3.
+Source: BookieProtocol.java (v2), BookkeeperProtocol.proto (v3); docs/protocol.md 2, 3.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from ledger.wire.codes import Code, Operation
+from ledger.codes import Code, Operation
 
-LAST_ENTRY = -1  # as the entry id of a read: the last entry this bookie holds
+LAST_ENTRY = -1  # as the entry id of a read: the last entry of this bookie
 
 
 @attrs.frozen
 class AddRequest:
     """Store one entry.
 
-    The ids are those inside the body. Version 3 repeats them beside it, and a peer may lie there: a bookie
-    takes the body's and refuses a request whose two pairs differ.
+    The ids are those in the body. Version 3 repeats them outside it. A bookie uses the ids of the body and
+    refuses a request whose two pairs of ids differ.
     """
 
     ledger_id: int
@@ -29,20 +29,20 @@ class AddRequest:
     master_key: bytes  # 20 bytes
     body: bytes  # header, digest and payload, exactly as stored
     recovery: bool = False  # allowed on a fenced ledger
-    deferred_sync: bool = False  # answer before fsync; v3 only
+    deferred_sync: bool = False  # reply before fsync; v3 only
 
 
 @attrs.frozen
 class ReadRequest:
-    """Read one entry, or the last one; perhaps fence; perhaps wait for the LAC to grow (v3)."""
+    """Read one entry or the last one; optionally fence, or wait for the LAC to grow (v3)."""
 
     ledger_id: int
-    entry_id: int  # LAST_ENTRY: the last one this bookie holds
+    entry_id: int  # LAST_ENTRY: the last entry of this bookie
     fence: bool = False
     master_key: bytes | None = None  # with fence
-    previous_lac: int | None = None  # v3, without fence: answer once the LAC is beyond it
-    timeout_ms: int | None = None  # v3, with previous_lac: at the latest after this long
-    piggyback_entry: bool = False  # v3, with previous_lac: send entry previous_lac + 1 along
+    previous_lac: int | None = None  # v3, without fence: reply once the LAC is greater
+    timeout_ms: int | None = None  # v3, with previous_lac: reply at the latest after this time
+    piggyback_entry: bool = False  # v3, with previous_lac: include entry previous_lac + 1
 
 
 @attrs.frozen
@@ -51,7 +51,7 @@ class BatchReadRequest:
 
     ledger_id: int
     entry_id: int  # the first
-    request_id: int  # echoed
+    request_id: int  # repeated in the reply
     count_max: int  # <= 0: no limit
     size_bytes_max: int
     fence: bool = False
@@ -70,21 +70,21 @@ class WriteLacRequest:
 
 @attrs.frozen
 class ReadLacRequest:
-    """Ask for the explicit LAC and the last entry; v3 only."""
+    """Read the explicit LAC and the last entry; v3 only."""
 
     ledger_id: int
 
 
 @attrs.frozen
 class ForceLedgerRequest:
-    """Answer when all that was added before is on disk; v3 only."""
+    """Reply when all entries added before are on disk; v3 only."""
 
     ledger_id: int
 
 
 @attrs.frozen
 class BookieInfoRequest:
-    """Ask for disk space; v3 only."""
+    """Read the disk space; v3 only."""
 
     total_disk_capacity: bool = True
     free_disk_space: bool = True
@@ -92,14 +92,14 @@ class BookieInfoRequest:
 
 @attrs.frozen
 class ListEntriesRequest:
-    """Ask which entries of a ledger the bookie holds; v3 only."""
+    """Read which entries of a ledger the bookie holds; v3 only."""
 
     ledger_id: int
 
 
 @attrs.frozen
 class StartTlsRequest:
-    """Everything after the answer is TLS; v3 only."""
+    """Start TLS after the reply; v3 only."""
 
 
 @attrs.frozen
@@ -126,7 +126,7 @@ Request = (
 
 @attrs.frozen
 class AddReply:
-    """The entry is stored, or why not."""
+    """The outcome of an add; OK if the entry is stored."""
 
     code: Code
     ledger_id: int
@@ -135,11 +135,11 @@ class AddReply:
 
 @attrs.frozen
 class ReadReply:
-    """An entry, or why there is none; to a long poll, how far the ledger has grown."""
+    """An entry, or the reason why there is none; for a long poll, the LAC."""
 
     code: Code
     ledger_id: int
-    entry_id: int  # the id asked for; for a piggy-backed long poll the one sent along, or -1
+    entry_id: int  # as requested; for a piggy-backed long poll that of the included entry, or -1
     body: bytes | None = None
     max_lac: int | None = None  # v3; covered by no digest
     lac_update_ms: int | None = None  # v3 long poll; epoch milliseconds
@@ -147,7 +147,7 @@ class ReadReply:
 
 @attrs.frozen
 class BatchReadReply:
-    """Consecutive entries; fewer than asked for is normal."""
+    """Consecutive entries; fewer than requested is normal."""
 
     code: Code
     ledger_id: int
@@ -158,7 +158,7 @@ class BatchReadReply:
 
 @attrs.frozen
 class WriteLacReply:
-    """The explicit LAC is stored, or why not."""
+    """The outcome of a WRITE_LAC; OK if the explicit LAC is stored."""
 
     code: Code
     ledger_id: int
@@ -166,7 +166,7 @@ class WriteLacReply:
 
 @attrs.frozen
 class ReadLacReply:
-    """The two things from which a reader learns how far a ledger has grown."""
+    """The explicit LAC and the last entry, which carries a LAC too."""
 
     code: Code
     ledger_id: int
@@ -176,7 +176,7 @@ class ReadLacReply:
 
 @attrs.frozen
 class ForceLedgerReply:
-    """All that was added before is on disk, or why not."""
+    """The outcome of a FORCE_LEDGER; OK if all entries added before are on disk."""
 
     code: Code
     ledger_id: int
@@ -184,7 +184,7 @@ class ForceLedgerReply:
 
 @attrs.frozen
 class BookieInfoReply:
-    """Disk space, as far as it was asked for."""
+    """Disk space; None for a number that was not requested."""
 
     code: Code
     total_disk_bytes: int | None = None
@@ -193,23 +193,23 @@ class BookieInfoReply:
 
 @attrs.frozen
 class ListEntriesReply:
-    """Which entries the bookie holds."""
+    """The entries that the bookie holds."""
 
     code: Code
     ledger_id: int
-    availability: bytes | None = None  # see ledger.availability
+    availability: bytes | None = None  # see ledger.catalog.availability
 
 
 @attrs.frozen
 class StartTlsReply:
-    """If OK, all bytes after this one are TLS."""
+    """If OK, all bytes after this reply are TLS."""
 
     code: Code
 
 
 @attrs.frozen
 class AuthReply:
-    """The other side's step of an authentication exchange."""
+    """The bookie's step of an authentication exchange."""
 
     code: Code  # v2 cannot carry it: always OK there
     plugin: str = ""
@@ -218,10 +218,10 @@ class AuthReply:
 
 @attrs.frozen
 class RefusedReply:
-    """An answer without a body of its own kind: not authenticated, unknown operation (v3)."""
+    """A reply without the body of its operation: not authenticated, or unknown operation (v3)."""
 
     code: Code
-    operation: Operation | None  # None: an operation number this program does not know
+    operation: Operation | None  # None: an unknown operation number
 
 
 Reply = (
@@ -241,18 +241,18 @@ Reply = (
 
 @attrs.frozen
 class IncomingRequest:
-    """A request with the marks of the frame it came in, which its answer must echo."""
+    """A request with the fields of its frame, which the reply must repeat."""
 
     version: int  # 0, 1, 2 (v2 codec) or 3
     operation: Operation
-    request: Request | None  # None: v3 frame without the body its operation needs
+    request: Request | None  # None: a v3 frame without the body of its operation
     transaction_id: int = 0  # v3
     high_priority: bool = False
 
 
 @attrs.frozen
 class IncomingReply:
-    """A reply with the marks that tell which request it answers."""
+    """A reply with the fields of its frame, which identify the request."""
 
     version: int
     operation: Operation

@@ -1,7 +1,7 @@
-"""The few protobuf primitives that the codecs do without the library, or must do after it.
+"""Protobuf primitives that the codecs use without the library, or need in addition to it.
 
-Inside: writing a varint, taking text out of a parsed message. Not inside: messages (``*_pb2``), which are
-generated from the ``.proto`` files beside this one.
+Inside: writing a varint, the text of a parsed string field. Not inside: messages (``*_pb2``), which are
+generated from the ``.proto`` files beside this module.
 
 Source: Protocol Buffers, "Encoding".
 """
@@ -32,10 +32,10 @@ def encode_varint(value: int) -> bytes:
 def text_of(value: str | bytes) -> str:
     """The text of a string field.
 
-    The library does not look at the bytes of a proto2 string while it parses, and hands out ``bytes`` instead
-    of ``str`` for one that is not UTF-8.
+    The library does not check the bytes of a proto2 string while parsing. For a string that is not UTF-8 it
+    returns ``bytes`` instead of ``str``.
 
     Raises:
-        UnicodeDecodeError: It is not UTF-8.
+        UnicodeDecodeError: The string is not UTF-8.
     """
     return value if isinstance(value, str) else value.decode()

@@ -1,6 +1,6 @@
-"""Protocol version 2: packed structs, the fast path for adding and reading. Versions 0 and 1 are near it.
+"""Protocol version 2: packed structs, the fast path for adds and reads. Versions 0 and 1 are similar.
 
-Requests, behind the length prefix; all big-endian, signed but for the header:
+Requests after the length prefix; all fields are big-endian and, except for the header, signed:
 
 offset  size  ADD              READ               BATCH READ         AUTH
      0     4  header           header             header             header
@@ -16,19 +16,20 @@ offset  size  ADD              READ               BATCH READ         AUTH
      0     4  header           header             header             header
      4     4  code             code               code               AuthMessage
      8     8  ledger id        ledger id          ledger id
-    16     8  entry id         entry id asked     first entry id
+    16     8  entry id         requested id       first entry id
     24     *                   the entry, if OK   request id (8)
     32     *                                      each: size (4), the entry
 
 header: version << 24 | opcode << 16 | flags; in version 0 all of it is the opcode. Replies have no flags.
-(*) only with the fencing flag, and then always: a fencing read without it gets its connection closed.
-AUTH replies have neither code nor ids. Bytes behind the last field of a fixed layout are ignored, as in Java.
+(*) only with the fencing flag, and then required: the bookie closes the connection of a fencing read without.
+AUTH replies have neither code nor ids. Bytes after the last field of a fixed layout are ignored, as in Java.
 
-Inside: the codec, both directions, and the layouts that hot paths use directly. Not inside: cutting frames
-out of a stream (``frame``), which code to tell whom (the service tells version 2 peers of limbo as IO_ERROR).
-Always: a request says all that was asked, or encoding it raises; of replies only hints are left out.
+Inside: the codec for both directions, and the layouts that hot paths use directly.
+Not inside: cutting frames out of a stream (``frame``), the choice of a code (the bookie's service sends
+version 2 peers IO_ERROR for limbo).
+Always: a request is encoded with all its fields, or encoding raises; replies omit only hints.
 
-Source: BookieProtocol.java, BookieProtoEncoding.java, ResponseBuilder.java; reference section 2.
+Source: BookieProtocol.java, BookieProtoEncoding.java, ResponseBuilder.java; docs/protocol.md 2.
 """
 
 from __future__ import annotations
@@ -38,10 +39,7 @@ from typing import assert_never
 
 from google.protobuf.message import DecodeError
 
-from ledger.digest import ENTRY_HEADER, ENTRY_HEADER_BYTES, EntryCodec
-from ledger.errors import UnsupportedInVersionError, WireError
-from ledger.wire import bookkeeper_protocol_pb2 as pb
-from ledger.wire.codes import (
+from ledger.codes import (
     CODE_OF_V2,
     CODES_V2,
     MASTER_KEY_BYTES,
@@ -50,6 +48,9 @@ from ledger.wire.codes import (
     Code,
     Operation,
 )
+from ledger.digest import ENTRY_HEADER, ENTRY_HEADER_BYTES, EntryCodec
+from ledger.errors import UnsupportedInVersionError, WireError
+from ledger.wire import bookkeeper_protocol_pb2 as pb
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
@@ -72,10 +73,10 @@ FLAG_RECOVERY_ADD = 0x0002
 FLAG_HIGH_PRIORITY = 0x0004
 
 ADD_HEADER = 0x02010000
-ADD_REQUEST = struct.Struct(
-    ">I20sqqq"
-)  # header, master key; ledger id, entry id, LAC: the entry's first fields
-ADD_REPLY = struct.Struct(">IIqq")  # header, code, ledger id, entry id; the READ reply begins so too
+# Header, master key; ledger id, entry id, LAC: the first fields of the entry.
+ADD_REQUEST = struct.Struct(">I20sqqq")
+# Header, code, ledger id, entry id. A READ reply begins with the same fields.
+ADD_REPLY = struct.Struct(">IIqq")
 ADD_BODY_OFFSET = 24
 ADD_REQUEST_BYTES_MIN = ADD_BODY_OFFSET + ENTRY_HEADER_BYTES
 
@@ -116,10 +117,10 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
     """The frame of a request, length prefix included.
 
     Args:
-        transaction_id: Ignored: version 2 matches answers by ledger, entry and operation.
+        transaction_id: Ignored: version 2 matches replies by ledger, entry and operation.
 
     Raises:
-        UnsupportedInVersionError: Version 2 has no such request, or no room for a field that is set.
+        UnsupportedInVersionError: Version 2 has no such request, or lacks a field that is set.
     """
     del transaction_id
     flags = FLAG_HIGH_PRIORITY if high_priority else 0
@@ -158,13 +159,13 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
 def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     """The request in ``data[start:end]``, a payload without its length prefix.
 
-    A version above 2 is decoded all the same, for the answer to it must carry its ids: compare
-    ``IncomingRequest.version`` and answer BAD_VERSION. A fencing read of version 1 has no master key. An add
-    whose body holds its two ids but no whole entry header is decoded too: answer BAD_REQUEST.
+    A version above 2 is decoded too, since the reply must repeat its ids: check ``IncomingRequest.version``
+    and reply BAD_VERSION. A fencing read of version 1 has no master key. An add whose body has its two ids
+    but no complete entry header is decoded too: reply BAD_REQUEST.
 
     Raises:
-        WireError: Too short, or an unknown operation. Close the connection, as Java's bookie does: clients
-            take that as "this bookie is too old for it".
+        WireError: The payload is too short, or the operation is unknown. Close the connection, as Java's
+            bookie does: a client then knows that the bookie is too old for the request.
     """
     size = end - start
     if size < 4:
@@ -225,13 +226,13 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
     """The frame of a reply, length prefix included.
 
     Args:
-        version: That of the request, even when it is the reason for BAD_VERSION.
-        operation: That of the request.
+        version: The version of the request, even if it is the reason for BAD_VERSION.
+        operation: The operation of the request.
         transaction_id: Ignored.
 
     Raises:
-        UnsupportedInVersionError: Version 2 cannot say it: a refusal without ids, a failed AUTH, the reply
-            to an operation it lacks. For the first two, close the connection instead.
+        UnsupportedInVersionError: Version 2 has no such reply: a refusal without ids, a failed AUTH, or a
+            reply to an operation that it lacks. In the first two cases close the connection instead.
     """
     del transaction_id
     match reply:
@@ -239,7 +240,7 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
             head = _REPLY_HEAD.pack(CODES_V2[code], ledger_id, entry_id)
             return _framed(version, operation, 0, head)
         case ReadReply(code, ledger_id, entry_id, body):
-            # No room for max_lac. It is a hint; version 2 readers take the LAC inside the entry.
+            # There is no field for max_lac. It is a hint; version 2 readers use the LAC in the entry.
             head = _REPLY_HEAD.pack(CODES_V2[code], ledger_id, entry_id)
             return _framed(version, operation, 0, head, body if code is Code.OK and body else b"")
         case BatchReadReply(code, ledger_id, entry_id, request_id, bodies):
@@ -249,14 +250,14 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
             return _framed(version, operation, 0, *parts)
         case AuthReply(code, plugin, payload):
             if code is not Code.OK:
-                raise UnsupportedInVersionError(VERSION, "an AUTH reply that says no")
+                raise UnsupportedInVersionError(VERSION, "an AUTH reply with an error")
             return _framed(version, operation, 0, _encode_auth(plugin, payload))
         case _:
             raise UnsupportedInVersionError(VERSION, f"a {type(reply).__name__} to {operation.name}")
 
 
 def add_reply(code: Code, ledger_id: int, entry_id: int) -> bytes:
-    """The frame of an answer to an add, length prefix included: 28 bytes."""
+    """The frame of the reply to an add, length prefix included: 28 bytes."""
     return _FRAMED_ADD_REPLY.pack(_REPLY_HEAD_BYTES, ADD_HEADER, CODES_V2[code], ledger_id, entry_id)
 
 
@@ -264,7 +265,8 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     """The reply in ``data[start:end]``, a payload without its length prefix.
 
     Raises:
-        WireError: Too short, an unknown operation or code, or entries that overrun the frame.
+        WireError: The payload is too short, the operation or the code is unknown, or an entry is longer than
+            the rest of the frame.
     """
     size = end - start
     if size < 4:
@@ -281,7 +283,7 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     number, ledger_id, entry_id = _REPLY_HEAD.unpack_from(data, start + 4)
     code = CODE_OF_V2.get(number)
     if code is None:
-        raise WireError(f"{operation.name} answered with code {number}, which version 2 does not have")
+        raise WireError(f"a reply to {operation.name} with code {number}, which version 2 does not have")
     reply: Reply
     match operation:
         case Operation.ADD_ENTRY:
@@ -322,7 +324,7 @@ def _decode_auth(data: bytes) -> tuple[str, bytes]:
     message = pb.AuthMessage()
     try:
         message.ParseFromString(data)
-        # Parsing does not look for required fields (reference 3.8).
+        # Parsing does not check for required fields (docs/protocol.md 3.7).
         if not message.IsInitialized():
             raise WireError("an AUTH message without its plug-in name or payload")
         return text_of(message.authPluginName), message.payload
@@ -331,7 +333,7 @@ def _decode_auth(data: bytes) -> tuple[str, bytes]:
 
 
 class AddEncoder:
-    """Packs, seals and frames the entries of one ledger; the frame is shared by all replicas."""
+    """Makes the frames that add the entries of one ledger; all replicas share a frame."""
 
     def __init__(
         self,
@@ -341,21 +343,20 @@ class AddEncoder:
         recovery: bool = False,
         deferred_sync: bool = False,
     ) -> None:
-        """Prepare what all adds have in common.
+        """Prepare the bytes that all adds have in common.
 
         Args:
-            recovery: Adds that a fenced ledger takes, with high priority, as Java's recovery sends them.
+            recovery: Make adds that a fenced ledger accepts, with high priority, as Java's recovery does.
 
         Raises:
-            UnsupportedInVersionError: ``deferred_sync``, which needs version 3.
+            UnsupportedInVersionError: ``deferred_sync`` is set; it needs version 3.
         """
         if deferred_sync:
             raise UnsupportedInVersionError(VERSION, "an add with deferred sync")
         flags = FLAG_RECOVERY_ADD | FLAG_HIGH_PRIORITY if recovery else 0
         self.ledger_id = ledger_id
-        self.overhead_bytes = (
-            ADD_BODY_OFFSET + entries.overhead_bytes
-        )  # of the payload; the prefix not counted
+        # Bytes of a frame in addition to the entry's payload, without the length prefix.
+        self.overhead_bytes = ADD_BODY_OFFSET + entries.overhead_bytes
         self._head = _HEADER.pack(ADD_HEADER | flags) + entries.master_key
         self._digest = entries.digest
 

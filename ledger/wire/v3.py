@@ -1,16 +1,16 @@
 """Protocol version 3: one protobuf ``Request`` or ``Response`` in each frame.
 
-Python's protobuf leaves to its user what Java's refuses by itself, so after parsing: required fields are
-looked for (``IsInitialized``); an unset flag is never read, since it would look like its first value,
-FENCE_LEDGER or RECOVERY_ADD; an enum number that the schema lacks is as good as missing, so that the message
-is incomplete.
+Python's protobuf does not enforce three rules that Java's does, so this module does:
+- After parsing, required fields are checked (``IsInitialized``).
+- An unset flag is never read. It would look like its first value, FENCE_LEDGER or RECOVERY_ADD.
+- An enum number that the schema lacks counts as a missing field, so the message is incomplete.
 
-Inside: the codec, both directions. Not inside: cutting frames out of a stream (``frame``), the bytes of adds
-(``v3_add``), matching replies to requests (``ledger.connection``), comparing an add's ids with those in its
-body (the bookie's service).
-Always: fields are written in the order of their numbers, as up to Java 4.17; any order is read.
+Inside: the codec for both directions.
+Not inside: cutting frames out of a stream (``frame``), the bytes of adds (``v3_add``), matching replies to
+requests (``ledger.transport``), comparing an add's ids with those in its body (the bookie's service).
+Always: fields are written in the order of their numbers, as in Java up to 4.17; they are read in any order.
 
-Source: BookkeeperProtocol.proto, RequestUtils.java, PacketProcessorBaseV3.java; reference section 3.
+Source: BookkeeperProtocol.proto, RequestUtils.java, PacketProcessorBaseV3.java; docs/protocol.md 3.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import assert_never
 
 from google.protobuf.message import DecodeError, Message
 
+from ledger.codes import Code, Operation
 from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import bookkeeper_protocol_pb2 as pb
-from ledger.wire.codes import Code, Operation
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
@@ -56,9 +56,9 @@ from ledger.wire.v3_add import AddEncoder, decode_usual_add, decode_usual_add_re
 __all__ = ["AddEncoder", "decode_reply", "decode_request", "encode_reply", "encode_request"]
 
 VERSION = 3
-PRIORITY_HIGH = 100  # any above 0 is high; this one is what Java sends
+PRIORITY_HIGH = 100  # any number above 0 is high; Java sends this one
 WRITE_FLAG_DEFERRED_SYNC = 1
-FIRST_BYTE_MIN = 8  # a payload that begins below is of version 2: protobuf has no field 0
+FIRST_BYTE_MIN = 8  # a lower first byte means version 2: protobuf has no field 0
 
 _LENGTH = struct.Struct(">I")
 _FENCE = pb.ReadRequest.FENCE_LEDGER
@@ -80,10 +80,10 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
     """The frame of a request, length prefix included.
 
     Args:
-        transaction_id: Comes back in the reply, which is matched by it and the operation.
+        transaction_id: The reply repeats it; it is matched by this id and the operation.
 
     Raises:
-        UnsupportedInVersionError: A batch read, or a read that fences and piggy-backs at once.
+        UnsupportedInVersionError: The request is a batch read, or a read that both fences and piggy-backs.
     """
     message = pb.Request()
     header = message.header
@@ -99,7 +99,7 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
             header.operation = pb.READ_ENTRY
             _fill_read(message.readRequest, request)
         case BatchReadRequest():
-            raise UnsupportedInVersionError(VERSION, "a batch read; version 2 can")
+            raise UnsupportedInVersionError(VERSION, "a batch read; use version 2")
         case WriteLacRequest():
             header.operation = pb.WRITE_LAC
             write_lac = message.writeLacRequest
@@ -157,7 +157,7 @@ def _fill_read(message: pb.ReadRequest, request: ReadRequest) -> None:
         message.timeOut = request.timeout_ms
     if request.fence:
         if request.piggyback_entry:
-            raise UnsupportedInVersionError(VERSION, "a read that fences and piggy-backs: one flag only")
+            raise UnsupportedInVersionError(VERSION, "a read that both fences and piggy-backs")
         message.flag = _FENCE
     elif request.piggyback_entry:
         message.flag = _PIGGYBACK
@@ -171,19 +171,19 @@ def _fill_auth(message: pb.AuthMessage, plugin: str, payload: bytes) -> None:
 def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     """The request in ``data[start:end]``, a payload without its length prefix.
 
-    ``version`` is what the header says: answer BAD_VERSION, in version 3, unless it is 3. ``request`` is None
-    if the part that goes with the operation is missing (answer BAD_REQUEST), which it always is for the range
-    operations and the batch read.
+    ``version`` is that of the header: unless it is 3, reply BAD_VERSION, in version 3. ``request`` is None if
+    the body of the operation is missing, as always for the range operations and the batch read: reply
+    BAD_REQUEST.
 
     Raises:
-        WireError: It does not parse, lacks a required field, or its operation is none of the protocol's. It
-            is not version 3: a bookie may try version 2, and otherwise closes the connection.
+        WireError: The bytes cannot be parsed, lack a required field, or have an unknown operation. They are
+            not version 3; a bookie may try version 2, or else closes the connection.
     """
     if quick := decode_usual_add(data, start, end):
         return quick
     message = pb.Request()
     try:
-        # Not initialised: something is missing, or is an enum number that nobody knows (reference 3.8).
+        # Not initialized: a field is missing, or an enum number is unknown (docs/protocol.md 3.7).
         message.ParseFromString(data[start:end])
         if not message.IsInitialized():
             raise WireError("a version 3 request without one of its required fields")
@@ -253,15 +253,15 @@ def _request_in(message: pb.Request, operation: Operation) -> Request | None:
 def encode_reply(reply: Reply, *, version: int, operation: Operation, transaction_id: int = 0) -> bytes:
     """The frame of a reply, length prefix included.
 
-    The code stands in both places that have one; a ``RefusedReply`` has only the outer.
+    The code is both in the response and in its body; a ``RefusedReply`` has no body.
 
     Args:
-        version: Ignored: replies say 3 even to a header that did not.
-        operation: That of the request.
-        transaction_id: That of the request.
+        version: Ignored: replies have version 3, whatever the version of the request.
+        operation: The operation of the request.
+        transaction_id: The transaction id of the request.
 
     Raises:
-        UnsupportedInVersionError: A reply to a batch read, which version 3 does not have.
+        UnsupportedInVersionError: It is a reply to a batch read, which version 3 does not have.
     """
     del version
     if isinstance(reply, AddReply) and operation is Operation.ADD_ENTRY:
@@ -337,12 +337,12 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
 def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     """The reply in ``data[start:end]``, a payload without its length prefix.
 
-    Where the outer code is OK the inner one decides. Without the part that goes with the operation, the reply
-    is a ``RefusedReply``.
+    The code is that of the response, or that of the body if the former is OK. Without the body of its
+    operation, the reply is a ``RefusedReply``.
 
     Raises:
-        WireError: It does not parse, lacks a required field, its operation or code is none of the protocol's,
-            or it says OK without saying to what.
+        WireError: The bytes cannot be parsed, lack a required field, have an unknown operation or code, or
+            say OK without a body.
     """
     if quick := decode_usual_add_reply(data, start, end):
         return quick
@@ -408,9 +408,9 @@ def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:
         case Operation.AUTH if message.HasField("authResponse"):
             return AuthReply(code, text_of(message.authResponse.authPluginName), message.authResponse.payload)
     if code is Code.OK:
-        # Java would take the ids from its request and believe it. No bookie sends this; one that does is not
-        # one whose OK means that something is on disk.
-        raise WireError(f"{operation.name} answered OK without its body")
+        # Java's client would accept this and use the ids of its request. No bookie sends it, so its OK does
+        # not prove that an entry is on disk.
+        raise WireError(f"a reply to {operation.name} says OK but has no body")
     return RefusedReply(code, operation)
 
 

@@ -1,6 +1,6 @@
-"""Adds in protocol version 3, written and read by hand.
+"""Adds in protocol version 3, encoded and decoded by hand.
 
-Adds and their answers are the hot path and nearly always have one shape. Byte for byte as protobuf writes it:
+Adds and their replies are the hot path, and almost all have one shape. Protobuf writes these bytes:
 
     request   0a <n> { 08 03  10 02  18 <transaction id>  [20 <priority>] }            header
               aa 06 <n> { 08 <ledger id>  10 <entry id>  1a 14 <master key>  22 <n> <body>
@@ -8,18 +8,19 @@ Adds and their answers are the hot path and nearly always have one shape. Byte f
     response  0a <n> { 08 03  10 02  18 <transaction id> }  10 <status>
               aa 06 <n> { 08 <status>  10 <ledger id>  18 <entry id> }                 addResponse
 
-Inside: that shape. Not inside: any other, which protobuf reads (``v3``).
-Always: what is read here, protobuf would have read alike; when in doubt, it is left to protobuf.
+Inside: this shape. Not inside: all other messages, which protobuf decodes (``v3``).
+Always: a message decoded here has the same value as decoded by protobuf; any unusual message is left to
+protobuf.
 
-Source: BookkeeperProtocol.proto; reference sections 3.2 to 3.4.
+Source: BookkeeperProtocol.proto; docs/protocol.md 3.2 to 3.4.
 """
 
 from __future__ import annotations
 
 import struct
 
+from ledger.codes import MASTER_KEY_BYTES, Code, Operation
 from ledger.digest import ENTRY_HEADER, EntryCodec
-from ledger.wire.codes import MASTER_KEY_BYTES, Code, Operation
 from ledger.wire.messages import AddReply, AddRequest, IncomingReply, IncomingRequest
 from ledger.wire.protobuf import encode_varint
 
@@ -36,12 +37,11 @@ _PRIORITY_FIELD = b"\x20\x64"
 
 
 def decode_usual_add(data: bytes, start: int, end: int) -> IncomingRequest | None:
-    """An add whose fields are all there once, in the order of their numbers; None for anything else.
+    """Decode an add that has each field once, in the order of the field numbers; None for anything else.
 
-    None says nothing about whether it is an add, or even a message: protobuf decides that.
+    None does not mean that the bytes are no add or no message; protobuf decides that.
     """
-    # Reading may run past `end` into the next frame; what is found is used only if all of it turns out to lie
-    # in front of `end`.
+    # The code may read past `end` into the next frame. It uses the result only if the add ends at `end`.
     if end - start < 44 or data[start] != 0x0A or data[start + 2 : start + 7] != _ADD_HEADER:
         return None
     header_end = start + 2 + data[start + 1]
@@ -84,7 +84,7 @@ def decode_usual_add(data: bytes, start: int, end: int) -> IncomingRequest | Non
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint of at most nine bytes, and where it ends; IndexError otherwise."""
+    """A varint of at most nine bytes, and the position after it; IndexError otherwise."""
     byte = data[at]
     if byte < 0x80:
         return byte, at + 1
@@ -97,11 +97,11 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + 1
         shift += 7
-    raise IndexError("ten bytes: a negative number, which an ordinary add does not have")
+    raise IndexError("ten bytes: a negative number, which a usual add does not have")
 
 
 def encode_add_reply(reply: AddReply, transaction_id: int) -> bytes:
-    """The frame of the answer to an add, length prefix included."""
+    """The frame of the reply to an add, length prefix included."""
     transaction = encode_varint(transaction_id)
     status = b"\x00" if reply.code is Code.OK else encode_varint(reply.code.value)
     ids = b"".join((status, b"\x10", encode_varint(reply.ledger_id), b"\x18", encode_varint(reply.entry_id)))
@@ -121,7 +121,7 @@ def encode_add_reply(reply: AddReply, transaction_id: int) -> bytes:
 
 
 def decode_usual_add_reply(data: bytes, start: int, end: int) -> IncomingReply | None:
-    """The answer to an add, if it is OK and its fields are in the order of their numbers; None otherwise."""
+    """Decode the reply to an add, if it is OK and its fields are in order; None for anything else."""
     if end - start < 19 or data[start] != 0x0A or data[start + 2 : start + 7] != _ADD_HEADER:
         return None
     try:
@@ -143,9 +143,9 @@ def decode_usual_add_reply(data: bytes, start: int, end: int) -> IncomingReply |
 
 
 class AddEncoder:
-    """Packs, seals and frames the entries of one ledger; the frame is shared by all replicas.
+    """Makes the frames that add the entries of one ledger; all replicas share a frame.
 
-    The transaction id of an add is its entry id + 1. Answers repeat ledger and entry id as well.
+    The transaction id of an add is its entry id + 1. The reply repeats the ledger and entry id too.
     """
 
     def __init__(
@@ -156,11 +156,11 @@ class AddEncoder:
         recovery: bool = False,
         deferred_sync: bool = False,
     ) -> None:
-        """Prepare what all adds have in common.
+        """Prepare the bytes that all adds have in common.
 
         Args:
-            recovery: Adds that a fenced ledger takes, with high priority, as Java's recovery sends them.
-            deferred_sync: Adds that are answered before they are on disk.
+            recovery: Make adds that a fenced ledger accepts, with high priority, as Java's recovery does.
+            deferred_sync: Make adds that the bookie acknowledges before they are on disk.
         """
         self.ledger_id = ledger_id
         self._entry_overhead_bytes = entries.overhead_bytes

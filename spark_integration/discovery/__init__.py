@@ -1,4 +1,5 @@
-"""Installed as the top-level package ``pyspark_dlog``, by whose prefix Spark finds data sources itself."""
+"""Installed as the top-level package ``pyspark_dlog``: Spark finds data sources by the prefix of this
+name."""
 
 from spark_integration.source import DlogDataSource as DefaultSource
 

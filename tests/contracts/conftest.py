@@ -1,4 +1,4 @@
-"""The metadata stores under contract, and the real ZooKeeper one of them needs."""
+"""The metadata stores that the contract covers, and the ZooKeeper server that one of them needs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _roots = itertools.count(1)
 
 @attrs.frozen
 class Backend:
-    """One implementation, with a tree of its own for each test below ``root``."""
+    """One implementation. Each test writes below a ``root`` of its own."""
 
     root: str
-    open: Callable[[], AbstractAsyncContextManager[MetadataStore]]  # another session
+    open: Callable[[], AbstractAsyncContextManager[MetadataStore]]  # opens another session
 
 
 @pytest.fixture(scope="session")
 def zookeeper_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A ZooKeeper server of this test session."""
+    """The ZooKeeper server of this test session."""
     server = trio.run(start_zookeeper, tmp_path_factory.mktemp("zookeeper"))
     yield server.hosts
     trio.run(stop_zookeeper, server.identity)

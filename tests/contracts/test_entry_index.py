@@ -1,7 +1,7 @@
-"""What every index promises, against a dictionary: lookups, moves, deletions, and what a crash leaves.
+"""The contract of every index, compared with a dictionary: lookups, moves, deletions, crashes.
 
-The crash steps run on ``forgetful_disk``, which forgets what was not synced: any sector of a
-file, any suffix of the map's batches.
+The crash tests use ``simulated_disk``. A power cut there loses any unsynced sectors of a file, and any suffix
+of the map's unsynced batches.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from pathlib import Path
 import attrs
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from bookie.chunk_index import ChunkIndex
-from bookie.disk import Disk, RealDisk
-from bookie.index import EntryIndex, LedgerMove, LedgerRun
-from bookie.ledgers import LedgerData
-from bookie.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
-from tests.property.forgetful_disk import PowerCutError, World
+from bookie.disk.disk import Disk
+from bookie.disk.real_disk import RealDisk
+from bookie.index.chunk_index import ChunkIndex
+from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
+from bookie.index.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
+from bookie.ledger_record import LedgerData
+from tests.effort import examples
+from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
+from tests.strategies import SEEDS
 
 Place = tuple[int, int]
 SMALL = PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
@@ -49,7 +51,7 @@ def data(number: int = 0, *, fenced: bool = False) -> LedgerData:
     return LedgerData(b"key", fenced, None, number, number)
 
 
-def test_an_empty_index_knows_nothing_and_says_that_it_may_have_been_lost(index: EntryIndex) -> None:
+def test_a_new_index_is_empty_and_not_complete(index: EntryIndex) -> None:
     assert not index.is_complete
     assert index.locate(1, 0, 5) == ()
     assert index.last_entry_id(1) == -1
@@ -61,24 +63,24 @@ def test_an_empty_index_knows_nothing_and_says_that_it_may_have_been_lost(index:
     assert index.is_complete
 
 
-def test_locations_of_neighbours_come_together_and_end_at_a_gap(index: EntryIndex) -> None:
-    index.put([LedgerRun(1, [0, 1, 2, 4, 5], [10, 11, 12, 14, 15])])
+def test_one_lookup_returns_consecutive_locations_up_to_a_gap(index: EntryIndex) -> None:
+    index.put([EntryRange(1, [0, 1, 2, 4, 5], [10, 11, 12, 14, 15])])
     assert list(index.locate(1, 1, 9)) == [11, 12]
     assert list(index.locate(1, 0, 2)) == [10, 11]
     assert list(index.locate(1, 4)) == [14]
     assert list(index.locate(1, 3, 9)) == []
 
 
-def test_a_later_put_wins_and_may_fill_gaps(index: EntryIndex) -> None:
-    index.put([LedgerRun(1, [0, 2, 4], [10, 12, 14])])
-    index.put([LedgerRun(1, [1, 2], [21, 22])])
+def test_a_later_put_replaces_locations_and_may_fill_gaps(index: EntryIndex) -> None:
+    index.put([EntryRange(1, [0, 2, 4], [10, 12, 14])])
+    index.put([EntryRange(1, [1, 2], [21, 22])])
     index.sync()
     assert [list(index.locate(1, e)) for e in range(6)] == [[10], [21], [22], [], [14], []]
     assert index.entry_ids(1) == [0, 1, 2, 4]
 
 
-def test_an_entry_moves_only_from_where_it_lies(index: EntryIndex) -> None:
-    index.put([LedgerRun(1, range(200), range(1000, 1200)), LedgerRun(2, [7], [70])])
+def test_an_entry_moves_only_from_its_indexed_location(index: EntryIndex) -> None:
+    index.put([EntryRange(1, range(200), range(1000, 1200)), EntryRange(2, [7], [70])])
     moves = [
         LedgerMove(1, [3, 60, 61, 199, 200], [1003, 1060, 9999, 1199, 1], [1, 2, 3, 4, 5]),
         LedgerMove(1, [4], [1004], [6]),
@@ -92,8 +94,8 @@ def test_an_entry_moves_only_from_where_it_lies(index: EntryIndex) -> None:
     assert list(index.locate(3, 0)) == []
 
 
-def test_neighbours_move_together_or_one_by_one(index: EntryIndex) -> None:
-    index.put([LedgerRun(1, range(300), range(1000, 1300)), LedgerRun(2, range(0, 300, 2), range(150))])
+def test_consecutive_entries_move_together_or_one_by_one(index: EntryIndex) -> None:
+    index.put([EntryRange(1, range(300), range(1000, 1300)), EntryRange(2, range(0, 300, 2), range(150))])
     whole = LedgerMove(1, range(10, 290), range(1010, 1290), range(5010, 5290))
     assert index.relocate([whole]) == [list(range(10, 290))]
     assert [index.locate(1, e)[0] for e in (9, 10, 289, 290)] == [1009, 5010, 5289, 1290]
@@ -105,9 +107,9 @@ def test_neighbours_move_together_or_one_by_one(index: EntryIndex) -> None:
     assert [list(index.locate(2, e)) for e in (4, 5, 6)] == [[90], [], [92]]
 
 
-def test_ids_that_no_file_can_hold_are_entries_like_others(index: EntryIndex) -> None:
+def test_entries_with_ids_too_great_for_a_file_behave_like_others(index: EntryIndex) -> None:
     far = PAGED_ENTRY_ID_STOP
-    index.put([LedgerRun(1, [5, far - 1, far, far + 1, 2**63 - 1], [1, 2, 3, 4, 5])])
+    index.put([EntryRange(1, [5, far - 1, far, far + 1, 2**63 - 1], [1, 2, 3, 4, 5])])
     index.sync()
     assert index.entry_ids(1) == [5, far - 1, far, far + 1, 2**63 - 1]
     assert list(index.locate(1, far, 9)) == [3, 4]
@@ -118,23 +120,25 @@ def test_ids_that_no_file_can_hold_are_entries_like_others(index: EntryIndex) ->
     assert index.entry_ids(1) == []
 
 
-def test_behind_the_greatest_id_there_can_be_there_is_nothing(index: EntryIndex) -> None:
-    index.put([LedgerRun(1, [5, 2**63 - 2, 2**63 - 1], [1, 2, 3]), LedgerRun(2, [0], [4])])
+def test_ids_above_the_greatest_possible_one_are_not_found(index: EntryIndex) -> None:
+    index.put([EntryRange(1, [5, 2**63 - 2, 2**63 - 1], [1, 2, 3]), EntryRange(2, [0], [4])])
     for _ in range(2):
         assert list(index.locate(1, 2**63 - 2, 9)) == [2, 3]
         for beyond in (2**63, 2**63 + 1, 2**64):
-            assert list(index.runs(1, beyond)) == []
+            assert list(index.ranges(1, beyond)) == []
             assert list(index.locate(1, beyond, 9)) == []
             assert not index.following(1, beyond, 9).entry_ids
-        assert [list(run.entry_ids)[-1:] for run in index.runs(1, 2**63 - 1)] == [[2**63 - 1]]
+        assert [list(entry_range.entry_ids)[-1:] for entry_range in index.ranges(1, 2**63 - 1)] == [
+            [2**63 - 1]
+        ]
         index.sync()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_synced_is_there_after_closing(kind: str, tmp_path: Path) -> None:
+def test_synced_writes_are_present_after_reopening(kind: str, tmp_path: Path) -> None:
     index = KINDS[kind](RealDisk(), tmp_path)
-    index.put([LedgerRun(n, range(300), range(1, 301)) for n in range(9)], [(n, data(n)) for n in range(9)])
-    index.put([LedgerRun(4, [299, 301], [7, 8])], [(4, data(301, fenced=True))])
+    index.put([EntryRange(n, range(300), range(1, 301)) for n in range(9)], [(n, data(n)) for n in range(9)])
+    index.put([EntryRange(4, [299, 301], [7, 8])], [(4, data(301, fenced=True))])
     index.delete_ledger(5)
     index.mark_complete()
     index.sync()
@@ -155,11 +159,11 @@ def test_what_was_synced_is_there_after_closing(kind: str, tmp_path: Path) -> No
 
 @attrs.define
 class Twin:
-    """What the index must say, and after a crash what it may say."""
+    """The expected state of the index, and the allowed states after a crash."""
 
     now: dict[Place, int] = attrs.field(factory=dict)
     ledgers: dict[int, LedgerData] = attrs.field(factory=dict)
-    may: dict[Place, set[int | None]] = attrs.field(factory=dict)  # since the last sync
+    may: dict[Place, set[int | None]] = attrs.field(factory=dict)  # locations since the last sync
     ledgers_may: dict[int, list[LedgerData | None]] = attrs.field(factory=dict)
 
     def set(self, place: Place, location: int | None) -> None:
@@ -181,7 +185,7 @@ class Twin:
         self.ledgers_may.clear()
 
     def crashed(self, index: EntryIndex) -> None:
-        """The index may have any of the states since the last sync; from now on the one it has."""
+        """Check that the index has a state since the last sync, and adopt that state."""
         for place in list(self.now.keys() | self.may.keys()):
             found = next(iter(index.locate(*place)), None)
             assert found in self.may.get(place, {self.now.get(place)}), place
@@ -199,7 +203,7 @@ LEDGERS, IDS = 5, 330
 
 
 def step(rng: random.Random, index: EntryIndex, twin: Twin, next_location: list[int]) -> None:
-    """One operation on both. The twin hears first: a cut may come in the middle."""
+    """Apply one operation to both. The twin comes first, since power may be cut during the other."""
     ledger_id = rng.randrange(LEDGERS)
     first = rng.randrange(IDS)
     ids = sorted(
@@ -213,7 +217,7 @@ def step(rng: random.Random, index: EntryIndex, twin: Twin, next_location: list[
                 twin.set((ledger_id, entry_id), location)
             known = data(locations[0], fenced=rng.random() < 0.3)
             twin.set_ledger(ledger_id, known)
-            index.put([LedgerRun(ledger_id, ids, locations)], [(ledger_id, known)])
+            index.put([EntryRange(ledger_id, ids, locations)], [(ledger_id, known)])
         case "r":
             old = [twin.now.get((ledger_id, e), 1) + (rng.random() < 0.2) for e in ids]
             new = list(range(next_location[0], next_location[0] + len(ids)))
@@ -248,11 +252,11 @@ def check(index: EntryIndex, twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_an_index_is_a_dictionary(kind: str, seed: int) -> None:
-    rng, world, twin, next_location = random.Random(seed), World(), Twin(), [1000]
-    index = KINDS[kind](world, Path("/d"))
+@settings(max_examples=examples(40))
+@given(seed=SEEDS)
+def test_an_index_behaves_like_a_dictionary(kind: str, seed: int) -> None:
+    rng, disk, twin, next_location = random.Random(seed), SimulatedDisk(), Twin(), [1000]
+    index = KINDS[kind](disk, Path("/d"))
     for _ in range(30):
         step(rng, index, twin, next_location)
         if rng.random() < 0.2:
@@ -261,39 +265,39 @@ def test_an_index_is_a_dictionary(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_crash_loses_nothing_that_was_synced_and_invents_nothing(kind: str, seed: int) -> None:
-    rng, world, twin, next_location = random.Random(seed), World(), Twin(), [1000]
-    index = KINDS[kind](world, Path("/d"))
+@settings(max_examples=examples(60))
+@given(seed=SEEDS)
+def test_a_crash_loses_no_synced_write_and_adds_no_entry(kind: str, seed: int) -> None:
+    rng, disk, twin, next_location = random.Random(seed), SimulatedDisk(), Twin(), [1000]
+    index = KINDS[kind](disk, Path("/d"))
     for _ in range(4):
-        world.cut_at = world.steps + rng.randrange(1, 200)
+        disk.cut_at = disk.steps + rng.randrange(1, 200)
         try:
             for _ in range(rng.randrange(25)):
                 step(rng, index, twin, next_location)
         except PowerCutError:
-            world = world.after_power_cut(rng)
-            index = reopened(kind, world, rng, twin)
+            disk = disk.after_power_cut(rng)
+            index = reopened(kind, disk, rng, twin)
             twin.crashed(index)
             twin.synced()
         else:
-            # Killed: what was written and not synced is there, and may still be lost when the power goes.
-            world.cut_at = None
-            index = KINDS[kind](world, Path("/d"))
+            # Killed: unsynced writes are visible, and a later power cut may still lose them.
+            disk.cut_at = None
+            index = KINDS[kind](disk, Path("/d"))
             twin.crashed(index)
         check(index, twin)
 
 
-def reopened(kind: str, world: World, rng: random.Random, twin: Twin) -> EntryIndex:
-    """The index after a power cut, which may hit the start as well."""
+def reopened(kind: str, disk: SimulatedDisk, rng: random.Random, twin: Twin) -> EntryIndex:
+    """Open the index after a power cut; more power cuts may interrupt the opening."""
     while True:
-        world.cut_at = world.steps + rng.randrange(1, 20)
+        disk.cut_at = disk.steps + rng.randrange(1, 20)
         try:
-            index = KINDS[kind](world, Path("/d"))
+            index = KINDS[kind](disk, Path("/d"))
         except PowerCutError:
-            world.cut_at = None
-            survivor = world.after_power_cut(rng)
-            world.__dict__.update(survivor.__dict__)
+            disk.cut_at = None
+            survivor = disk.after_power_cut(rng)
+            disk.__dict__.update(survivor.__dict__)
         else:
-            world.cut_at = None
+            disk.cut_at = None
             return index

@@ -1,11 +1,10 @@
-"""What every metadata store does; ``namespace.store`` says it in short."""
+"""The contract of every metadata store; ``namespace.store`` summarises it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import pytest
 import trio
@@ -19,22 +18,25 @@ from namespace.errors import (
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
+    StoreError,
 )
-from namespace.store import NODE_BYTES_MAX, Check, Create, Delete, MetadataStore, Put, SessionState
-
-
-class Backend(Protocol):
-    """As in conftest."""
-
-    root: str
-
-    def open(self) -> object: ...
+from namespace.store import (
+    NODE_BYTES_MAX,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Operation,
+    Put,
+    SessionState,
+)
+from tests.contracts.conftest import Backend
 
 
 @asynccontextmanager
 async def opened(backend: Backend) -> AsyncIterator[tuple[MetadataStore, str]]:
-    """A session, and a node of its own to write below."""
-    async with backend.open() as store:  # type: ignore[attr-defined]
+    """A session, and a node for the test to write below."""
+    async with backend.open() as store:
         await store.create(backend.root, parents=True)
         yield store, backend.root
 
@@ -66,7 +68,7 @@ async def test_each_put_adds_one_to_the_version(backend: Backend) -> None:
         assert (await store.get(f"{root}/a")).stat.version == 2
 
 
-async def test_a_stale_version_does_not_win(backend: Backend) -> None:
+async def test_a_write_with_a_stale_version_fails(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a", b"1")
         await store.put(f"{root}/a", b"2", expected=0)
@@ -77,7 +79,7 @@ async def test_a_stale_version_does_not_win(backend: Backend) -> None:
         assert (await store.get(f"{root}/a")).value == b"2"
 
 
-async def test_what_is_not_there_is_no_node(backend: Backend) -> None:
+async def test_a_call_on_a_missing_node_raises(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         path = f"{root}/none"
         assert await store.exists(path) is None
@@ -119,7 +121,7 @@ async def test_a_node_with_children_is_not_deleted(backend: Backend) -> None:
         assert await store.exists(f"{root}/a") is None
 
 
-async def test_children_are_sorted_names_and_their_version_counts_coming_and_going(backend: Backend) -> None:
+async def test_children_are_sorted_and_their_version_counts_creations_and_deletions(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         for name in ("b", "a", "c"):
             await store.create(f"{root}/{name}")
@@ -158,8 +160,8 @@ async def test_sequence_numbers_count_the_creations_below_the_parent_and_never_g
         assert (await store.get(f"{root}/m-0000000004")).value == b"v"
 
 
-async def test_many_at_once_get_different_sequence_numbers(backend: Backend) -> None:
-    async with opened(backend) as (store, root), backend.open() as other:  # type: ignore[attr-defined]
+async def test_concurrent_creations_get_different_sequence_numbers(backend: Backend) -> None:
+    async with opened(backend) as (store, root), backend.open() as other:
         paths: list[str] = []
 
         async def create(store: MetadataStore) -> None:
@@ -172,7 +174,7 @@ async def test_many_at_once_get_different_sequence_numbers(backend: Backend) -> 
         assert sorted(paths) == [f"{root}/s{number:010d}" for number in range(40)]
 
 
-async def test_data_and_names_are_taken_as_they_are(backend: Backend) -> None:
+async def test_data_and_names_are_stored_unchanged(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         data = bytes(range(256)) * 4
         for name in ("<default>", "member_a+b%2F_s         7_", "ümlaut-日本", "with space", ".acls", "ff:1"):
@@ -181,7 +183,7 @@ async def test_data_and_names_are_taken_as_they_are(backend: Backend) -> None:
             assert name in (await store.children(root)).names
 
 
-async def test_the_largest_node_fits_and_one_byte_more_is_refused(backend: Backend) -> None:
+async def test_the_largest_node_fits_and_one_more_byte_is_refused(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a", bytes(NODE_BYTES_MAX))
         assert len((await store.get(f"{root}/a")).value) == NODE_BYTES_MAX
@@ -192,15 +194,17 @@ async def test_the_largest_node_fits_and_one_byte_more_is_refused(backend: Backe
         with pytest.raises(NodeTooLargeError):
             await store.commit([Create(f"{root}/c{n}", bytes(NODE_BYTES_MAX // 2)) for n in range(2)])
         assert (await store.children(root)).names == ("a",)
-        assert (await store.exists(f"{root}/a")).version == 0  # type: ignore[union-attr]
+        stat = await store.exists(f"{root}/a")
+        assert stat is not None
+        assert stat.version == 0
 
 
 @pytest.mark.parametrize(
     "path",
     ["", "a", "/a/", "//", "/a//b", "/a/./b", "/..", "/a\0", "/a\n", "/\x7f", "/\ud800", "/\U0001f600"],
 )
-async def test_what_is_no_path_is_refused_by_name(backend: Backend, path: str) -> None:
-    async with backend.open() as store:  # type: ignore[attr-defined]
+async def test_an_invalid_path_is_refused(backend: Backend, path: str) -> None:
+    async with backend.open() as store:
         for call in (
             store.get(path),
             store.exists(path),
@@ -251,21 +255,22 @@ async def test_a_transaction_does_all_of_its_operations_in_order(backend: Backen
 
 
 @pytest.mark.parametrize("failing", range(6))
-async def test_a_transaction_that_fails_changes_nothing_and_says_where(
+async def test_a_failed_transaction_changes_nothing_and_names_the_path(
     backend: Backend, failing: int
 ) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a", b"1")
         await store.create(f"{root}/full/child", parents=True)
         before = await store.get(f"{root}/a"), await store.children(root)
-        operation, error = [
+        operations: list[tuple[Operation, type[StoreError]]] = [
             (Check(f"{root}/a", 7), BadVersionError),
-            (Put(f"{root}/a", b"", 0), BadVersionError),  # the put before has made it 1
+            (Put(f"{root}/a", b"", 0), BadVersionError),  # the put before it made the version 1
             (Delete(f"{root}/none"), NoNodeError),
             (Create(f"{root}/full"), NodeExistsError),
             (Create(f"{root}/none/child"), NoNodeError),
             (Delete(f"{root}/full"), NotEmptyError),
-        ][failing]
+        ]
+        operation, error = operations[failing]
         with pytest.raises(error) as caught:
             await store.commit(
                 [Put(f"{root}/a", b"2", 0), Create(f"{root}/b"), operation, Delete(f"{root}/b")]
@@ -275,7 +280,7 @@ async def test_a_transaction_that_fails_changes_nothing_and_says_where(
 
 
 async def test_sessions_see_each_others_writes(backend: Backend) -> None:
-    async with opened(backend) as (store, root), backend.open() as other:  # type: ignore[attr-defined]
+    async with opened(backend) as (store, root), backend.open() as other:
         await store.create(f"{root}/a", b"mine")
         await other.sync(root)
         assert (await other.get(f"{root}/a")).value == b"mine"
@@ -286,17 +291,17 @@ async def test_sessions_see_each_others_writes(backend: Backend) -> None:
 
 
 async def test_session_ids_are_not_zero_and_differ(backend: Backend) -> None:
-    async with backend.open() as store, backend.open() as other:  # type: ignore[attr-defined]
+    async with backend.open() as store, backend.open() as other:
         assert 0 not in (store.session_id, other.session_id)
         assert store.session_id != other.session_id
         assert -(2**63) <= store.session_id < 2**63
         assert store.state is SessionState.CONNECTED
 
 
-async def test_ephemeral_nodes_end_with_the_session_that_made_them(backend: Backend) -> None:
+async def test_ephemeral_nodes_end_with_their_session(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/mine", ephemeral=True)
-        async with backend.open() as other:  # type: ignore[attr-defined]
+        async with backend.open() as other:
             await other.create(f"{root}/theirs", b"e", ephemeral=True)
             await other.create(f"{root}/kept")
             await store.sync(root)
@@ -341,7 +346,7 @@ async def test_an_existence_watch_fires_on_creation(backend: Backend) -> None:
         assert await fired(by_transaction)
 
 
-async def test_a_children_watch_fires_when_one_comes_or_goes_or_the_node_is_deleted(backend: Backend) -> None:
+async def test_a_children_watch_fires_on_a_child_or_on_deletion(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a")
         for change in (
@@ -370,7 +375,7 @@ async def test_a_watch_does_not_fire_for_other_changes(backend: Backend) -> None
         assert not children.is_set()
 
 
-async def test_a_failed_transaction_fires_nothing(backend: Backend) -> None:
+async def test_a_failed_transaction_fires_no_watch(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a")
         quiet, loud = trio.Event(), trio.Event()
@@ -383,7 +388,7 @@ async def test_a_failed_transaction_fires_nothing(backend: Backend) -> None:
         assert not quiet.is_set()
 
 
-async def test_no_watch_is_left_on_what_is_not_there(backend: Backend) -> None:
+async def test_reading_a_missing_node_adds_no_watch(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         never, later = trio.Event(), trio.Event()
         with pytest.raises(NoNodeError):
@@ -398,10 +403,10 @@ async def test_no_watch_is_left_on_what_is_not_there(backend: Backend) -> None:
         assert not never.is_set()
 
 
-async def test_a_watch_hears_of_other_sessions_writes_and_ends(backend: Backend) -> None:
+async def test_a_watch_fires_on_a_write_and_on_the_end_of_another_session(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         written, gone = trio.Event(), trio.Event()
-        async with backend.open() as other:  # type: ignore[attr-defined]
+        async with backend.open() as other:
             await other.create(f"{root}/theirs", ephemeral=True)
             await store.sync(root)
             await store.get(f"{root}/theirs", watch=written)
@@ -423,7 +428,7 @@ async def test_one_event_may_watch_several_nodes(backend: Backend) -> None:
         await store.create(f"{root}/a")
 
 
-async def test_a_closed_session_is_over_and_says_so(backend: Backend) -> None:
+async def test_a_closed_session_refuses_calls(backend: Backend) -> None:
     watch = trio.Event()
     states: list[SessionState] = []
     async with trio.open_nursery() as nursery:
@@ -441,7 +446,7 @@ async def test_a_closed_session_is_over_and_says_so(backend: Backend) -> None:
         with pytest.raises(SessionExpiredError):
             await call
     await store.aclose()
-    async with backend.open() as other:  # type: ignore[attr-defined]
+    async with backend.open() as other:
         assert (await other.get(root)).stat.version == 0
 
 

@@ -1,8 +1,9 @@
-"""A process to be killed: appends numbered records and prints each acknowledgement. Also what its tests
-share.
+"""A process that a test kills: it appends numbered records and prints each acknowledgement.
 
-``python crash_appender.py URI LOG`` goes on behind the last record of the log. Lines it prints: ``open N``
-once the writer is open behind record N, then ``ack N`` whenever every record up to N is acknowledged.
+``python crash_appender.py URI LOG`` continues behind the last record of the log. It prints ``open N`` when
+the writer is open behind record N, and ``ack N`` when every record up to N is acknowledged.
+
+Inside: the process, its handle for tests, and the check of the log afterwards.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ BATCHES_IN_FLIGHT = 4
 
 
 def payload_of(number: int) -> bytes:
-    """What record ``number`` must hold: of very different sizes, none like another."""
+    """The payload of record ``number``. Payloads have very different sizes and contents."""
     rng = random.Random(number)
     return b"%d:" % number + rng.randbytes(rng.choice([0, 1, 20, 100, 1000, 5000]))
 
 
 async def append_until_killed(uri: str, log: str) -> None:
-    """Append batches, some of them in flight at once, and tell what is acknowledged."""
-    # The lock of a killed writer is free when its session is over.
+    """Append batches, several in flight, and print the acknowledged numbers."""
+    # The lock of a killed writer is free when its session has ended.
     config = dlog.NamespaceConfig(session_timeout_ms=3000)
     async with (
         dlog.open_namespace(uri, config=config) as namespace,
@@ -38,23 +39,23 @@ async def append_until_killed(uri: str, log: str) -> None:
         number = max(writer.last_txid, 0)
         print("open", number, flush=True)
         send, receive = trio.open_memory_channel[tuple[int, dlog.Pending]](BATCHES_IN_FLIGHT)
-        nursery.start_soon(_tell, receive)
+        nursery.start_soon(_print_acknowledged, receive)
         while True:
-            await writer.wait_room()
+            await writer.wait_capacity()
             for _ in range(random.randint(1, 20)):
                 number += 1
                 pending = writer.submit(payload_of(number), txid=number)
             await send.send((number, pending))
 
 
-async def _tell(receive: trio.MemoryReceiveChannel[tuple[int, dlog.Pending]]) -> None:
+async def _print_acknowledged(receive: trio.MemoryReceiveChannel[tuple[int, dlog.Pending]]) -> None:
     async for number, pending in receive:
         await pending
         print("ack", number, flush=True)
 
 
 class Appender:
-    """The child, seen by its test."""
+    """A test's handle on the process."""
 
     def __init__(self, process: trio.Process) -> None:
         self.process = process
@@ -75,27 +76,27 @@ class Appender:
         return bool(chunk)
 
     async def wait_open(self) -> None:
-        """Until it has its writer; an early end is an error."""
+        """Wait until the process has opened its writer; fail if it ends before."""
         while self.opened_behind is None:
-            assert await self._receive(), "the appender ended by itself; its message is above"
+            assert await self._receive(), "the appender ended by itself; its error is printed above"
 
     async def wait_acknowledged(self, number: int) -> None:
-        """Until record ``number`` is acknowledged; an early end is an error."""
+        """Wait until record ``number`` is acknowledged; fail if the process ends before."""
         while self.acknowledged < number:
-            assert await self._receive(), "the appender ended by itself; its message is above"
+            assert await self._receive(), "the appender ended by itself; its error is printed above"
 
     async def kill(self) -> int:
-        """SIGKILL; return the last record it had told to be acknowledged."""
+        """SIGKILL the process; return the last record that it reported as acknowledged."""
         self.process.kill()
         while await self._receive():
-            pass  # what it told before it died, it told
+            pass  # lines that the process printed before its death count
         await self.process.wait()
         return self.acknowledged
 
 
 @asynccontextmanager
 async def open_appender(uri: str, log: str) -> AsyncIterator[Appender]:
-    """A running child; killed at the latest when the block is left."""
+    """Start the process; kill it at the end of the block."""
     process = await trio.lowlevel.open_process([sys.executable, __file__, uri, log], stdout=PIPE)
     appender = Appender(process)
     try:
@@ -109,20 +110,22 @@ async def open_appender(uri: str, log: str) -> AsyncIterator[Appender]:
 
 
 async def check_log(uri: str, log: str, acknowledged: int) -> int:
-    """Every acknowledged record is there, each once, unchanged and in order; return how many there are."""
+    """Check that the log has every acknowledged record once, unchanged and in order; return their number."""
     last = 0
     async with dlog.open_namespace(uri) as namespace:
-        # Until somebody recovers a dead writer's segment, readers see no further than its last LAC.
+        # A reader sees a dead writer's segment only up to its last LAC until a new writer recovers it.
         async with namespace.open_writer(log) as writer:
             recovered = writer.last_txid
         async with namespace.open_reader(log, follow=False) as reader:
             while records := await reader.read_batch(5000):
                 for record in records:
                     assert record.txid == last + 1, f"record {record.txid} follows {last}"
-                    assert record.payload == payload_of(record.txid), f"record {record.txid} is another one"
+                    assert record.payload == payload_of(record.txid), (
+                        f"record {record.txid} has another payload"
+                    )
                     last = record.txid
     assert last == recovered
-    assert last >= acknowledged, f"{acknowledged} was acknowledged, the log ends at {last}"
+    assert last >= acknowledged, f"record {acknowledged} was acknowledged, but the log ends at {last}"
     return last
 
 

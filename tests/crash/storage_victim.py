@@ -1,11 +1,17 @@
-"""A bookie's storage to be killed: writes, fences, deletes and compacts without a pause. Also what its tests
-share.
+"""A process that a test kills: a bookie's storage that writes, fences, deletes and compacts without a pause.
 
-``python storage_victim.py DIRECTORY SEED FIRST_LEDGER INDEX PROMISES`` opens the storage, compares everything
-that PROMISES says with what is there, prints ``checked N``, and goes on with new ledgers. Each line it prints
-is a promise: ``entries L N`` once all entries of ledger L below N are durable, ``fenced L``, ``deleting L``
-before it begins to delete a ledger and ``deleted L`` after the next checkpoint; ``round N M`` tells of
-garbage collection and of the logs compacted. Anything wrong ends it with code 1 and a message.
+``python storage_victim.py DIRECTORY SEED FIRST_LEDGER INDEX PROMISES`` opens the storage, checks that every
+promise in the file PROMISES holds, prints ``checked N``, and continues with new ledgers. Its lines are:
+
+    entries L N   a promise: all entries of ledger L below N are durable
+    fenced L      a promise: ledger L is fenced
+    deleting L    the deletion of ledger L begins
+    deleted L     a promise: ledger L is deleted; printed after the next checkpoint
+    round N M     round N of garbage collection has compacted M entry logs
+
+A broken promise ends the process with code 1 and a message.
+
+Inside: the process, and the record of promises for tests.
 """
 
 from __future__ import annotations
@@ -22,23 +28,24 @@ from typing import Any
 import attrs
 import trio
 
-from bookie.compaction_rules import CompactionConfig
-from bookie.disk import RealDisk
+from bookie.disk.real_disk import RealDisk
 from bookie.errors import NoLedgerError
-from bookie.gc import GarbageCollector
-from bookie.index_kinds import IndexConfig, IndexKind
-from bookie.journal_files import JournalConfig
-from bookie.storage import Storage, open_storage
-from bookie.storage_config import StorageConfig
+from bookie.gc.collector import GarbageCollector
+from bookie.gc.compaction_rules import CompactionConfig
+from bookie.index.index_factory import IndexConfig, IndexKind
+from bookie.journal.files import JournalConfig
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec
 
 CODEC = EntryCodec(DigestType.CRC32C, b"kill")
-LIVE_MAX = 24  # ledgers; beyond it one of them is deleted
+LIVE_MAX = 24  # ledgers; above it, a ledger is deleted
 LEDGER_ENTRIES_MAX = 120
 
 
 def config_below(root: Path, kind: IndexKind) -> StorageConfig:
-    """Two of everything, and so small that all of it turns over many times a second."""
+    """Two journals and two ledger directories, with files so small that they change many times a second."""
     journals: Any = (root / "journal0", root / "journal1")
     ledgers: Any = (root / "ledgers0", root / "ledgers1")
     return StorageConfig(
@@ -56,25 +63,25 @@ def config_below(root: Path, kind: IndexKind) -> StorageConfig:
 
 
 def body_of(ledger_id: int, entry_id: int) -> bytes:
-    """What an entry must hold."""
+    """The bytes of an entry."""
     rng = random.Random(ledger_id * 1_000_003 + entry_id)
     return CODEC.pack(ledger_id, entry_id, entry_id - 1, 0, rng.randbytes(rng.choice((0, 20, 300, 2000))))
 
 
 @attrs.define
 class Promises:
-    """What a victim has said so far."""
+    """The promises that victims have printed so far."""
 
-    entries: dict[int, int] = attrs.field(factory=dict)  # ledger -> how many are durable
+    entries: dict[int, int] = attrs.field(factory=dict)  # ledger -> number of durable entries
     fenced: set[int] = attrs.field(factory=set)
-    deleting: set[int] = attrs.field(factory=set)  # begun: it may be there or not
+    deleting: set[int] = attrs.field(factory=set)  # deletion has begun: the ledger may exist or not
     deleted: set[int] = attrs.field(factory=set)
     checked: int = 0
     rounds: int = 0
     compacted: int = 0
 
-    def hear(self, line: str) -> None:
-        """Take one line of a victim's."""
+    def add(self, line: str) -> None:
+        """Add one printed line of a victim."""
         word, *numbers = line.split()
         match word, [int(number) for number in numbers]:
             case "entries", [ledger_id, count]:
@@ -93,8 +100,8 @@ class Promises:
             case _:
                 raise AssertionError(line)
 
-    def written_down(self) -> str:
-        """For the next victim."""
+    def to_json(self) -> str:
+        """The promises as text, for the next victim."""
         return json.dumps(
             {
                 "entries": sorted(self.entries.items()),
@@ -105,8 +112,8 @@ class Promises:
         )
 
     @classmethod
-    def read(cls, text: str) -> Promises:
-        """What an earlier victim has promised."""
+    def from_json(cls, text: str) -> Promises:
+        """The promises of earlier victims."""
         data = json.loads(text)
         return cls(dict(data["entries"]), set(data["fenced"]), set(data["deleting"]), set(data["deleted"]))
 
@@ -114,8 +121,8 @@ class Promises:
 # --- the victim -----------------------------------------------------------------------------------
 
 
-def _say(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one write: whole, or not at all
+def _print_line(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())  # one system call, so that no line is cut
 
 
 async def _check(storage: Storage, promises: Promises) -> int:
@@ -123,8 +130,8 @@ async def _check(storage: Storage, promises: Promises) -> int:
     for ledger_id, count in promises.entries.items():
         record = storage.ledger(ledger_id)
         if ledger_id in promises.deleting:
-            # Once it is said to be deleted it must never come back. Before that, some of it may be there: the
-            # metadata store had denied it before, nobody reads it, and garbage collection takes the rest.
+            # A deleted ledger must never come back. Before that, some of its entries may exist: the metadata
+            # store had denied it, no client reads it, and garbage collection deletes the rest.
             assert record is None or ledger_id not in promises.deleted, f"ledger {ledger_id} is back"
             continue
         assert record is not None, f"ledger {ledger_id} is lost"
@@ -132,16 +139,17 @@ async def _check(storage: Storage, promises: Promises) -> int:
         assert record.fenced or ledger_id not in promises.fenced, f"ledger {ledger_id} lost its fence"
         first = 0
         while first < count:
-            bodies = await storage.read_run(ledger_id, first, count - first, 1 << 20)
+            bodies = await storage.read_batch(ledger_id, first, count - first, 1 << 20)
             for entry_id, body in enumerate(bodies, first):
-                assert body == body_of(ledger_id, entry_id), f"entry {ledger_id}:{entry_id} is another one"
+                assert body == body_of(ledger_id, entry_id), f"entry {ledger_id}:{entry_id} has other bytes"
             first += len(bodies)
         checked += count
     return checked
 
 
 async def _write(storage: Storage, rng: random.Random, ledger_id: int, live: dict[int, int]) -> None:
-    storage.create_ledger(ledger_id, CODEC.master_key)
+    batch = storage.new_batch()
+    storage.create_ledger(batch, ledger_id, CODEC.master_key)
     live[ledger_id] = 0
     count = 0
     target = rng.randrange(1, LEDGER_ENTRIES_MAX)
@@ -149,31 +157,32 @@ async def _write(storage: Storage, rng: random.Random, ledger_id: int, live: dic
         record = storage.ledger(ledger_id)
         assert record is not None
         for entry_id in range(count, count + rng.randrange(1, 12)):
-            storage.stage_entry(record, entry_id, entry_id - 1, body_of(ledger_id, entry_id))
+            storage.stage_entry(batch, record, entry_id, entry_id - 1, body_of(ledger_id, entry_id))
             count = entry_id + 1
-        await storage.submit_durably()
+        await storage.submit_durably(batch)
+        batch = storage.new_batch()
         live[ledger_id] = count
-        _say("entries", ledger_id, count)
-        await storage.wait_room()
+        _print_line("entries", ledger_id, count)
+        await storage.wait_capacity()
     if rng.random() < 0.3:
         record = storage.ledger(ledger_id)
         assert record is not None
-        storage.stage_fence(record)
-        await storage.submit_durably()
-        _say("fenced", ledger_id)
+        storage.stage_fence(batch, record)
+        await storage.submit_durably(batch)
+        _print_line("fenced", ledger_id)
 
 
 async def _collect(storage: Storage, config: CompactionConfig) -> None:
     collector = GarbageCollector(storage, _all_live, compaction=config)
     number = 0
     while True:
-        before = sum(one.figures.compacted_logs for one in storage.collectors)
+        before = sum(one.stats.compacted_logs for one in storage.collectors)
         collector.force(major=True)
         await collector.run_round()
         number += 1
-        after = sum(one.figures.compacted_logs for one in storage.collectors)
-        assert not any(one.figures.quarantined for one in storage.collectors), "a log was put aside"
-        _say("round", number, after - before)
+        after = sum(one.stats.compacted_logs for one in storage.collectors)
+        assert not any(one.stats.quarantined for one in storage.collectors), "an entry log is quarantined"
+        _print_line("round", number, after - before)
         await trio.sleep(0.02)
 
 
@@ -182,11 +191,11 @@ async def _all_live(ledger_ids: Sequence[int]) -> Collection[int]:
 
 
 async def live(root: Path, seed: int, first_ledger_id: int, kind: IndexKind, promises: Promises) -> None:
-    """Until killed."""
+    """Check the promises, then write, fence, delete and compact until killed."""
     rng = random.Random(seed)
     config = config_below(root, kind)
     async with open_storage(RealDisk(), config) as storage, trio.open_nursery() as nursery:
-        _say("checked", await _check(storage, promises))
+        _print_line("checked", await _check(storage, promises))
         nursery.start_soon(_collect, storage, config.compaction)
         there = {
             ledger_id: count
@@ -202,36 +211,36 @@ async def live(root: Path, seed: int, first_ledger_id: int, kind: IndexKind, pro
             while len(there) > LIVE_MAX:
                 gone = rng.choice(list(there))
                 del there[gone]
-                _say("deleting", gone)
+                _print_line("deleting", gone)
                 await storage.delete_ledger(gone)
-                await storage.flush()  # until then the journal may bring it back, and the next round takes it
-                _say("deleted", gone)
+                await storage.flush()  # before this, a replay of the journal may restore it
+                _print_line("deleted", gone)
                 try:
                     await storage.read(gone, 0)
                 except NoLedgerError:
                     continue
-                raise AssertionError(f"ledger {gone} was deleted and can be read")
+                raise AssertionError(f"ledger {gone} was deleted and can still be read")
 
 
-# --- its tests' part ------------------------------------------------------------------------------
+# --- for tests ------------------------------------------------------------------------------------
 
 
 def start(
     root: Path, seed: int, first_ledger_id: int, kind: IndexKind, promises: Promises
 ) -> subprocess.Popen[str]:
-    """A victim over what the others left."""
-    told = root / "promises.json"
-    told.write_text(promises.written_down())
-    arguments = [str(root), str(seed), str(first_ledger_id), kind.name, str(told)]
+    """Start a victim on the directory that the earlier victims left."""
+    file = root / "promises.json"
+    file.write_text(promises.to_json())
+    arguments = [str(root), str(seed), str(first_ledger_id), kind.name, str(file)]
     return subprocess.Popen(
         [sys.executable, __file__, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
 def main() -> None:
-    """See the module."""
-    root, seed, first_ledger_id, kind, told = sys.argv[1:]
-    promises = Promises.read(Path(told).read_text())
+    """The victim's program."""
+    root, seed, first_ledger_id, kind, file = sys.argv[1:]
+    promises = Promises.from_json(Path(file).read_text())
     trio.run(live, Path(root), int(seed), int(first_ledger_id), IndexKind[kind], promises)
 
 

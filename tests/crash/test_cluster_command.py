@@ -1,4 +1,4 @@
-"""`dlog cluster` as a program: processes that outlive the command, and end when told to."""
+"""`dlog cluster` as a program: processes outlive `start` and end with `stop`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import trio
 
 from dlog.cluster import process
 from dlog.cluster.layout import ClusterPaths, ClusterState, bookie_id, decode_state, encode_state
-from dlog.cluster.registry import ask_registrations
+from dlog.cluster.registry import query_registrations
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 DLOG = [sys.executable, "-m", "dlog.cli.main"]
@@ -41,22 +41,23 @@ def state_of(directory: Path) -> ClusterState:
 
 
 def sessions(directory: Path) -> dict[str, int]:
-    """Which session made each bookie's node, in the order of the bookies."""
+    """The id of the session that created each bookie's node, in the order of the bookies."""
     state = state_of(directory)
-    found = trio.run(partial(ask_registrations, state.zookeeper_hosts, timeout_s=30))
+    found = trio.run(partial(query_registrations, state.zookeeper_hosts, timeout_s=30))
+    assert found is not None, "ZooKeeper did not reply in time"
     return {name: found[name].session_id for name in map(bookie_id, state.bookies)}
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-def test_started_used_hurt_started_again_and_stopped(directory: Path) -> None:
+def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
     first = cluster(directory, "start", "--json")
     assert first.returncode == 0, first.stderr
-    assert [member["is_well"] for member in told(first)["members"]] == [True] * 4
+    assert [member["is_well"] for member in document(first)["members"]] == [True] * 4
 
-    uri = told(first)["uri"]
+    uri = document(first)["uri"]
     written = subprocess.run(
         [*DLOG, "write", "orders", "--create", "--uri", uri, "--json"],
         input=b"one\ntwo\n",
@@ -65,44 +66,44 @@ def test_started_used_hurt_started_again_and_stopped(directory: Path) -> None:
     )
     assert json.loads(written.stdout)["records"] == 2
 
-    # Starting what runs changes nothing.
+    # A second start changes nothing.
     second = cluster(directory, "start", "--json")
-    assert [member["pid"] for member in told(second)["members"]] == [
-        member["pid"] for member in told(first)["members"]
+    assert [member["pid"] for member in document(second)["members"]] == [
+        member["pid"] for member in document(first)["members"]
     ]
 
     before = sessions(directory)
-    os.kill(told(first)["members"][2]["pid"], signal.SIGKILL)
+    os.kill(document(first)["members"][2]["pid"], signal.SIGKILL)
     assert cluster(directory, "start").returncode == 0
     after = sessions(directory)
-    # Not the node that the killed one left behind, which vanishes with its session a moment later.
+    # The start waits for a new node: the killed bookie's node exists until its session ends.
     assert [after[name] == before[name] for name in before] == [True, False, True]
 
-    os.kill(told(first)["members"][3]["pid"], signal.SIGKILL)
-    hurt = cluster(directory, "status", "--json")
-    assert hurt.returncode == 1
-    assert [member["running"] for member in told(hurt)["members"]] == [True, True, True, False]
+    os.kill(document(first)["members"][3]["pid"], signal.SIGKILL)
+    damaged = cluster(directory, "status", "--json")
+    assert damaged.returncode == 1
+    assert [member["running"] for member in document(damaged)["members"]] == [True, True, True, False]
 
     running = [member.process for member in state_of(directory).members]
     stopped = cluster(directory, "stop")
     assert stopped.returncode == 0
-    assert stopped.stderr == "", "nobody had to be killed"
+    assert stopped.stderr == "", "no process was killed"
     assert not any(one is not None and process.is_alive(one) for one in running)
     assert cluster(directory, "status").returncode == 1
 
-    # What was written is on the disks.
+    # The records are on the disks.
     assert cluster(directory, "start").returncode == 0
     read = subprocess.run([*DLOG, "read", "orders", "--uri", uri], capture_output=True, timeout=60)
     assert read.stdout == b"one\ntwo\n"
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing_running(directory: Path) -> None:
+def test_a_failed_start_names_the_log_and_stops_all_processes(directory: Path) -> None:
     assert cluster(directory, "start").returncode == 0
     assert cluster(directory, "stop").returncode == 0
     state = state_of(directory)
-    with socket.socket() as squatter:
-        squatter.bind(("127.0.0.1", state.bookies[1].port))
-        squatter.listen()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", state.bookies[1].port))
+        listener.listen()
         failed = cluster(directory, "start")
     assert failed.returncode == 1
     assert "bookie-2" in failed.stderr
@@ -110,19 +111,17 @@ def test_a_start_that_fails_says_why_and_leaves_nothing_running(directory: Path)
     assert [member.process for member in state_of(directory).members] == [None] * 4
 
 
-def test_a_stranger_with_a_recorded_pid_is_left_alone(directory: Path, tmp_path: Path) -> None:
+def test_another_process_with_a_recorded_pid_gets_no_signal(directory: Path, tmp_path: Path) -> None:
     assert cluster(directory, "start").returncode == 0
     assert cluster(directory, "stop").returncode == 0
-    stranger = process.start_detached(
-        [sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log"
-    )
+    other = process.start_detached([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path / "log")
     try:
-        # As if a bookie had ended, and its number had been given to somebody else since.
-        impostor = process.ProcessId(stranger.pid, stranger.start_ticks - 1, stranger.boot_id)
-        changed = state_of(directory).with_process("bookie-1", impostor)
+        # The state of an ended bookie, after the system has given its pid to another process.
+        old_identity = process.ProcessId(other.pid, other.start_ticks - 1, other.boot_id)
+        changed = state_of(directory).with_process("bookie-1", old_identity)
         ClusterPaths(directory).state.write_text(encode_state(changed), "utf-8")
         assert cluster(directory, "stop").returncode == 0
-        assert process.is_alive(stranger)
+        assert process.is_alive(other)
     finally:
-        process.send_signal(stranger, signal.SIGKILL)
-        process.wait_killed(stranger)
+        process.send_signal(other, signal.SIGKILL)
+        process.wait_killed(other)

@@ -1,4 +1,4 @@
-"""SIGKILL for bookies and writers of a real cluster: nothing acknowledged is lost, repeated or reordered."""
+"""SIGKILL for bookies and writers of a cluster: no acknowledged record is lost, repeated or reordered."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from crash_appender import check_log, open_appender
 
 from dlog.cluster import open_local_cluster
+from tests.crash.crash_appender import check_log, open_appender
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 240
@@ -22,7 +22,7 @@ async def test_bookies_killed_in_turn_and_then_the_writer_lose_nothing(tmp_path:
                 await writer.wait_acknowledged(200)
                 for index in range(3):
                     cluster.kill(index)
-                    # Two of three still make an ack quorum.
+                    # Two of three bookies are an ack quorum.
                     await writer.wait_acknowledged(writer.acknowledged + 200)
                     await cluster.restart(index)
                     await writer.wait_acknowledged(writer.acknowledged + 200)

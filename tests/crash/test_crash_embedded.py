@@ -1,4 +1,4 @@
-"""SIGKILL for processes over one directory: what was acknowledged is there, once and in order."""
+"""SIGKILL for processes on one directory: every acknowledged record is read once and in order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from crash_appender import check_log, open_appender
+
+from tests.crash.crash_appender import check_log, open_appender
 
 pytestmark = pytest.mark.slow
 ROUND_TIMEOUT_S = 60
@@ -24,7 +25,7 @@ async def test_a_writer_killed_again_and_again_loses_nothing(tmp_path: Path, see
             async with open_appender(uri, LOG) as appender:
                 await appender.wait_open()
                 assert appender.opened_behind is not None
-                assert appender.opened_behind >= acknowledged, "recovery lost what was acknowledged"
+                assert appender.opened_behind >= acknowledged, "recovery lost an acknowledged record"
                 await appender.wait_acknowledged(appender.opened_behind + rng.randint(1, 600))
                 acknowledged = await appender.kill()
     await check_log(uri, LOG, acknowledged)
@@ -39,7 +40,7 @@ async def test_a_writer_killed_while_it_opens_loses_nothing(tmp_path: Path) -> N
             acknowledged = await appender.kill()
     for _ in range(6):
         async with open_appender(uri, LOG) as appender:
-            # Any moment will do: starting, replaying, recovering the last segment.
+            # The kill hits a random moment: start, replay, or recovery of the last segment.
             with trio.move_on_after(rng.uniform(0.1, 0.8)):
                 await appender.wait_acknowledged(10**9)
             acknowledged = max(acknowledged, await appender.kill())
@@ -47,7 +48,7 @@ async def test_a_writer_killed_while_it_opens_loses_nothing(tmp_path: Path) -> N
         await check_log(uri, LOG, acknowledged)
 
 
-async def test_when_the_hosting_process_is_killed_an_attached_writer_goes_on(tmp_path: Path) -> None:
+async def test_an_attached_writer_survives_the_death_of_its_host(tmp_path: Path) -> None:
     uri = (tmp_path / "log").as_uri()
     with trio.fail_after(2 * ROUND_TIMEOUT_S):
         async with open_appender(uri, "first") as host:
@@ -55,7 +56,7 @@ async def test_when_the_hosting_process_is_killed_an_attached_writer_goes_on(tmp
             async with open_appender(uri, "second") as attached:
                 await attached.wait_acknowledged(100)
                 first = await host.kill()
-                # Only a host that took over can acknowledge this.
+                # These records need a new host process.
                 await attached.wait_acknowledged(attached.acknowledged + 500)
                 async with open_appender(uri, "first") as successor:
                     await successor.wait_open()

@@ -1,4 +1,4 @@
-"""`dlog demo` as a program: its report, its exit code, its three deployments."""
+"""`dlog demo` as a program: its report and its exit code, embedded, on a cluster and with Spark."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_spark_counts_the_same_lines(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_too_short_to_kill_in_between_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_one_line_is_rejected(tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_bytes(b"only one line\n")
     command = [sys.executable, "-m", "dlog.cli.main", "demo", str(short)]

@@ -1,6 +1,7 @@
-"""SIGKILL for a bookie's storage: two journals, two directories, either index, deletions and compaction.
+"""SIGKILL for a bookie's storage with two journals, two directories, either index, deletions and compaction.
 
-``DLOG_STORAGE_KILLS`` says how often for each index; the seed is printed, ``DLOG_STORAGE_SEED`` sets it.
+``DLOG_STORAGE_KILLS`` sets the number of kills for each index. The test prints its seed;
+``DLOG_STORAGE_SEED`` sets it.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ import threading
 from pathlib import Path
 
 import pytest
-from storage_victim import Promises, start
 
-from bookie.index_kinds import IndexKind
+from bookie.index.index_factory import IndexKind
+from tests.crash.storage_victim import Promises, start
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("DLOG_STORAGE_KILLS", "6"))
 LEDGERS_A_LIFE = 10_000
 
 
-def live_and_die(root: Path, number: int, kind: IndexKind, promises: Promises, rng: random.Random) -> None:
-    """One life: everything that was promised is checked by the victim itself, then it works until killed."""
+def start_and_kill(root: Path, number: int, kind: IndexKind, promises: Promises, rng: random.Random) -> None:
+    """Start a victim, which checks all promises and then works, and kill it; record its promises."""
     victim = start(root, rng.randrange(1 << 30), 1 + number * LEDGERS_A_LIFE, kind, promises)
     assert victim.stdout is not None
     assert victim.stderr is not None
-    # Some die while they start or replay, most at work.
+    # One victim in five dies while it starts or replays, the others at work.
     grace_s = rng.uniform(0.2, 0.6) if rng.random() < 0.2 else None
     killer = threading.Timer(grace_s or 60, victim.kill)
     killer.start()
     try:
         for line in victim.stdout:
-            promises.hear(line)
+            promises.add(line)
             if line.startswith("checked") and grace_s is None:
                 killer.cancel()
                 killer = threading.Timer(rng.uniform(0.05, 0.9), victim.kill)
@@ -40,10 +41,10 @@ def live_and_die(root: Path, number: int, kind: IndexKind, promises: Promises, r
     finally:
         killer.cancel()
         victim.kill()
-    said = victim.stderr.read()
+    errors = victim.stderr.read()
     victim.stdout.close()
     victim.stderr.close()
-    assert victim.returncode == -9, f"life {number} ended by itself: {said[-2000:]}"
+    assert victim.returncode == -9, f"victim {number} ended by itself: {errors[-2000:]}"
 
 
 @pytest.mark.parametrize("kind", IndexKind, ids=lambda kind: kind.value)
@@ -53,15 +54,15 @@ def test_a_storage_killed_again_and_again_keeps_every_promise(tmp_path: Path, ki
     rng = random.Random(seed)
     promises = Promises()
     for number in range(KILLS):
-        live_and_die(tmp_path, number, kind, promises, rng)
-    # The last one checks what the one before it promised, whatever moment that died at.
+        start_and_kill(tmp_path, number, kind, promises, rng)
+    # The last victim checks the promises of all others.
     last = start(tmp_path, 0, 1 + KILLS * LEDGERS_A_LIFE, kind, promises)
     assert last.stdout is not None
     assert last.stderr is not None
     line = last.stdout.readline()
     last.kill()
-    _, said = last.communicate()
-    assert line.startswith("checked"), said[-2000:]
+    _, errors = last.communicate()
+    assert line.startswith("checked"), errors[-2000:]
     print(f"{promises.rounds} rounds, {promises.compacted} logs compacted, {len(promises.deleted)} deleted")
     assert int(line.split()[1]) > 0
     assert promises.deleted

@@ -1,6 +1,6 @@
-"""Certificates made for one run, by ``openssl``: an authority, who it signed, and a stranger nobody trusts.
+"""Certificates for one run, made by ``openssl``: authorities, and the certificates that they sign.
 
-Inside: files in PEM, as both sides read them, and in PKCS12 for Java. Not inside: who is given which.
+Inside: files in PEM, for both sides, and in PKCS12, for Java. Not inside: which process gets which file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OPENSSL_TIMEOUT_S = 60
 
 @attrs.frozen
 class Identity:
-    """A certificate, its private key, and both with the authority's certificate in a store of Java's."""
+    """A certificate, its private key, and a Java key store with both and the authority's certificate."""
 
     certificate: Path
     key: Path
@@ -25,42 +25,41 @@ class Identity:
 
 @attrs.frozen
 class Authority:
-    """Who signs."""
+    """A certificate authority."""
 
     certificate: Path
     key: Path
 
     def sign(self, name: str, alternative_name: str, *, unit: str = "0:tests;1:cluster") -> Identity:
-        """A certificate for a host, such as ``IP:127.0.0.1`` or ``DNS:bookie.test``; also for clients."""
+        """Make a certificate for a host, such as ``IP:127.0.0.1`` or ``DNS:bookie.test``, or for a client."""
         home = self.certificate.parent
         request, extensions = home / f"{name}.csr", home / f"{name}.ext"
-        its = Identity(home / f"{name}.pem", home / f"{name}.key", home / f"{name}.p12")
+        identity = Identity(home / f"{name}.pem", home / f"{name}.key", home / f"{name}.p12")
         subject = f"/OU={unit}/CN={name}"
         _openssl(
-            "req", "-newkey", "rsa:2048", "-nodes", "-keyout", its.key, "-out", request, "-subj", subject
+            "req", "-newkey", "rsa:2048", "-nodes", "-keyout", identity.key, "-out", request, "-subj", subject
         )
         extensions.write_text(f"subjectAltName={alternative_name}\n")
         signed_by = ("-CA", self.certificate, "-CAkey", self.key, "-CAcreateserial")
         _openssl(
             "x509", "-req", "-in", request, *signed_by, "-days", "2", "-extfile", extensions,
-            "-out", its.certificate,
+            "-out", identity.certificate,
         )  # fmt: skip
         _openssl(
-            "pkcs12", "-export", "-inkey", its.key, "-in", its.certificate, "-certfile", self.certificate,
-            "-name", name, "-passout", f"pass:{STORE_PASSWORD}", "-out", its.store,
+            "pkcs12", "-export", "-inkey", identity.key, "-in", identity.certificate,
+            "-certfile", self.certificate, "-name", name, "-passout", f"pass:{STORE_PASSWORD}",
+            "-out", identity.store,
         )  # fmt: skip
-        return its
+        return identity
 
 
 def make_authority(home: Path, name: str) -> Authority:
-    """An authority of its own; files go to ``home``."""
+    """Make an authority with a self-signed certificate; its files are in ``home``."""
     home.mkdir(parents=True, exist_ok=True)
-    its = Authority(home / f"{name}.pem", home / f"{name}.key")
-    subject = ("-subj", f"/CN={name}", "-days", "2")
-    _openssl(
-        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", its.key, "-out", its.certificate, *subject
-    )
-    return its
+    made = Authority(home / f"{name}.pem", home / f"{name}.key")
+    files = ("-keyout", made.key, "-out", made.certificate)
+    _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, "-subj", f"/CN={name}", "-days", "2")
+    return made
 
 
 def _openssl(*arguments: str | Path) -> None:

@@ -1,7 +1,7 @@
-"""Both clients in the hands of a test: ours on the test's loop or in a process, Apache's in a driver.
+"""Both clients for tests: ours on the test's loop or in a process, Apache's in a driver.
 
-Inside: opening them on a cluster, handles in other processes with the calls that tests make, shared
-payloads. Not inside: what is expected of them.
+Inside: opening clients on a cluster, handles of other processes, shared payloads. Not inside: expectations
+(``test_*.py``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import attrs
-from driver import Driver
-from originals import Cluster
 
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.dial import dial_tcp
 from ledger.digest import DigestType
-from ledger.transport_config import TransportConfig
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import dial_tcp
 from namespace.zookeeper import open_zookeeper_store
+from tests.interop.driver import Driver
+from tests.interop.originals import Cluster
 
 PASSWORD = b"secret"
 TEST_TIMEOUT_S = 60
@@ -39,7 +39,7 @@ UNAVAILABLE = -8
 
 @asynccontextmanager
 async def our_client(cluster: Cluster, version: Literal[2, 3] = 2) -> AsyncIterator[LedgerClient]:
-    """Our client on a cluster, its adds and reads in one version of the protocol."""
+    """Our client on a cluster; it adds and reads in one version of the protocol."""
     config = ClientConfig(transport=TransportConfig(add_version=version))
     async with (
         open_zookeeper_store(cluster.originals.zookeeper_hosts) as store,
@@ -53,25 +53,25 @@ async def java_client(
 ) -> RemoteClient:
     """Apache's client on a cluster, in one of its two modes. ``settings``: keys of its configuration.
 
-    Clients live as long as their driver: opening and closing one takes Apache's code seconds.
+    Clients live as long as their driver, since Apache's code takes seconds to open and close one.
     """
-    told = {"useV2WireProtocol": str(version == 2).lower(), **{k: str(v) for k, v in settings.items()}}
-    name = f"client of {cluster.uri} with {sorted(told.items())}"
+    keys = {"useV2WireProtocol": str(version == 2).lower(), **{k: str(v) for k, v in settings.items()}}
+    name = f"client of {cluster.uri} with {sorted(keys.items())}"
     if name not in driver.made:
-        await driver.call("client", name=name, uri=cluster.uri, settings=told)
+        await driver.call("client", name=name, uri=cluster.uri, settings=keys)
         driver.made.add(name)
     return RemoteClient(driver, name)
 
 
 async def our_writing_client(writer: Driver, cluster: Cluster, version: Literal[2, 3] = 2) -> RemoteClient:
-    """Our client in a process of its own (``Originals.start_our_driver``), for writing."""
+    """Our client in a driver process (``Originals.start_our_driver``), for writing."""
     name = writer.name("client")
     await writer.call("client", name=name, root=cluster.root, version=version)
     return RemoteClient(writer, name)
 
 
 class RemoteClient:
-    """Apache's ``BookKeeper``, or our client, in another process. Errors are ``DriverError``."""
+    """Apache's ``BookKeeper`` object, or our client, in another process. Its errors are ``DriverError``."""
 
     def __init__(self, driver: Driver, name: str) -> None:
         self.driver, self.name = driver, name
@@ -84,7 +84,7 @@ class RemoteClient:
         password: bytes = PASSWORD,
         **more: Any,
     ) -> RemoteLedger:
-        """A ledger to be written. ``more``: custom, ledger_id, adv, deferred_sync."""
+        """Create a ledger and return its writer. ``more``: custom, ledger_id, adv, deferred_sync."""
         handle = self.driver.name("writer")
         state = await self.driver.call(
             "create",
@@ -106,7 +106,7 @@ class RemoteClient:
         digest: DigestType = DigestType.CRC32C,
         timeout_s: float = 60,
     ) -> RemoteLedger:
-        """A ledger to be read."""
+        """Open a ledger for reading."""
         handle = self.driver.name("reader")
         state = await self.driver.call(
             "open",
@@ -125,65 +125,65 @@ class RemoteClient:
         await self.driver.call("delete", client=self.name, ledger_id=ledger_id)
 
     async def metadata(self, ledger_id: int) -> dict[str, Any]:
-        """A ledger's metadata as Apache's code parses it."""
+        """A ledger's metadata as Apache's code parses them."""
         found: dict[str, Any] = await self.driver.call("metadata", client=self.name, ledger_id=ledger_id)
         return found
 
     async def ask(self, op: str, **arguments: Any) -> Any:
-        """Something that needs the client only."""
+        """Send a request that needs the client only."""
         return await self.driver.call(op, client=self.name, **arguments)
 
 
 @attrs.define
 class RemoteLedger:
-    """A handle of that client."""
+    """A ledger handle of a ``RemoteClient``."""
 
     driver: Driver
     handle: str
     ledger_id: int
-    opened: dict[str, Any]  # its state when it was made
+    opened: dict[str, Any]  # the handle's state at the moment of its creation
 
     @property
     def lac(self) -> int:
-        """Of the moment it was made."""
+        """The LAC at the moment of the handle's creation."""
         lac: int = self.opened["lac"]
         return lac
 
     async def ask(self, op: str, *, timeout_s: float = 60, **arguments: Any) -> Any:
-        """Something about the handle."""
+        """Send a request that needs the handle."""
         return await self.driver.call(op, handle=self.handle, timeout_s=timeout_s, **arguments)
 
     def begin(self, op: str, **arguments: Any) -> Future[Any]:
-        """The same without waiting; ``driver.wait`` waits."""
+        """As ``ask``, without waiting; ``driver.wait`` waits for the reply."""
         return self.driver.begin(op, handle=self.handle, **arguments)
 
     async def add(self, payload: bytes) -> int:
-        """One entry, acknowledged."""
+        """Add one entry; return its id once it is acknowledged."""
         entry_id: int = await self.ask("add", payload=payload.hex())
         return entry_id
 
     async def add_many(self, payloads: Sequence[bytes]) -> list[int]:
-        """Several, pipelined, all acknowledged."""
+        """Add several entries, pipelined; return their ids once all are acknowledged."""
         ids: list[int] = await self.ask("add_many", payloads=[payload.hex() for payload in payloads])
         return ids
 
     async def read(self, first: int, last: int, *, unconfirmed: bool = False) -> list[bytes]:
-        """Payloads, whose ids and cumulative lengths have been looked at."""
+        """Read payloads, and check the ids and cumulative lengths of their entries."""
         return payloads_of(await self.ask("read", first=first, last=last, unconfirmed=unconfirmed), first)
 
     async def state(self) -> dict[str, Any]:
-        """As Apache's handle sees itself."""
+        """The state of the handle."""
         state: dict[str, Any] = await self.ask("state")
         return state
 
     async def close(self) -> dict[str, Any]:
-        """Close it; its state after that."""
+        """Close the ledger; return the state of the handle."""
         state: dict[str, Any] = await self.ask("close")
         return state
 
 
 def payloads_of(entries: Sequence[dict[str, Any]], first: int) -> list[bytes]:
-    """The payloads of entries as the driver tells them, which must follow each other from ``first`` on."""
+    """The payloads of entries from a driver's reply; the entries must be consecutive from ``first`` on."""
     assert [entry["id"] for entry in entries] == list(range(first, first + len(entries)))
     payloads = [bytes.fromhex(entry["payload"]) for entry in entries]
     for index in range(1, len(entries)):
@@ -192,7 +192,7 @@ def payloads_of(entries: Sequence[dict[str, Any]], first: int) -> list[bytes]:
 
 
 def some_payloads(count: int, *, salt: str = "") -> list[bytes]:
-    """Payloads that differ in content and size: empty, short, and a few larger than a socket buffer."""
+    """Payloads of various contents and sizes: empty, short, and one larger than a socket buffer."""
     sizes = [0, 1, 17, 1024, 4096]
     payloads = [(f"{salt}{index}:".encode() * 5000)[: sizes[index % len(sizes)]] for index in range(count)]
     if count > 2:

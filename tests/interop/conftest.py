@@ -1,24 +1,21 @@
-"""What the tests beside Apache's originals share: versions, clusters, drivers, and the table at the end.
+"""Fixtures of the tests beside Apache's originals: versions, clusters, drivers, and the table at the end.
 
-Always: everything a fixture starts is ended with it; what a failing test's processes said is shown.
+Always: a fixture ends everything that it started. A failing test shows the last log lines of its processes.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from driver import Driver
-from originals import Cluster, Kind, Originals
-from streams import StreamPlace, bind_by_java, bind_by_us
-from table import Tally, all_green, table_lines
+from tests.interop.driver import Driver
+from tests.interop.originals import Cluster, Kind, Originals
+from tests.interop.streams import StreamPlace, bind_by_java, bind_by_us
+from tests.interop.table import Tally, all_green, table_lines
 
 VERSIONS = tuple(os.environ.get("DLOG_INTEROP_VERSIONS", "4.17.3,4.18.0").replace(",", " ").split())
 MUST_BE_COMPLETE = "DLOG_INTEROP_COMPLETE"
@@ -33,43 +30,43 @@ def originals(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Originals]:
     """One release of Apache's programs. Tests of one release run together."""
-    its = Originals(request.param, tmp_path_factory.mktemp(f"originals-{request.param}"))
-    # A run that is told to stop must still end what it started.
+    release = Originals(request.param, tmp_path_factory.mktemp(f"originals-{request.param}"))
+    # A run that gets SIGTERM must still end the processes that it started.
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        yield its
+        yield release
     finally:
-        its.close()
+        release.close()
         signal.signal(signal.SIGTERM, previous)
 
 
 @pytest.fixture(scope="session")
 def driver(originals: Originals) -> Driver:
-    """A Java process with Apache's ledger client, shared: start another one to kill it."""
+    """A shared Java process with Apache's ledger client. A test that kills a process starts its own."""
     return originals.start_driver()
 
 
 @pytest.fixture(scope="session")
 def java_cluster(originals: Originals, driver: Driver) -> Cluster:
-    """Three Java bookies, made ready by Apache's own code. Tests leave all of them running."""
+    """Three Java bookies under a root that Apache's own code initialised. Tests leave all of them running."""
     return _cluster(originals, driver, "/java", "java")
 
 
 @pytest.fixture(scope="session")
 def our_cluster(originals: Originals, driver: Driver) -> Cluster:
-    """Three bookies of ours under a root made by Apache's own code. Tests leave all of them running."""
+    """Three bookies of ours under a root that Apache's own code initialised. Tests leave them running."""
     return _cluster(originals, driver, "/ours", "ours")
 
 
 @pytest.fixture(scope="session")
 def streams_driver(originals: Originals) -> Driver:
-    """A Java process with Apache DistributedLog, shared: start another one to hurt it."""
+    """A shared Java process with Apache DistributedLog. A test that kills or pauses one starts its own."""
     return originals.start_driver("streams-driver", "interop.StreamsDriver")
 
 
 @pytest.fixture(scope="session", params=["java", "ours"])
 def place(request: pytest.FixtureRequest, originals: Originals, streams_driver: Driver) -> StreamPlace:
-    """A namespace of streams on Java bookies, made by Apache's own tool, and one on ours, made by us."""
+    """A namespace on Java bookies, bound by Apache's own tool, and one on our bookies, bound by our code."""
     is_java = request.param == "java"
     cluster: Cluster = request.getfixturevalue("java_cluster" if is_java else "our_cluster")
     path = f"/streams/{request.param}"
@@ -98,15 +95,15 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             item.config.stash[_tally].add(
                 mark.kwargs["row"], mark.kwargs["cells"], version, passed=report.passed
             )
-    its = getattr(item, "funcargs", {}).get("originals")
-    if report.failed and isinstance(its, Originals):
-        report.sections.append(("what its processes said last", _said(its.logs)))
+    release = getattr(item, "funcargs", {}).get("originals")
+    if report.failed and isinstance(release, Originals):
+        report.sections.append(("last lines of its processes' logs", _log_tails(release.logs)))
     return report  # type: ignore[return-value]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if not config.stash[_tally].passed and not config.stash[_tally].not_passed:
-        return  # a run without these tests
+        return  # none of these tests was selected
     terminalreporter.section("beside Apache's originals")
     complete = bool(os.environ.get(MUST_BE_COMPLETE))
     for line in table_lines(config.stash[_tally], VERSIONS, complete=complete):
@@ -119,7 +116,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def _said(logs: Path) -> str:
+def _log_tails(logs: Path) -> str:
     newest = sorted(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, reverse=True)[:SHOWN_LOGS]
     return "\n".join(
         f"--- {log.name}\n{log.read_bytes()[-SHOWN_BYTES:].decode('utf-8', 'replace')}" for log in newest

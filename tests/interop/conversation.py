@@ -1,7 +1,7 @@
-"""Our side of ``driver`` in a process of its own: requests on stdin, answers and events on stdout, as
-``java/interop/Conversation.java`` has them.
+"""The process side of ``driver`` in Python: requests on stdin, replies and events on stdout.
 
-Always: requests run beside each other; the end of stdin ends the process, whatever is open being abandoned.
+The form is that of ``java/interop/Conversation.java``.
+Always: requests run concurrently. The end of stdin ends the process at once; open handles are abandoned.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 
 import trio
 
-Answer = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 
-def tell(line: dict[str, Any]) -> None:
-    """Say something unasked."""
-    # One write each: lines of several tasks stay whole.
+def send(line: dict[str, Any]) -> None:
+    """Write a reply or an event."""
+    # One write for each line, so that lines of several tasks do not mix.
     os.write(1, json.dumps(line).encode() + b"\n")
 
 
-async def converse(answer: Answer) -> None:
-    """Answer requests, by operation and arguments, until stdin ends; then the process ends here."""
+async def converse(perform: Perform) -> None:
+    """Perform requests, given by operation and arguments, until stdin ends; then the process ends."""
     async with trio.open_nursery() as nursery:
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            nursery.start_soon(_answer, answer, json.loads(line))
+            nursery.start_soon(_perform, perform, json.loads(line))
         os._exit(0)
 
 
-async def _answer(answer: Answer, request: dict[str, Any]) -> None:
+async def _perform(perform: Perform, request: dict[str, Any]) -> None:
     request_id, op = request.pop("id"), request.pop("op")
     try:
-        result = "pong" if op == "ping" else await answer(op, request)
-        tell({"id": request_id, "ok": result})
+        result = "pong" if op == "ping" else await perform(op, request)
+        send({"id": request_id, "ok": result})
     except Exception as exc:
         described = {
             "class": type(exc).__name__,
@@ -44,4 +44,4 @@ async def _answer(answer: Answer, request: dict[str, Any]) -> None:
             "message": str(exc),
             "stack": traceback.format_exc(),
         }
-        tell({"id": request_id, "error": described})
+        send({"id": request_id, "error": described})

@@ -5,9 +5,10 @@
     CACHE/dlog/interop/<version>/lib-<hash of pom.xml>/*.jar
                                  classes-<hash of pom.xml and sources>/
 
-``CACHE`` is ``$XDG_CACHE_HOME`` or ``~/.cache``. Nothing is removed from it: it may be deleted whole.
-Always: what stands under its final name is complete, also when several runs fill the cache at once; a full
-cache needs no network.
+``CACHE`` is ``$XDG_CACHE_HOME`` or ``~/.cache``. The code here removes nothing from it; you may delete it
+whole.
+Always: a directory under its final name is complete, also when several runs fill the cache at once. With a
+full cache no network is needed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ COMPILE_TIMEOUT_S = 300
 
 
 class JarsError(Exception):
-    """The originals could not be fetched, or our drivers not compiled against them; the message says why."""
+    """Apache's jars could not be fetched, or our drivers not compiled; the message says why."""
 
 
 def class_path(version: str) -> str:
-    """The class path of one release with our drivers: fetched and compiled if this is the first time.
+    """The class path of one release with our drivers. The first call fetches and compiles them.
 
     Raises:
-        JarsError
+        JarsError: Fetching or compiling failed.
     """
     home = _cache() / version
     home.mkdir(parents=True, exist_ok=True)
@@ -53,10 +54,10 @@ def class_path(version: str) -> str:
 
 
 def find_program(name: str) -> str:
-    """The path of ``java``, ``javac`` or ``mvn``: of JAVA_HOME, or on the PATH.
+    """The path of ``java``, ``javac`` or ``mvn``, from JAVA_HOME or else from the PATH.
 
     Raises:
-        JarsError: Not installed; the message names Debian's packages.
+        JarsError: The program is not installed; the message names Debian's packages.
     """
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=str(Path(home, "bin"))) if home else None
@@ -83,7 +84,7 @@ def _digest(files: list[Path]) -> str:
 def _locked(path: Path) -> Iterator[None]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file lets go
+        yield  # closing the file releases the lock
 
 
 def _once(final: Path, fill: Callable[[Path], None]) -> Path:
@@ -133,5 +134,5 @@ def _run(command: list[str], what: str, timeout_s: float) -> None:
     except subprocess.TimeoutExpired as exc:
         raise JarsError(f"{what} took longer than {timeout_s:g} s: {' '.join(command)}") from exc
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).strip().splitlines()[-30:])
-        raise JarsError(f"{what} failed with exit code {done.returncode}: {' '.join(command)}\n{said}")
+        output = "\n".join((done.stdout + done.stderr).strip().splitlines()[-30:])
+        raise JarsError(f"{what} failed with exit code {done.returncode}: {' '.join(command)}\n{output}")

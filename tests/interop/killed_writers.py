@@ -1,7 +1,7 @@
-"""What is shown about a ledger whose writer was killed, whoever wrote it and whoever recovers it.
+"""Helpers for ledgers whose writer was killed, for either side's writer and recovery.
 
-Inside: looking at what each bookie holds, giving a ledger its open metadata back, so that another recovery
-decides over the same entries, comparing two ends.
+Inside: killing a writer while it writes, counting the copies of entries, comparing the ends of ledgers, and
+restoring the metadata of an open ledger, so that another recovery decides over the same entries.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Sequence
 
 import attrs
 import trio
-from clients import PASSWORD, RemoteClient
-from driver import Driver, DriverEndedError
-from originals import Cluster
 
+from ledger.catalog.paths import Layout, ledger_path
 from ledger.client import LedgerClient
-from ledger.paths import Layout, ledger_path
 from namespace.store import MetadataStore
+from tests.interop.clients import PASSWORD, RemoteClient
+from tests.interop.driver import Driver, DriverEndedError
+from tests.interop.originals import Cluster
 
-FLOOD_COUNT = 100_000  # more than a writer gets done before it is killed
+FLOOD_COUNT = 100_000  # more than a writer adds before it is killed
 FLOOD_IN_FLIGHT = 64
 ACKED_BEFORE_KILL = 400
 
 
 @attrs.frozen
 class End:
-    """How a ledger ended: its last entry, its length, and what stands in it."""
+    """The end of a closed ledger: last entry, length and payloads."""
 
     last_entry_id: int
     length_bytes: int
@@ -33,7 +33,7 @@ class End:
 
 
 async def end_by_us(client: LedgerClient, ledger_id: int) -> End:
-    """Open with recovery by our client; how it ended."""
+    """Recover a ledger by our client; return its end."""
     reader = await client.open(ledger_id, password=PASSWORD)
     assert reader.is_closed
     assert reader.length_bytes is not None
@@ -53,7 +53,7 @@ async def end_by_java(client: RemoteClient, ledger_id: int) -> End:
 
 
 async def reopen(cluster: Cluster, ledger_id: int, metadata: bytes) -> None:
-    """Give a ledger the metadata back that it had before a recovery."""
+    """Restore the metadata that a ledger had before a recovery."""
 
     async def put(store: MetadataStore) -> None:
         await store.put(_path(cluster, ledger_id), metadata)
@@ -62,7 +62,7 @@ async def reopen(cluster: Cluster, ledger_id: int, metadata: bytes) -> None:
 
 
 async def stored_metadata(cluster: Cluster, ledger_id: int) -> bytes:
-    """The bytes of a ledger's metadata."""
+    """The stored bytes of a ledger's metadata."""
 
     async def get(store: MetadataStore) -> bytes:
         return (await store.get(_path(cluster, ledger_id))).value
@@ -71,7 +71,7 @@ async def stored_metadata(cluster: Cluster, ledger_id: int) -> bytes:
 
 
 async def flood_until_killed(writer: Driver, handle: str, *, prefix: str) -> int:
-    """Have a writer add entries as fast as it can, kill it in the middle; the last entry it was told of."""
+    """Make a writer add entries as fast as it can and kill it; return the last acknowledged entry."""
     flood = writer.begin("flood", handle=handle, prefix=prefix, count=FLOOD_COUNT, in_flight=FLOOD_IN_FLIGHT)
     acked = -1
     while acked < ACKED_BEFORE_KILL:
@@ -82,14 +82,14 @@ async def flood_until_killed(writer: Driver, handle: str, *, prefix: str) -> int
     except DriverEndedError:
         pass
     else:
-        raise AssertionError("the writer was done before it was killed")
+        raise AssertionError("the writer had finished before it was killed")
     while not writer.events.empty():
         acked = max(acked, writer.events.get()["entry_id"])
     return acked
 
 
 async def holders(java: RemoteClient, bookies: Sequence[str], ledger_id: int, last: int) -> list[int]:
-    """For each entry up to ``last``, how many of the bookies hold it."""
+    """For each entry up to ``last``, the number of bookies that hold it."""
     counts = [0] * (last + 1)
     for bookie in bookies:
         listed = await java.ask("list_entries", bookie=bookie, ledger_id=ledger_id, last=last)
@@ -99,9 +99,10 @@ async def holders(java: RemoteClient, bookies: Sequence[str], ledger_id: int, la
 
 
 def allowed_ends(counts: Sequence[int], ack_quorum: int) -> range:
-    """The last entries that a recovery may decide for, given how many hold each entry.
+    """The last entries that a recovery may choose, given the number of copies of each entry.
 
-    What an ack quorum holds must be kept; what nobody holds cannot be; in between either is right.
+    An entry on an ack quorum must be kept. An entry without a copy cannot be kept. Other entries may be kept
+    or cut off.
     """
     sure = next((e for e, count in enumerate(counts) if count < ack_quorum), len(counts)) - 1
     possible = next((e for e, count in enumerate(counts) if count == 0), len(counts)) - 1

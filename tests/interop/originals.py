@@ -1,9 +1,9 @@
 """Apache's programs and ours, started side by side on this machine over a real ZooKeeper.
 
 Inside: command lines and configuration files, bookies of both kinds, clusters, readiness. Not inside: jars
-(``jars``), processes as such (``processes``), what a driver is asked (``driver``, ``java/interop``).
-Always: a server counts as started when it answers a request and, for a bookie, when it is registered by a
-session of its own; everything listens on 127.0.0.1 only.
+(``jars``), processes (``processes``), requests to a driver (``driver``, ``java/interop``).
+Always: a server counts as started once it replies to a request; a bookie must also be registered, by a
+session of its new process. Everything listens on 127.0.0.1 only.
 
 One ZooKeeper serves all clusters of a version; each cluster has its own ledgers root.
 """
@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import trio
-from driver import Driver
-from jars import LOGGING, class_path, find_program
-from processes import Process, Processes
 
 from dlog.cluster.ports import free_ports
 from ledger.errors import WireError
@@ -32,17 +29,20 @@ from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
+from tests.interop.driver import Driver
+from tests.interop.jars import LOGGING, class_path, find_program
+from tests.interop.processes import Process, Processes
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 90.0
 PROBE_TIMEOUT_S = 5.0
-SESSION_TIMEOUT_MS = 4_000  # a killed bookie's registration goes after that
+SESSION_TIMEOUT_MS = 4_000  # after which a killed bookie's registration disappears
 Kind = Literal["java", "ours"]
 T = TypeVar("T")
 
 
 class Originals:
-    """One release of Apache's programs, and one ZooKeeper of it that is started when first needed."""
+    """One release of Apache's programs, and a ZooKeeper of it, which starts when it is first needed."""
 
     def __init__(self, version: str, directory: Path) -> None:
         self.version, self.directory = version, directory
@@ -54,7 +54,7 @@ class Originals:
 
     @property
     def logs(self) -> Path:
-        """Where every process's log is."""
+        """The directory with the logs of all processes."""
         return self.processes.logs
 
     @property
@@ -69,11 +69,11 @@ class Originals:
         return f"zk+{layout}://{self.zookeeper_hosts}{root}"
 
     def free_port(self) -> int:
-        """One on which nobody listens now."""
+        """A port on which no process listens now."""
         return free_ports(1, self._rng, host=HOST)[0]
 
     def fresh(self, kind: str) -> str:
-        """A name nobody has used yet, such as ``java-bookie-3``."""
+        """Return an unused name, such as ``java-bookie-3``."""
         self._names[kind] = self._names.get(kind, 0) + 1
         return f"{kind}-{self._names[kind]}"
 
@@ -87,7 +87,8 @@ class Originals:
             "-XX:MaxDirectMemorySize=128m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",  # these processes live for seconds
-            "-Djava.net.preferIPv4Stack=true",  # lo may have ::1 first, of which a bookie makes no valid id
+            # lo may have ::1 first, from which a bookie makes an invalid id.
+            "-Djava.net.preferIPv4Stack=true",
             f"-Dlog4j.configurationFile={LOGGING}",
             *options,
             "-cp",
@@ -97,16 +98,16 @@ class Originals:
         ]
 
     def start_driver(self, name: str = "ledger-driver", main_class: str = "interop.LedgerDriver") -> Driver:
-        """A Java process in conversation; ended with the rest, or by ``driver.process.stop()``."""
+        """Start a Java driver. ``close`` ends it, or ``driver.process.stop()``."""
         name = self.fresh(name)
         driver = Driver(self.processes.start(name, self.java(main_class), piped=True))
         assert driver.ask("ping", timeout_s=START_TIMEOUT_S) == "pong"
         return driver
 
     def start_our_driver(self) -> Driver:
-        """Our client in a process, in the same kind of conversation: to be killed, or stopped for a while."""
+        """Start our client as a driver process, which a test may kill or pause."""
         name = self.fresh("our-driver")
-        command = [sys.executable, str(Path(__file__).with_name("our_driver.py")), self.zookeeper_hosts]
+        command = [sys.executable, "-m", "tests.interop.our_driver", self.zookeeper_hosts]
         driver = Driver(self.processes.start(name, command, piped=True))
         assert driver.ask("ping", timeout_s=START_TIMEOUT_S) == "pong"
         return driver
@@ -114,7 +115,7 @@ class Originals:
     def run_java(
         self, main_class: str, *arguments: str, name: str, timeout_s: float = 60, options: Sequence[str] = ()
     ) -> tuple[int, str]:
-        """Run one of Apache's commands to its end; its exit code and what it printed, log lines included."""
+        """Run one of Apache's commands to its end; return its exit code and its output with log lines."""
         process = self.processes.start(self.fresh(name), self.java(main_class, *arguments, options=options))
         try:
             code = process.wait_ended(timeout_s=timeout_s)
@@ -134,7 +135,7 @@ class Originals:
         )
 
     def with_store(self, use: Callable[[MetadataStore], Awaitable[T]]) -> T:
-        """Do something with a session of our own, from blocking code; also while a trio loop runs here."""
+        """Run ``use`` with a ZooKeeper session, from blocking code; works while a trio loop runs here."""
         hosts = self.zookeeper_hosts
 
         async def session() -> T:
@@ -190,7 +191,7 @@ class Originals:
 
 
 class Bookie:
-    """One bookie of either kind, which keeps its port and its directories over restarts."""
+    """One bookie of either kind; it keeps its port and directories over restarts."""
 
     def __init__(
         self,
@@ -232,22 +233,22 @@ class Bookie:
 
     @property
     def id(self) -> str:
-        """Under which it registers."""
+        """The id under which the bookie registers."""
         return str(self.settings.get("bookieId", f"{HOST}:{self.port}"))
 
     @property
     def process(self) -> Process:
-        """The process of its last start."""
+        """The process of the last start."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True if the bookie was started and has not ended."""
         return self._process is not None and self._process.is_running
 
     def launch(self, *, read_only: bool = False) -> Callable[[], None]:
-        """Start its process; what is returned waits until it serves. So several may start at once."""
+        """Start the process without waiting; the returned function waits until the bookie serves."""
         assert not self.is_running
         for directory in (self.home / "journal", self.home / "ledgers"):
             directory.mkdir(parents=True, exist_ok=True)
@@ -263,35 +264,35 @@ class Bookie:
         process = self._process = self._originals.processes.start(self.name, command)
 
         def is_serving() -> bool:
-            return bookie_answers(self.port) and self._registered_by() not in (None, before)
+            return bookie_replies(self.port) and self._registered_by() not in (None, before)
 
         return lambda: process.wait_ready(is_serving, timeout_s=START_TIMEOUT_S)
 
     def start(self, *, read_only: bool = False) -> None:
-        """Start it, over whatever its directories hold; return once it serves and is registered."""
+        """Start the bookie on its directories as they are; return once it serves and is registered."""
         self.launch(read_only=read_only)()
 
     def stop(self) -> None:
-        """SIGTERM: it withdraws its registration."""
+        """Send SIGTERM and wait; the bookie withdraws its registration."""
         self.process.stop()
 
     def kill(self) -> None:
-        """SIGKILL: its registration stays until its session ends."""
+        """Send SIGKILL; the registration remains until the session expires."""
         self.process.kill()
 
     def copy_directories(self, to: Path) -> None:
-        """Copy what it stores; it must not run."""
+        """Copy the bookie's directories; it must not run."""
         assert not self.is_running
         shutil.copytree(self.home, to)
 
     def restore_directories(self, source: Path) -> None:
-        """Replace what it stores by a copy; it must not run."""
+        """Replace the bookie's directories by a copy; it must not run."""
         assert not self.is_running
         shutil.rmtree(self.home)
         shutil.copytree(source, self.home)
 
     def _registered_by(self) -> int | None:
-        """The session that holds its registration, or None."""
+        """The id of the session that holds the registration, or None."""
 
         async def owner(store: MetadataStore) -> int | None:
             for parent in ("available", "available/readonly"):
@@ -313,11 +314,11 @@ class Cluster:
 
     @property
     def uri(self) -> str:
-        """For configurations of either side."""
+        """The metadata service URI, for configurations of either side."""
         return self.originals.uri(self.root)
 
     def add(self, *kinds: Kind, **settings: object) -> list[Bookie]:
-        """Start bookies, all at once; return once they serve."""
+        """Start bookies concurrently; return once all serve."""
         added = [Bookie(self.originals, kind, self.root, settings=settings) for kind in kinds]
         self.bookies += added
         for wait in [bookie.launch() for bookie in added]:
@@ -325,15 +326,15 @@ class Cluster:
         return added
 
     def running(self, kind: Kind | None = None) -> list[Bookie]:
-        """Its bookies that run, of one kind or of both."""
+        """The running bookies, of one kind or of both."""
         return [bookie for bookie in self.bookies if bookie.is_running and kind in (None, bookie.kind)]
 
     def by_id(self, bookie_id: str) -> Bookie:
-        """The bookie that ledger metadata names so."""
+        """The bookie with this id."""
         return next(bookie for bookie in self.bookies if bookie.id == bookie_id)
 
     def stop(self) -> None:
-        """Stop every bookie that runs; their directories stay."""
+        """Stop all running bookies; their directories stay."""
         running = self.running()
         for bookie in running:
             bookie.process.ask_to_stop()
@@ -341,13 +342,13 @@ class Cluster:
             bookie.stop()
 
     def start(self) -> None:
-        """Start every bookie that does not run, over what its directories hold."""
+        """Start all bookies that do not run, on their directories as they are."""
         for wait in [bookie.launch() for bookie in self.bookies if not bookie.is_running]:
             wait()
 
 
-def bookie_answers(port: int) -> bool:
-    """Whether the bookie on a port answers a request; an open port is not yet one that does."""
+def bookie_replies(port: int) -> bool:
+    """Whether the bookie on a port replies to a request; an open port alone does not show that."""
     frames = FrameBuffer()
     try:
         with socket.create_connection((HOST, port), PROBE_TIMEOUT_S) as connection:
@@ -357,20 +358,20 @@ def bookie_answers(port: int) -> bool:
                 for start, end in found:
                     return isinstance(v3.decode_reply(data, start, end).reply, BookieInfoReply)
     except (OSError, WireError):
-        pass  # not yet, or it resets connections while its predecessor's session lives
+        pass  # not yet started, or it resets connections until the session of its predecessor has expired
     return False
 
 
 def _four_letters(port: int, word: bytes) -> str:
-    answer = b""
+    reply = b""
     try:
         with socket.create_connection((HOST, port), PROBE_TIMEOUT_S) as connection:
             connection.sendall(word)
             while chunk := connection.recv(65536):
-                answer += chunk
+                reply += chunk
     except OSError:
-        pass  # not there yet
-    return answer.decode("utf-8", "replace")
+        pass  # not started yet
+    return reply.decode("utf-8", "replace")
 
 
 def _properties(settings: dict[str, object]) -> str:

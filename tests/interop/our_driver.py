@@ -1,6 +1,6 @@
-"""Our ledger client as a process in conversation, so that it can be killed and stopped like Apache's.
+"""Our ledger client as a driver process, so that tests can kill and pause it like Apache's.
 
-It understands what ``java/interop/LedgerDriver.java`` does for writing, in the same form (``conversation``):
+It performs the requests of ``java/interop/LedgerDriver.java`` for writing, in the form of ``conversation``:
 ``client``, ``create``, ``add``, ``add_many``, ``flood``, ``explicit_lac``, ``state``, ``close``.
 
 ``python our_driver.py ZOOKEEPER_HOSTS``
@@ -12,28 +12,28 @@ import sys
 from typing import Any, Literal
 
 import trio
-from conversation import converse, tell
 
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.dial import dial_tcp
 from ledger.digest import DigestType
-from ledger.transport_config import TransportConfig
-from ledger.write_handle import WriteHandle
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import dial_tcp
+from ledger.write.handle import WriteHandle
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
+from tests.interop.conversation import converse, send
 
 
 class OurDriver:
-    """The objects that requests name, and the requests."""
+    """The requests, and the objects that they name."""
 
     def __init__(self, store: MetadataStore, nursery: trio.Nursery) -> None:
         self._store, self._nursery = store, nursery
         self._clients: dict[str, LedgerClient] = {}
         self._handles: dict[str, WriteHandle] = {}
 
-    async def answer(self, op: str, arguments: dict[str, Any]) -> Any:
-        """Do what is asked; what is returned must be JSON."""
+    async def perform(self, op: str, arguments: dict[str, Any]) -> Any:
+        """Perform a request; the result can be encoded as JSON."""
         return await getattr(self, f"do_{op}")(**arguments)
 
     async def do_client(self, name: str, root: str, version: Literal[2, 3]) -> bool:
@@ -70,12 +70,12 @@ class OurDriver:
         return _state(self._handles[handle])
 
     async def do_flood(self, handle: str, prefix: str, count: int, in_flight: int) -> int:
-        """Add ``prefix`` + index, ``in_flight`` at a time; tell what is confirmed as events."""
+        """Add ``prefix`` + index, ``in_flight`` at a time; send an event for each confirmation."""
         writer = self._handles[handle]
 
         def confirmed(lac: int, error: BaseException | None) -> None:
             if error is None:
-                tell({"event": "acked", "handle": handle, "entry_id": lac})
+                send({"event": "acked", "handle": handle, "entry_id": lac})
 
         writer.on_confirmed(confirmed)
         for index in range(count):
@@ -106,9 +106,9 @@ def _state(handle: WriteHandle) -> dict[str, Any]:
 
 
 async def main(hosts: str) -> None:
-    """Answer until stdin ends."""
+    """Perform requests until stdin ends."""
     async with open_zookeeper_store(hosts) as store, trio.open_nursery() as nursery:
-        await converse(OurDriver(store, nursery).answer)
+        await converse(OurDriver(store, nursery).perform)
 
 
 if __name__ == "__main__":

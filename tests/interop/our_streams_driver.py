@@ -1,6 +1,6 @@
-"""Our writer as a process in conversation, so that it can be killed and stopped like Apache's.
+"""Our log writer as a driver process, so that tests can kill and pause it like Apache's.
 
-It understands ``writer``, ``flood`` and ``writer-close`` as ``java/interop/StreamsDriver.java`` does.
+It performs ``writer``, ``flood`` and ``writer-close`` as ``java/interop/StreamsDriver.java`` does.
 
 ``python our_streams_driver.py NAMESPACE_URI SESSION_TIMEOUT_MS``
 """
@@ -14,14 +14,14 @@ from typing import Any
 
 import attrs
 import trio
-from conversation import converse, tell
 
 import dlog
+from tests.interop.conversation import converse, send
 
 
 @attrs.define(eq=False)
 class _Held:
-    """A writer and the task that has it open."""
+    """A writer, and the events of the task that holds it open."""
 
     writer: dlog.LogWriter | None = None
     close: trio.Event = attrs.field(factory=trio.Event)
@@ -29,14 +29,14 @@ class _Held:
 
 
 class OurStreamsDriver:
-    """The writers that requests name, and the requests."""
+    """The requests, and the writers that they name."""
 
     def __init__(self, namespace: dlog.Namespace, nursery: trio.Nursery) -> None:
         self._namespace, self._nursery = namespace, nursery
         self._writers: dict[str, _Held] = {}
 
-    async def answer(self, op: str, arguments: dict[str, Any]) -> Any:
-        """Do what is asked."""
+    async def perform(self, op: str, arguments: dict[str, Any]) -> Any:
+        """Perform a request; the result can be encoded as JSON."""
         match op:
             case "writer":
                 held = _Held()
@@ -53,7 +53,7 @@ class OurStreamsDriver:
                 raise ValueError(f"unknown request {op}")
 
     async def _hold(self, log: str, held: _Held, *, task_status: trio.TaskStatus[int]) -> None:
-        """Keep a writer open until told to close it; for a task, as a request's own ends with its answer."""
+        """Hold a writer open until ``writer-close``, in a task of its own: the request's task ends before."""
         try:
             async with self._namespace.open_writer(log, create=True) as held.writer:
                 task_status.started(held.writer.last_txid)
@@ -62,10 +62,10 @@ class OurStreamsDriver:
             held.closed.set()
 
     async def _flood(self, on: str, prefix: str, first_txid: int, in_flight: int) -> dict[str, Any]:
-        """Write prefix + number from 1 on until a write fails; tell of each that is acknowledged, in order.
+        """Write prefix + number from 1 on until a write fails; send an event for each acknowledged record.
 
         Returns:
-            What had been told of every record once that was decided: numbers by outcome.
+            How many records were submitted, the failure, and the numbers of the records by outcome.
         """
         writer = self._writers[on].writer
         assert writer is not None
@@ -92,7 +92,7 @@ class OurStreamsDriver:
                 failure = failure or exc
             else:
                 place = [dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id]
-                tell({"event": "acked", "number": number, "dlsn": place})
+                send({"event": "acked", "number": number, "dlsn": place})
             outcomes[pending.outcome.name].append(number)
         return {
             "submitted": submitted,
@@ -102,10 +102,10 @@ class OurStreamsDriver:
 
 
 async def main(uri: str, session_timeout_ms: int) -> None:
-    """Answer until stdin ends."""
+    """Perform requests until stdin ends."""
     config = dlog.NamespaceConfig(session_timeout_ms=session_timeout_ms, client_id="our process")
     async with dlog.open_namespace(uri, config=config) as namespace, trio.open_nursery() as nursery:
-        await converse(OurStreamsDriver(namespace, nursery).answer)
+        await converse(OurStreamsDriver(namespace, nursery).perform)
 
 
 if __name__ == "__main__":

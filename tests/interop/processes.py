@@ -1,9 +1,9 @@
-"""Processes that tests start, hurt and end: originals and ours alike, always by their pid.
+"""Processes that tests start, pause, kill and end, by their pid.
 
-Inside: one process with its log; a set of them that is ended together. Not inside: which programs
+Inside: one process with its log; a set of processes that end together. Not inside: the programs
 (``originals``), conversations (``driver``).
-Always: whoever starts a process through ``Processes`` sees it gone when the set is closed, also after errors;
-a wait has a bound.
+Always: closing a ``Processes`` ends every process that was started through it, also after errors. Every wait
+has a timeout.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.places import ROOT
+
 POLL_S = 0.03
 STOP_GRACE_S = 15.0
 
 
 class ProcessError(Exception):
-    """A process ended, or did not answer, when it should have served; the message has its last words."""
+    """A process ended or did not become ready; the message has the end of its log."""
 
 
 class Process:
-    """One running program; what it prints goes to ``log``, except a stdout that is piped."""
+    """One running program. Its output goes to ``log``, except a piped stdout."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path, *, piped: bool = False) -> None:
         self.name, self.log = name, log
@@ -37,7 +39,8 @@ class Process:
                 stdin=subprocess.PIPE if piped else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if piped else output,
                 stderr=output,
-                # Ctrl-C is for the tests: they end what they started, in order.
+                cwd=ROOT,  # our drivers are modules of the tests
+                # Ctrl-C must reach the tests only, which then end their processes in order.
                 start_new_session=True,
             )
 
@@ -46,33 +49,33 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the running, or the ended, process."""
+        """The process id, also after the end."""
         return self._child.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended yet; a paused one runs."""
+        """True until the process ends, also while it is paused."""
         return self._child.poll() is None
 
     @property
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Its stdin and stdout, if it was started with pipes."""
+        """stdin and stdout of a process that was started with pipes."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         return self._child.stdin, self._child.stdout
 
     def tail(self, size_bytes: int = 3000) -> str:
-        """The end of its log."""
+        """The end of the log."""
         try:
             return self.log.read_bytes()[-size_bytes:].decode("utf-8", "replace").strip() or "(empty)"
         except OSError as exc:
             return f"({exc})"
 
     def wait_ready(self, is_ready: Callable[[], bool], *, timeout_s: float) -> None:
-        """Return once ``is_ready`` says so.
+        """Return once ``is_ready`` returns True.
 
         Raises:
-            ProcessError: It ended, or was not ready in time; the message has the end of its log.
+            ProcessError: The process ended, or was not ready in time; the message has the end of its log.
         """
         deadline = time.monotonic() + timeout_s
         while not is_ready():
@@ -82,15 +85,15 @@ class Process:
                 )
             if time.monotonic() > deadline:
                 raise ProcessError(
-                    f"{self.name} did not answer in {timeout_s:g} s; {self.log}:\n{self.tail()}"
+                    f"{self.name} was not ready in {timeout_s:g} s; {self.log}:\n{self.tail()}"
                 )
             time.sleep(POLL_S)
 
     def wait_ended(self, *, timeout_s: float) -> int:
-        """Its exit code, once it has ended by itself.
+        """Wait until the process ends by itself; return its exit code.
 
         Raises:
-            ProcessError: It still runs after ``timeout_s``.
+            ProcessError: The process still runs after ``timeout_s``.
         """
         try:
             return self._child.wait(timeout_s)
@@ -98,23 +101,23 @@ class Process:
             raise ProcessError(f"{self.name} still runs after {timeout_s:g} s; {self.tail()}") from None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone: a crash."""
+        """Send SIGKILL and wait for the end: a crash."""
         self._child.kill()
         self._child.wait()
         self._close_stdin()
 
     def pause(self) -> None:
-        """SIGSTOP: it does nothing, and its connections stay. Returns once its last thread stands still."""
+        """Send SIGSTOP; connections stay open. Returns once all threads have stopped."""
         self._child.send_signal(signal.SIGSTOP)
-        # Also at its end, should it have one instead.
+        # WEXITED: the process may end instead of stopping.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._child.send_signal(signal.SIGCONT)
 
     def stop(self, *, grace_s: float = STOP_GRACE_S) -> None:
-        """SIGTERM, then SIGKILL for one that does not heed it in time."""
+        """Send SIGTERM, then SIGKILL if the process still runs after the grace period."""
         self.ask_to_stop()
         try:
             self._child.wait(grace_s)
@@ -123,37 +126,37 @@ class Process:
         self._close_stdin()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM without waiting; a paused one is resumed, or it could not heed it."""
+        """Send SIGTERM without waiting, and resume a paused process, so that it can handle the signal."""
         self._child.terminate()
         self._child.send_signal(signal.SIGCONT)
 
     def _close_stdin(self) -> None:
-        # Its stdout, if piped, is closed by whoever reads it to the end.
+        # The driver's thread reads a piped stdout to its end and closes it.
         if self._child.stdin is not None:
-            with contextlib.suppress(OSError):  # what it never read
+            with contextlib.suppress(OSError):  # unread input of the process
                 self._child.stdin.close()
 
 
 class Processes:
-    """Processes that are ended together, the last started first."""
+    """A set of processes that end together, the last started first."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self._started: list[Process] = []
 
     def start(self, name: str, command: Sequence[str], *, piped: bool = False) -> Process:
-        """Start a program; its log is ``<name>.log``, appended to when a name comes again."""
+        """Start a program with the log ``<name>.log``; a later process of this name appends to it."""
         process = Process(name, command, self.logs / f"{name}.log", piped=piped)
         self._started.append(process)
         return process
 
     @property
     def running(self) -> list[Process]:
-        """Those that have not ended."""
+        """The processes that have not ended."""
         return [process for process in self._started if process.is_running]
 
     def close(self) -> None:
-        """End what still runs. All are asked at once, in the reverse order of starting."""
+        """End all running processes: send SIGTERM to all, the last started first, then wait for each."""
         running = list(reversed(self.running))
         for process in running:
             process.ask_to_stop()

@@ -1,8 +1,8 @@
-"""Apache's command lines, and what they print: the bookie shell (``BookieShell``) and ``bkctl``.
+"""Apache's command lines and their output: the bookie shell (``BookieShell``) and ``bkctl``.
 
-Inside: running a command to its end as a process of its own, and finding its answer in what it logged, which
-each release words in its own way. Not inside: what is expected of the answer.
-Always: an answer that cannot be found is an error here, never an empty one.
+Inside: running a command to its end in a process of its own, and parsing the result from its log lines, which
+differ in each release. Not inside: the expected results.
+Always: output without the expected lines is an error, never an empty result.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import attrs
-from originals import Cluster, Originals
+
+from tests.interop.originals import Cluster, Originals
 
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 BKCTL = "org.apache.bookkeeper.tools.cli.BKCtl"  # its jar is 4.17.3's; the commands are the release's own
-EVERYTHING = ("-Dinterop.level=INFO",)  # answers are logged, not printed
+EVERYTHING = ("-Dinterop.level=INFO",)  # the commands log their results and print nothing
 TIMEOUT_S = 60
 T = TypeVar("T")
 
@@ -25,8 +26,8 @@ _BOOKIE = re.compile(r"BookieID:(\S+), IP:")
 _METADATA = re.compile(r"LedgerMetadata\{(.*)\}")
 _ENSEMBLES = re.compile(r"ensembles=\{(.*?\])\}")
 _ENSEMBLE = re.compile(r"(\d+)=\[([^\]]*)\]")
-_ROOM = re.compile(r"BookieID:(\S+), IP:.*?[Ff]ree[:=] ?(\d+)\(.*?[Tt]otal[:=] ?(\d+)\(")
-_TOGETHER = (
+_SPACE = re.compile(r"BookieID:(\S+), IP:.*?[Ff]ree[:=] ?(\d+)\(.*?[Tt]otal[:=] ?(\d+)\(")
+_TOTALS = (
     re.compile(r"Total free disk space in the cluster\D*(\d+)\("),
     re.compile(r"Total disk capacity in the cluster\D*(\d+)\("),
 )
@@ -64,126 +65,126 @@ class Tools:
     cluster: Cluster
 
     def shell(self, *arguments: str, until: str = "") -> str:
-        """What a command of the bookie shell said."""
+        """Run a command of the bookie shell; return its output."""
         return self._run(SHELL, ("-conf", str(self.cluster.bookies[0].config), *arguments), until)
 
     def bkctl(self, *arguments: str, until: str = "") -> str:
-        """What a command of bkctl said."""
+        """Run a command of bkctl; return its output."""
         options = ("-c", str(self.cluster.bookies[0].config), "-u", self.cluster.uri)
         return self._run(BKCTL, (*options, *arguments), until)
 
     def both(self, shell: Sequence[str], bkctl: Sequence[str], *, until: str = "") -> list[str]:
-        """What both said, run beside each other."""
+        """Run a command of each concurrently; return both outputs."""
         return at_once(lambda: self.shell(*shell, until=until), lambda: self.bkctl(*bkctl, until=until))
 
     def _run(self, main_class: str, arguments: Sequence[str], until: str) -> str:
         command = self.originals.java(main_class, *arguments, options=EVERYTHING)
         process = self.originals.processes.start(self.originals.fresh("shell"), command)
 
-        def said() -> str:
+        def output() -> str:
             return process.log.read_text("utf-8", "replace")
 
         try:
-            if until:  # some take long to end after that
-                process.wait_ready(lambda: until in said(), timeout_s=TIMEOUT_S)
+            if until:  # some commands take long to end after their last line
+                process.wait_ready(lambda: until in output(), timeout_s=TIMEOUT_S)
             else:
                 code = process.wait_ended(timeout_s=TIMEOUT_S)
-                assert code == 0, f"{arguments}: exit code {code}\n{said()[-3000:]}"
+                assert code == 0, f"{arguments}: exit code {code}\n{output()[-3000:]}"
         finally:
             process.stop(grace_s=0)
-        return said()
+        return output()
 
 
 def at_once(*commands: Callable[[], T]) -> list[T]:
-    """Run several commands beside each other; their answers in order."""
+    """Run several commands concurrently; return their results in order."""
     with ThreadPoolExecutor(len(commands)) as threads:
         return [future.result() for future in [threads.submit(command) for command in commands]]
 
 
-def bookies_listed(said: str) -> set[str]:
-    """The ids that ``listbookies`` names."""
-    found = set(_BOOKIE.findall(said))
-    assert found or "No bookie exists" in said, said[-3000:]
+def bookies_listed(output: str) -> set[str]:
+    """The ids in the output of ``listbookies``."""
+    found = set(_BOOKIE.findall(output))
+    assert found or "No bookie exists" in output, output[-3000:]
     return found
 
 
 @attrs.frozen
-class ToldMetadata:
-    """What ``ledgermetadata`` says of a ledger."""
+class ShownMetadata:
+    """A ledger's metadata in the output of ``ledgermetadata``."""
 
     fields: dict[str, str]
     ensembles: dict[int, list[str]]
 
 
-def metadata_told(said: str) -> ToldMetadata:
-    """The answer of ``ledgermetadata``."""
-    text = _only(_METADATA.findall(said), said)
-    ensembles = _only(_ENSEMBLES.findall(text), said)
-    return ToldMetadata(
+def shown_metadata(output: str) -> ShownMetadata:
+    """Parse the output of ``ledgermetadata``."""
+    text = _only(_METADATA.findall(output), output)
+    ensembles = _only(_ENSEMBLES.findall(text), output)
+    return ShownMetadata(
         dict(re.findall(r"(\w+)=([^,{}\[\]]+)(?=[,}]|$)", text.replace(ensembles, ""))),
         {int(first): bookies.split(", ") for first, bookies in _ENSEMBLE.findall(ensembles)},
     )
 
 
 @attrs.frozen
-class ToldRecord:
+class ShownRecord:
     """An entry of a ledger, or a record of a file, as Java's tools show it."""
 
     ledger_id: int
     entry_id: int
-    size_bytes: int  # of a ledger's entry: of the ledger up to it
+    size_bytes: int  # for an entry of a ledger: the length of the ledger up to it
     offset: int | None  # in a file
     lac: int | None
     key: str | None
     is_fence: bool
-    data: bytes  # of an entry of a file: behind its 32 bytes of header
+    data: bytes  # of an entry of a file: the bytes after its header of 32 bytes
 
 
-def entries_told(said: str) -> list[ToldRecord]:
-    """The answer of ``-entryformat hex readledger -msg``."""
-    return _records(said, _READ_ENTRY)
+def shown_entries(output: str) -> list[ShownRecord]:
+    """Parse the output of ``-entryformat hex readledger -msg``."""
+    return _records(output, _READ_ENTRY)
 
 
-def records_told(said: str) -> list[ToldRecord]:
-    """The answer of ``-entryformat hex readlog -msg``, or of bkctl's ``bookie readjournal -e hex -m``."""
-    return _records(said, _RECORD)
+def shown_records(output: str) -> list[ShownRecord]:
+    """Parse ``-entryformat hex readlog -msg``, or bkctl's ``bookie readjournal -e hex -m``."""
+    return _records(output, _RECORD)
 
 
-def ledger_bytes_told(said: str) -> dict[int, int]:
-    """The answer of ``readlogmetadata``."""
-    found = _LEDGER_BYTES.findall(said)
-    assert found, said[-3000:]
+def shown_ledger_bytes(output: str) -> dict[int, int]:
+    """Parse the output of ``readlogmetadata``."""
+    found = _LEDGER_BYTES.findall(output)
+    assert found, output[-3000:]
     return {int(old or new): int(old_size or new_size) for old, old_size, new, new_size in found}
 
 
-def mark_told(said: str) -> tuple[int, int]:
-    """The answer of ``lastmark``: journal id and offset."""
-    journal_id, offset = _only(_MARK.findall(said), said)
+def shown_mark(output: str) -> tuple[int, int]:
+    """Parse the output of ``lastmark``: journal id and offset."""
+    journal_id, offset = _only(_MARK.findall(output), output)
     return int(journal_id), int(offset)
 
 
-def rooms_told(said: str) -> dict[str, tuple[int, int]]:
-    """The answer of ``bookieinfo``: free and total bytes of each bookie."""
-    found = {bookie: (int(free), int(total)) for bookie, free, total in _ROOM.findall(said)}
-    assert found, said[-3000:]
+def shown_space(output: str) -> dict[str, tuple[int, int]]:
+    """Parse the output of ``bookieinfo``: free and total bytes of each bookie."""
+    found = {bookie: (int(free), int(total)) for bookie, free, total in _SPACE.findall(output)}
+    assert found, output[-3000:]
     assert [sum(column) for column in zip(*found.values(), strict=True)] == [
-        int(_only(pattern.findall(said), said)) for pattern in _TOGETHER
+        int(_only(pattern.findall(output), output)) for pattern in _TOTALS
     ]
     return found
 
 
-def _records(said: str, patterns: Sequence[re.Pattern[str]]) -> list[ToldRecord]:
-    pattern = next((each for each in patterns if each.search(said)), None)
-    assert pattern is not None, said[-3000:]
-    matches = list(pattern.finditer(said))
-    stops = [match.start() for match in matches[1:]] + [len(said)]
+def _records(output: str, patterns: Sequence[re.Pattern[str]]) -> list[ShownRecord]:
+    pattern = next((each for each in patterns if each.search(output)), None)
+    assert pattern is not None, output[-3000:]
+    matches = list(pattern.finditer(output))
+    stops = [match.start() for match in matches[1:]] + [len(output)]
     records = []
     for match, stop in zip(matches, stops, strict=True):
-        rest = said[match.end() : stop]
+        rest = output[match.end() : stop]
         lac, key = _LAC.search(rest), _KEY.search(rest)
         named = match.groupdict()
         records.append(
-            ToldRecord(
+            ShownRecord(
                 ledger_id=int(named["ledger"]),
                 entry_id=int(named["entry"]),
                 size_bytes=int(named["size"]),
@@ -197,6 +198,6 @@ def _records(said: str, patterns: Sequence[re.Pattern[str]]) -> list[ToldRecord]
     return records
 
 
-def _only(found: Sequence[T], said: str) -> T:
-    assert len(found) == 1, f"{found}:\n{said[-3000:]}"
+def _only(found: Sequence[T], output: str) -> T:
+    assert len(found) == 1, f"{found}:\n{output[-3000:]}"
     return found[0]

@@ -1,7 +1,7 @@
-"""Streams in a test's hands: a namespace on either kind of bookies, written and read by both sides.
+"""Streams for tests: a namespace on either kind of bookies, for writers and readers of both sides.
 
-Inside: namespaces and their logs, records to write, reading as ours reads. Not inside: Apache's side of it
-(``java_streams``), what is expected.
+Inside: namespaces and their logs, records to write, reading by our reader. Not inside: Apache's writers and
+readers (``java_streams``), the expected results.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 
 import attrs
-from driver import Driver
-from java_streams import JavaLog, open_java_log
-from originals import Cluster, Originals
 
 import dlog
 from dlog import DLSN, Record
-from namespace.binding import new_binding
-from namespace.bindings import bind
+from dlog.metadata.binding import new_binding
+from dlog.metadata.bindings import bind
 from namespace.store import MetadataStore
+from tests.interop.driver import Driver
+from tests.interop.java_streams import JavaLog, open_java_log
+from tests.interop.originals import Cluster, Originals
 
 TEST_TIMEOUT_S = 120
-SESSION_TIMEOUT_MS = 2_000  # a dead writer's lock is free after that
-# The same for Java's, which else waits 5 s before it tries again what a lost session has made fail.
+SESSION_TIMEOUT_MS = 2_000  # after which a dead writer's lock is free
+# The same for Java's, which otherwise waits 5 s before it repeats a request that failed with its session.
 SHORT_SESSION = {"zkSessionTimeoutSeconds": "2", "zkRetryStartBackoffMillis": "100"}
 LZ4_PARAMETERS = [dlog.Compression.NONE, dlog.Compression.LZ4]
 
@@ -38,7 +37,7 @@ WRITE_CANCELLED = 516
 
 @attrs.frozen
 class StreamPlace:
-    """A namespace on three bookies of one kind, and a Java process that can open it."""
+    """A namespace on three bookies of one kind, and a Java driver that can open it."""
 
     cluster: Cluster
     driver: Driver
@@ -46,16 +45,16 @@ class StreamPlace:
 
     @property
     def originals(self) -> Originals:
-        """The release it belongs to."""
+        """The release of Apache's programs."""
         return self.cluster.originals
 
     @property
     def uri(self) -> str:
-        """The namespace, for either side."""
+        """The namespace URI, for either side."""
         return f"distributedlog://{self.originals.zookeeper_hosts}{self.path}"
 
     def fresh_log(self) -> str:
-        """A name no log has yet."""
+        """Return an unused log name."""
         return self.originals.fresh("log")
 
     def namespace(
@@ -65,7 +64,7 @@ class StreamPlace:
         segment_bytes_max: int | None = None,
         client_id: str = "ours",
     ) -> AbstractAsyncContextManager[dlog.Namespace]:
-        """It, as we see it."""
+        """Open the namespace by our code."""
         writer = dlog.WriterConfig(segment_bytes_max=segment_bytes_max, visibility_delay_ms=1)
         config = dlog.NamespaceConfig(
             compression=compression,
@@ -83,19 +82,19 @@ class StreamPlace:
         driver: Driver | None = None,
         client_id: str = "java",
     ) -> AbstractAsyncContextManager[JavaLog]:
-        """A log of it, as Java sees it from a namespace object of its own."""
+        """Open a log by Java, from a namespace object of its own."""
         return open_java_log(driver or self.driver, self.uri, log, settings=settings, client_id=client_id)
 
     def start_driver(self) -> Driver:
-        """Another Java process, to be hurt."""
+        """Start another Java driver, which a test may kill or pause."""
         return self.originals.start_driver("streams-driver", "interop.StreamsDriver")
 
     def start_our_driver(self) -> Driver:
-        """Our writer in a process of its own, to be hurt."""
-        program = Path(__file__).with_name("our_streams_driver.py")
+        """Start our writer as a driver process, which a test may kill or pause."""
+        program = "tests.interop.our_streams_driver"
         process = self.originals.processes.start(
             self.originals.fresh("our-streams-driver"),
-            [sys.executable, str(program), self.uri, str(SESSION_TIMEOUT_MS)],
+            [sys.executable, "-m", program, self.uri, str(SESSION_TIMEOUT_MS)],
             piped=True,
         )
         driver = Driver(process)
@@ -104,8 +103,8 @@ class StreamPlace:
 
 
 def bind_by_java(originals: Originals, path: str, root: str) -> None:
-    """Make a namespace by Apache's own tool."""
-    code, said = originals.run_java(
+    """Bind a namespace by Apache's own tool."""
+    code, output = originals.run_java(
         "org.apache.distributedlog.tools.Tool",
         "org.apache.distributedlog.admin.DistributedLogAdmin",
         "bind",
@@ -113,11 +112,11 @@ def bind_by_java(originals: Originals, path: str, root: str) -> None:
         f"distributedlog://{originals.zookeeper_hosts}{path}",
         name="bind",
     )
-    assert code == 0, said
+    assert code == 0, output
 
 
 def bind_by_us(originals: Originals, path: str, root: str) -> None:
-    """Make a namespace by our own code."""
+    """Bind a namespace by our code."""
 
     async def bound(store: MetadataStore) -> None:
         await bind(store, path, new_binding(originals.zookeeper_hosts, root))
@@ -126,7 +125,7 @@ def bind_by_us(originals: Originals, path: str, root: str) -> None:
 
 
 def payloads_of(count: int, *, seed: int = 0) -> list[bytes]:
-    """Bytes of very different sizes, none of them, some that compress well and some not at all."""
+    """Payloads of various sizes, the first one empty; some compress well and some not at all."""
     rng = random.Random(seed)
     payloads = [b""]
     for number in range(1, count):
@@ -138,15 +137,16 @@ def payloads_of(count: int, *, seed: int = 0) -> list[bytes]:
 async def read_by_us(
     namespace: dlog.Namespace, log: str, start: DLSN | int | dlog.Start = dlog.EARLIEST
 ) -> list[Record]:
-    """What we read until the present end."""
+    """Read the records up to the present end by our reader."""
     async with namespace.open_reader(log, start=start, follow=False) as reader:
         return [record async for record in reader]
 
 
 async def write_rolling(writer: dlog.LogWriter, segments: int) -> tuple[list[bytes], list[DLSN]]:
-    """Append small batches, transaction ids from 1 on, until so many segments have records.
+    """Append small batches, with transaction ids from 1 on, until ``segments`` segments have records.
 
-    Each batch becomes visible before the next: what precedes a roll is never alone in an entry for long.
+    Each batch becomes visible before the next one is written: the last entry before a roll does not stay
+    invisible for long.
     """
     payloads: list[bytes] = []
     dlsns: list[DLSN] = []
@@ -160,7 +160,7 @@ async def write_rolling(writer: dlog.LogWriter, segments: int) -> tuple[list[byt
 
 
 def expected_records(payloads: Sequence[bytes], dlsns: Sequence[DLSN]) -> list[Record]:
-    """What readers must give, with transaction ids from 1 on and sequence ids from 0 on."""
+    """The records that readers must return: transaction ids from 1 on, sequence ids from 0 on."""
     return [
         Record(dlsn, number + 1, payload, number)
         for number, (payload, dlsn) in enumerate(zip(payloads, dlsns, strict=True))
@@ -168,7 +168,7 @@ def expected_records(payloads: Sequence[bytes], dlsns: Sequence[DLSN]) -> list[R
 
 
 async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]) -> None:
-    """Both sides, each from a namespace of its own, read exactly these records and count them alike."""
+    """Check that both sides, each in a namespace of its own, read and count exactly these records."""
     async with place.namespace() as namespace, place.java_log(log) as java:
         assert await read_by_us(namespace, log) == expected
         assert await java.read(len(expected)) == expected
@@ -199,11 +199,11 @@ async def same_for_both(place: StreamPlace, log: str, expected: Sequence[Record]
 
 
 def is_followed_by_java(got: Sequence[Record], expected: Sequence[Record]) -> bool:
-    """Whether these are the records that a Java reader gives which was there before they were written.
+    """Whether these are the records that a Java reader returns which opened before they were written.
 
-    A writer that rolls, Java's like ours, starts the new segment before it completes the old one. A Java
-    reader that lists the segments in between takes the sequence ids of the new one for unknown, and keeps to
-    negative numbers in it; one that comes later does not.
+    A rolling writer, Java's or ours, starts the new segment before it completes the old one. A Java reader
+    that lists the segments in between does not know the sequence ids of the new segment, and uses negative
+    numbers for all of it. A reader that lists the segments later knows them.
     """
     return len(got) == len(expected) and all(
         attrs.evolve(one, sequence_id=other.sequence_id) == other

@@ -1,9 +1,9 @@
-"""The table of what is proven beside Apache's originals: its rows, their cells, the verdict of a run.
+"""The table of compatibility: its rows, their cells, and the verdict of a run.
 
-Inside: which cells there are, the mark by which a test names the cells it proves, the printing. Not inside:
-the tests (``test_*.py``), how outcomes are gathered (``conftest``).
-Always: a row is green only if every declared cell of it was proven by at least one test, and no test of it
-failed or was left out, for each version asked for.
+Inside: the declared cells, the mark by which a test names the cells it proves, printing. Not inside: the
+tests (``test_*.py``), gathering their outcomes (``conftest``).
+Always: a row is green only if, for each version of the run, at least one test has proven each of its cells
+and no test of the row failed or was skipped.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 
 @attrs.frozen
 class Row:
-    """One line of the table: an actor, what it acts on, and what is shown, cell by cell."""
+    """One line of the table: an actor, the object it acts on, and the cells to prove."""
 
     number: int
-    who: str
+    actor: str
     on: str
     cells: tuple[str, ...]
 
@@ -103,7 +103,7 @@ ROWS = (
         "our cluster",
         ("list bookies", "ledger metadata", "read a ledger", "simple test", "bookie info"),
     ),
-    Row(7, "our CLI", "a Java cluster", ("the same questions, same answers",)),
+    Row(7, "our CLI", "a Java cluster", ("the same output as Apache's shell",)),
     Row(
         8,
         "Java DistributedLog reader",
@@ -149,23 +149,23 @@ ROWS = (
 
 
 def proves(row: int, *cells: str) -> pytest.MarkDecorator:
-    """Mark a test with a row and the cells of it that it proves. Several marks: several rows."""
+    """Mark a test with a row and the cells that it proves. A test may have marks for several rows."""
     declared = next(each for each in ROWS if each.number == row)
     unknown = [cell for cell in cells if cell not in declared.cells]
-    assert cells, f"which cells of row {row}?"
+    assert cells, f"a mark for row {row} must name at least one cell"
     assert not unknown, f"row {row} declares no cells {unknown}; see {__file__}"
     return pytest.mark.interop(row=row, cells=cells)
 
 
 @attrs.define
 class Tally:
-    """What the tests of a run have shown so far."""
+    """The cells that the tests of a run have proven so far."""
 
     passed: set[tuple[int, str, str]] = attrs.field(factory=set)  # (row, cell, version)
     not_passed: set[tuple[int, str, str]] = attrs.field(factory=set)  # failed, errored or skipped
 
     def add(self, row: int, cells: Iterable[str], version: str, *, passed: bool) -> None:
-        """Note the outcome of one test."""
+        """Add the outcome of one test."""
         (self.passed if passed else self.not_passed).update((row, cell, version) for cell in cells)
 
     def missing(self, row: Row, version: str) -> list[str]:
@@ -178,7 +178,7 @@ class Tally:
         ]
 
     def verdict(self, row: Row, version: str) -> str:
-        """``green``, ``RED`` (something failed) or ``not run`` (something was not tried)."""
+        """``green``, ``RED`` (a test failed) or ``not run`` (a cell has no outcome)."""
         if not self.missing(row, version):
             return "green"
         failed = any((row.number, cell, version) in self.not_passed for cell in row.cells)
@@ -186,15 +186,16 @@ class Tally:
 
 
 def table_lines(tally: Tally, versions: Sequence[str], *, complete: bool = True) -> list[str]:
-    """The table with a verdict for each row and version, and below it what is missing.
+    """The lines of the table with a verdict for each row and version, followed by the missing cells.
 
-    Not ``complete``: rows of which nothing was tried are left out, since nobody asked for them.
+    Args:
+        complete: Also list the rows of which no test ran.
     """
     tried = {row for row, _, _ in tally.passed | tally.not_passed}
     rows = [row for row in ROWS if complete or row.number in tried]
-    head = ["#", "who acts", "on", *versions]
+    head = ["#", "actor", "on", *versions]
     body = [
-        [str(row.number), row.who, row.on, *(tally.verdict(row, version) for version in versions)]
+        [str(row.number), row.actor, row.on, *(tally.verdict(row, version) for version in versions)]
         for row in rows
     ]
     widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
@@ -204,16 +205,16 @@ def table_lines(tally: Tally, versions: Sequence[str], *, complete: bool = True)
     ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     for row in rows:
-        for text, its_versions in _by_text(
+        for text, versions_of_text in _by_text(
             {version: "; ".join(tally.missing(row, version)) for version in versions}
         ).items():
             if text:
-                lines.append(f"row {row.number}, {' and '.join(its_versions)}: not proven: {text}")
+                lines.append(f"row {row.number}, {' and '.join(versions_of_text)}: not proven: {text}")
     return lines
 
 
 def all_green(tally: Tally, versions: Sequence[str]) -> bool:
-    """Whether every cell of every row was proven for every version."""
+    """True if every cell of every row was proven for every version."""
     return not any(tally.missing(row, version) for row in ROWS for version in versions)
 
 

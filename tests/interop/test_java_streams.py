@@ -1,21 +1,21 @@
-"""How tests read through Apache's readers: by another one where one left a segment unread, and only there."""
+"""The helper that reads by Apache's readers opens another reader only if one left a segment unread."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from driver import DriverError
-from java_streams import READ_CANCELLED, READERS_MAX, JavaLog
 
 from dlog import DLSN
+from tests.interop.driver import DriverError
+from tests.interop.java_streams import READ_CANCELLED, READERS_MAX, JavaLog
 
 POSITIONS = [DLSN(1, 0, 0), DLSN(1, 1, 0), DLSN(2, 0, 0), DLSN(2, 1, 0)]
 TRANSMIT_ERROR = 507
 
 
 class ScriptedDriver:
-    """Readers that give a log's records and end as they are told: how many records, then which code."""
+    """Readers that follow a script. Each item: the number of records, the code of the error after them."""
 
     def __init__(self, *script: tuple[int, int | None]) -> None:
         self._script = list(script)
@@ -30,17 +30,17 @@ class ScriptedDriver:
             self.closed.append(arguments["on"])
             return None
         if op == "read":
-            return self._answer(arguments["on"], arguments["count"])
+            return self._reply(arguments["on"], arguments["count"])
         assert op in ("reader", "read-synchronously")
         name = arguments.get("name", "synchronous")
-        there, code = self._script.pop(0)
+        count, code = self._script.pop(0)
         first = POSITIONS.index(DLSN(*arguments["dlsn"]))
-        self._left[name] = (POSITIONS[first : first + there], code)
-        return None if op == "reader" else self._answer(name, len(POSITIONS) + 1)
+        self._left[name] = (POSITIONS[first : first + count], code)
+        return None if op == "reader" else self._reply(name, len(POSITIONS) + 1)
 
-    def _answer(self, name: str, count: int) -> dict[str, Any]:
+    def _reply(self, name: str, count: int) -> dict[str, Any]:
         left, code = self._left[name]
-        given, left[:count] = left[:count], []
+        returned, left[:count] = left[:count], []
         records = [
             {
                 "dlsn": [each.segment_seqno, each.entry_id, each.slot_id],
@@ -48,9 +48,9 @@ class ScriptedDriver:
                 "payload": "",
                 "sequence_id": 0,
             }
-            for each in given
+            for each in returned
         ]
-        if code is None or len(given) == count:
+        if code is None or len(returned) == count:
             return {"records": records}
         return {"records": records, "ended": {"class": "E", "message": "scripted", "code": code}}
 
@@ -60,30 +60,30 @@ def log_of(*script: tuple[int, int | None]) -> tuple[JavaLog, ScriptedDriver]:
     return JavaLog(driver, "log"), driver  # type: ignore[arg-type]
 
 
-async def test_a_reader_that_ended_itself_is_followed_by_one_from_its_last_record_on() -> None:
+async def test_after_a_cancelled_read_a_new_reader_starts_at_the_last_record() -> None:
     log, driver = log_of((2, READ_CANCELLED), (2, READ_CANCELLED), (4, None))
     assert [each.dlsn for each in await log.read(4)] == POSITIONS
     assert sorted(driver.closed) == ["reader-0", "reader-1", "reader-2"]
 
 
-async def test_a_reader_that_ended_itself_before_its_first_record_is_followed_by_one_from_the_start() -> None:
+async def test_after_a_read_cancelled_before_its_first_record_a_new_reader_starts_at_the_start() -> None:
     log, _ = log_of((0, READ_CANCELLED), (4, None))
     assert [each.dlsn for each in await log.read(4)] == POSITIONS
 
 
-async def test_a_reader_that_passed_over_records_is_followed_by_one_from_the_start() -> None:
+async def test_after_a_reader_that_skipped_records_a_new_reader_starts_at_the_start() -> None:
     log, _ = log_of((2, None), (4, None))
     assert [each.dlsn for each in await log.read(4)] == POSITIONS
     log, _ = log_of((2, None), (3, READ_CANCELLED), (4, None))
     assert [each.dlsn for each in await log.read_synchronously(4)] == POSITIONS
 
 
-async def test_a_synchronous_reader_that_ended_itself_after_the_last_record_is_not_believed() -> None:
+async def test_a_synchronous_read_cancelled_after_the_last_record_is_repeated() -> None:
     log, _ = log_of((4, READ_CANCELLED), (4, None))
     assert [each.dlsn for each in await log.read_synchronously(4)] == POSITIONS
 
 
-async def test_another_error_of_a_reader_ends_the_reading() -> None:
+async def test_another_error_of_a_reader_is_raised() -> None:
     log, _ = log_of((2, TRANSMIT_ERROR))
     with pytest.raises(DriverError, match="scripted"):
         await log.read(4)
@@ -92,7 +92,7 @@ async def test_another_error_of_a_reader_ends_the_reading() -> None:
         await log.read_synchronously(4)
 
 
-async def test_the_last_of_so_many_readers_is_believed() -> None:
+async def test_the_result_of_the_last_permitted_reader_is_taken_as_it_is() -> None:
     log, _ = log_of(*[(2, None)] * READERS_MAX)
     assert len(await log.read(4)) == 2
     log, _ = log_of(*[(2, READ_CANCELLED)] * READERS_MAX)
@@ -100,6 +100,6 @@ async def test_the_last_of_so_many_readers_is_believed() -> None:
         await log.read_synchronously(4)
 
 
-async def test_what_lies_before_a_position_is_read_beyond_the_number_asked_for() -> None:
+async def test_records_up_to_a_position_are_read_beyond_the_requested_number() -> None:
     log, _ = log_of((4, None))
     assert [each.dlsn for each in await log.read(2, up_to=POSITIONS[2])] == POSITIONS[:3]

@@ -1,4 +1,4 @@
-"""Row 11: the files a bookie leaves, ours or Apache's, as both sides' offline tools read them."""
+"""Row 11: both sides' offline tools read the files of a bookie, ours or Apache's."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from clients import PASSWORD, TEST_TIMEOUT_S, our_client
-from driver import Driver
-from originals import Cluster, Kind, Originals
-from shell import ToldRecord, Tools, at_once, ledger_bytes_told, mark_told, records_told
-from table import proves
 
-from bookie.entry_log_format import LENGTH_BYTES
-from bookie.journal_format import SPECIAL_EXPLICIT_LAC, SPECIAL_FENCE, SPECIAL_KEY
+from bookie.entrylog.format import LENGTH_BYTES
+from bookie.journal.format import SPECIAL_EXPLICIT_LAC, SPECIAL_FENCE, SPECIAL_KEY
 from ledger.digest import DigestType, EntryCodec, master_key
-from ledger.write_handle import WriteHandle
+from ledger.write.handle import WriteHandle
+from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client
+from tests.interop.driver import Driver
+from tests.interop.originals import Cluster, Kind, Originals
+from tests.interop.shell import ShownRecord, Tools, at_once, shown_ledger_bytes, shown_mark, shown_records
+from tests.interop.table import proves
 
-# One after the other they are groups of a block each: what a recycled file holds behind its end are whole
-# groups again, and not to be taken for its own.
+# Entries added one by one, each a group of one block. Behind the end of a recycled file there are then whole
+# old groups, which a reader must not take for groups of the file.
 LARGE_BYTES = 3_000
 LARGE_COUNT_MAX = 3_000
 LARGE_COUNT_JAVA = 400
 PAUSE_EVERY = 20
-ENTRY_HEADER_BYTES = 32  # Java's tools show what is behind it
+ENTRY_HEADER_BYTES = 32  # Java's tools show the bytes after it
 SETTINGS = {
     "journalMaxSizeMB": 1,
     "logSizeLimit": 1_000_000,
@@ -45,7 +45,7 @@ Entries = dict[tuple[int, int], bytes]
 
 @attrs.frozen
 class Files:
-    """What one bookie left behind, and what had been written to it."""
+    """The files of one stopped bookie, and the entries that had been written to it."""
 
     tools: Tools
     home: Path
@@ -65,19 +65,19 @@ class Files:
         return self.home / "ledgers" / "current" / "lastMark"
 
     def payload(self, ledger_id: int, data: bytes) -> bytes:
-        """The payload of an entry as stored, without its header; its digest is not looked at."""
+        """The payload of a stored entry without its header; the digest is not checked."""
         return data[self.codecs[ledger_id].digest_type.size_bytes :]
 
 
 @pytest.fixture(scope="session")
 def ours(originals: Originals, driver: Driver) -> Files:
-    """Of our bookie, whose newest journal is a recycled file, with older records behind its end."""
+    """Files of our bookie. Its newest journal is a recycled file, with older records behind its end."""
     return _left_by(originals, driver, "ours")
 
 
 @pytest.fixture(scope="session")
 def theirs(originals: Originals, driver: Driver) -> Files:
-    """Of Apache's bookie."""
+    """Files of Apache's bookie."""
     return _left_by(originals, driver, "java")
 
 
@@ -111,12 +111,12 @@ def _left_by(originals: Originals, driver: Driver, kind: Kind) -> Files:
                     await add(large, (b"%d " % number * LARGE_BYTES)[:LARGE_BYTES])
                     if number > LARGE_COUNT_JAVA and kind == "java":
                         break
-                    # A file that was given up serves as the next one.
+                    # A spare file has become the next journal.
                     if spares - set(journals.glob("spare-*")):
                         recycled_at = number
                         break
                     if number % PAUSE_EVERY == 0:
-                        await trio.sleep(0.02)  # let checkpoints come by
+                        await trio.sleep(0.02)  # time for a checkpoint
                 else:
                     pytest.fail("no journal file was recycled")
                 assert kind == "java" or recycled_at > 0
@@ -135,7 +135,7 @@ def _left_by(originals: Originals, driver: Driver, kind: Kind) -> Files:
 
 
 def inspect(*arguments: str) -> list[dict[str, Any]]:
-    """The documents that a command of ours prints about a file."""
+    """Run our command on a file; return the JSON documents that it prints."""
     command = [sys.executable, "-m", "dlog.cli.main", "inspect", *arguments, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT_S)
     assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stderr}"
@@ -144,7 +144,7 @@ def inspect(*arguments: str) -> list[dict[str, Any]]:
 
 @attrs.frozen
 class Comparable:
-    """A record as far as both sides' tools show it."""
+    """The parts of a record that the tools of both sides show."""
 
     offset: int
     ledger_id: int
@@ -156,7 +156,7 @@ class Comparable:
     data: bytes  # of an entry
 
 
-def as_java_shows(record: ToldRecord) -> Comparable:
+def as_java_shows(record: ShownRecord) -> Comparable:
     assert record.offset is not None
     is_entry = record.entry_id >= 0
     return Comparable(
@@ -167,7 +167,7 @@ def as_java_shows(record: ToldRecord) -> Comparable:
         record.lac if is_entry else None,
         record.key,
         record.is_fence,
-        record.data if is_entry else b"",  # an explicit LAC it takes for an entry, and cuts
+        record.data if is_entry else b"",  # it shows an explicit LAC as an entry, and truncates it
     )
 
 
@@ -188,19 +188,19 @@ def as_we_show(document: dict[str, Any]) -> Comparable:
 
 
 def compared(
-    files: Files, what: str, paths: Sequence[Path], asked: Callable[[Path], str]
+    files: Files, what: str, paths: Sequence[Path], run_java: Callable[[Path], str]
 ) -> list[Comparable]:
-    """What Java's tool shows of the files, which must be what ours shows of them."""
+    """The records of the files by Java's tool; they must be equal to those by ours."""
     records = []
-    for path, said in zip(paths, at_once(*(partial(asked, path) for path in paths)), strict=True):
-        shown_by_java = [as_java_shows(record) for record in records_told(said)]
+    for path, output in zip(paths, at_once(*(partial(run_java, path) for path in paths)), strict=True):
+        shown_by_java = [as_java_shows(record) for record in shown_records(output)]
         assert shown_by_java == [as_we_show(document) for document in inspect(what, str(path), "--data")]
         records += shown_by_java
     return records
 
 
 def check_journals(files: Files) -> None:
-    # The shell's own readjournal prints bytes as text, whatever format is asked for.
+    # Not the shell's readjournal: it prints bytes as text in every format.
     records = compared(
         files,
         "journal",
@@ -210,7 +210,9 @@ def check_journals(files: Files) -> None:
     fences = [record.ledger_id for record in records if record.is_fence]
     assert fences == [max(files.codecs)]
     keys = {record.ledger_id: record.key for record in records if record.key is not None}
-    assert set(keys) >= set(files.codecs) - {min(files.codecs)}  # the first one's file may be gone
+    assert set(keys) >= set(files.codecs) - {
+        min(files.codecs)
+    }  # the journal with the first key may be deleted
     assert set(keys.values()) == {master_key(PASSWORD).hex()}
     assert sum(record.entry_id == SPECIAL_EXPLICIT_LAC for record in records) == len(DigestType)
     entries = [record for record in records if record.entry_id >= 0]
@@ -236,10 +238,10 @@ def check_logs(files: Files) -> None:
     } == files.entries
     maps = at_once(*(partial(files.tools.shell, "readlogmetadata", str(path)) for path in logs))
     together: Counter[int] = Counter()
-    for path, said in zip(logs, maps, strict=True):
+    for path, output in zip(logs, maps, strict=True):
         (shown,) = inspect("map", str(path))
         ledgers = {each["ledger_id"]: each["size_bytes"] for each in shown["ledgers"]}
-        assert ledgers == ledger_bytes_told(said)
+        assert ledgers == shown_ledger_bytes(output)
         together.update(ledgers)
     expected: Counter[int] = Counter()
     for record in records:
@@ -249,7 +251,7 @@ def check_logs(files: Files) -> None:
 
 def check_mark(files: Files) -> None:
     (mark,) = inspect("mark", str(files.mark))
-    assert mark_told(files.tools.shell("lastmark")) == (mark["journal_id"], mark["offset"])
+    assert shown_mark(files.tools.shell("lastmark")) == (mark["journal_id"], mark["offset"])
     assert mark["offset"] > 0
 
 
@@ -268,7 +270,7 @@ def test_java_reads_our_entry_logs_entry_for_entry(ours: Files) -> None:
 
 
 @proves(11, "ours read theirs")
-def test_we_read_their_files_as_java_does(theirs: Files) -> None:
+def test_our_tools_read_their_files_as_java_does(theirs: Files) -> None:
     check_journals(theirs)
     check_logs(theirs)
     check_mark(theirs)

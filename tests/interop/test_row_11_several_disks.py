@@ -1,4 +1,4 @@
-"""Row 11, several disks: what a killed bookie of Apache left in its journals and ledger directories."""
+"""Row 11, several disks: our code reads the journals and ledger directories of a killed Apache bookie."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import attrs
 import trio
-from clients import PASSWORD, TEST_TIMEOUT_S, our_client
-from driver import Driver
-from originals import Bookie, Cluster, Originals
-from table import proves
 
-from bookie.disk import RealDisk
-from bookie.journal_format import NO_MARK, decode_mark
-from bookie.storage import open_storage
-from bookie.storage_config import StorageConfig
+from bookie.disk.real_disk import RealDisk
+from bookie.journal.format import NO_MARK, decode_mark
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
 from ledger.digest import DigestType, EntryCodec, master_key
+from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client
+from tests.interop.driver import Driver
+from tests.interop.originals import Bookie, Cluster, Originals
+from tests.interop.table import proves
 
 LEDGERS = 6
 ENTRIES = 40
@@ -23,7 +23,7 @@ ENTRIES = 40
 
 @attrs.frozen
 class Left:
-    """What a bookie with two of each left behind, killed."""
+    """The files of a killed bookie with two journals and two ledger directories."""
 
     bookie: Bookie
     payloads: dict[tuple[int, int], bytes]
@@ -67,7 +67,7 @@ def _left_by_apaches(originals: Originals, driver: Driver) -> Left:
                         payload = b"%d of %d" % (number, writer.ledger_id)
                         payloads[writer.ledger_id, await writer.append(payload)] = payload
                     if number == ENTRIES // 2:
-                        await trio.sleep(1.2)  # a checkpoint comes by
+                        await trio.sleep(1.2)  # time for a checkpoint
                 await other.open(writers[3].ledger_id, password=PASSWORD)
                 fenced.append(writers[3].ledger_id)
                 bookie.kill()
@@ -77,7 +77,7 @@ def _left_by_apaches(originals: Originals, driver: Driver) -> Left:
 
 
 @proves(11, "ours read theirs")
-def test_what_a_killed_bookie_of_apaches_left_on_several_disks_is_all_read(
+def test_all_entries_of_a_killed_apache_bookie_with_several_disks_are_read(
     originals: Originals, driver: Driver
 ) -> None:
     left = _left_by_apaches(originals, driver)

@@ -1,4 +1,4 @@
-"""Row 12: Java and our bookies in one ZooKeeper: what one side writes there, the other understands."""
+"""Row 12: Java and our bookies in one ZooKeeper. Each side understands the nodes that the other writes."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from functools import partial
 import attrs
 import pytest
 import trio
-from clients import PASSWORD, TEST_TIMEOUT_S, RemoteClient, java_client, our_client
-from driver import Driver, DriverError
-from originals import Bookie, Cluster, Kind, Originals
-from shell import Tools, at_once, bookies_listed
-from table import proves
 
-from bookie.cookie import decode_cookie
-from ledger.catalog import open_catalog
+from bookie.cluster.cookie import decode_cookie
+from ledger.catalog.catalog import open_catalog
+from ledger.catalog.paths import INSTANCE_ID, cookie_path
 from ledger.client import LedgerClient
 from ledger.digest import DigestType
 from ledger.errors import NotEnoughBookiesError
-from ledger.paths import INSTANCE_ID, cookie_path
 from namespace.store import MetadataStore
+from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, RemoteClient, java_client, our_client
+from tests.interop.driver import Driver, DriverError
+from tests.interop.originals import Bookie, Cluster, Kind, Originals
+from tests.interop.shell import Tools, at_once, bookies_listed
+from tests.interop.table import proves
 
 NOT_ENOUGH_BOOKIES = -6
-COOKIE_EXIT_CODE = 5  # of ours
+COOKIE_EXIT_CODE = 5  # of our bookies
 PAYLOADS = [b"zero", b"one", b"two"]
 KINDS: tuple[Kind, Kind] = ("java", "ours")
 
 
 @pytest.fixture(scope="session")
 def mixed(originals: Originals, driver: Driver) -> Iterator[Cluster]:
-    """Two bookies of each side under a root made by Java. Tests leave all running and writable."""
+    """Two bookies of each side under a root that Java initialised. Tests leave all running and writable."""
     driver.ask("init_cluster", uri=originals.uri("/shared", layout="hierarchical"))
     cluster = Cluster(originals, "/shared")
     cluster.add("java", "ours", "java", "ours")
@@ -48,7 +48,7 @@ def node(originals: Originals, path: str) -> bytes:
 
 
 def begin_cluster(originals: Originals, driver: Driver, maker: Kind, root: str, layout: str) -> None:
-    """Make a cluster's metadata, by Apache's ``initnewcluster`` or by our ``dlog bookies init``."""
+    """Create a cluster's metadata by Apache's ``initnewcluster`` or by our ``dlog bookies init``."""
     uri = originals.uri(root, layout=layout)
     if maker == "java":
         driver.ask("init_cluster", uri=uri)
@@ -56,7 +56,9 @@ def begin_cluster(originals: Originals, driver: Driver, maker: Kind, root: str, 
     command = [sys.executable, "-m", "dlog.cli.main", "bookies", "init", uri]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TEST_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
-    assert subprocess.run(command, capture_output=True, timeout=TEST_TIMEOUT_S).returncode == 4  # it is there
+    assert (
+        subprocess.run(command, capture_output=True, timeout=TEST_TIMEOUT_S).returncode == 4
+    )  # exists already
 
 
 @proves(12, "layout")
@@ -69,7 +71,7 @@ def begin_cluster(originals: Originals, driver: Driver, maker: Kind, root: str, 
         ("ours", "longhierarchical", 2**40),
     ],
 )
-async def test_ledgers_lie_where_both_look_for_them_in_a_cluster_either_made(
+async def test_both_clients_find_ledgers_in_a_cluster_initialised_by_either_side(
     originals: Originals, driver: Driver, maker: Kind, layout: str, ledger_id: int | None
 ) -> None:
     root = f"/{layout}-by-{maker}"
@@ -98,7 +100,7 @@ async def test_ledgers_lie_where_both_look_for_them_in_a_cluster_either_made(
 
 
 @proves(12, "instance id")
-def test_both_sides_tell_the_same_instance_id_and_tie_their_cookies_to_it(
+def test_both_sides_report_the_same_instance_id_and_their_cookies_contain_it(
     originals: Originals, mixed: Cluster
 ) -> None:
     instance_id = node(originals, f"{mixed.root}/{INSTANCE_ID}").decode()
@@ -109,10 +111,10 @@ def test_both_sides_tell_the_same_instance_id_and_tie_their_cookies_to_it(
 
 @proves(12, "instance id")
 @pytest.mark.parametrize("maker", KINDS)
-def test_no_bookie_of_either_side_starts_in_a_cluster_of_another_life(
+def test_no_bookie_of_either_side_starts_with_another_instance_id(
     originals: Originals, driver: Driver, maker: Kind
 ) -> None:
-    root = f"/lives-by-{maker}"
+    root = f"/instances-by-{maker}"
     begin_cluster(originals, driver, maker, root, "hierarchical")
     cluster = Cluster(originals, root)
     cluster.add("java", "ours")
@@ -125,17 +127,17 @@ def test_no_bookie_of_either_side_starts_in_a_cluster_of_another_life(
     codes = at_once(*(partial(fails_to_start, bookie) for bookie in cluster.bookies))
     for bookie, code in zip(cluster.bookies, codes, strict=True):
         assert code == COOKIE_EXIT_CODE if bookie.kind == "ours" else code != 0
-        said = bookie.process.log.read_text("utf-8", "replace")
-        assert "instance" in said
-        assert "Cookie" in said or "cookie" in said
+        log = bookie.process.log.read_text("utf-8", "replace")
+        assert "instance" in log
+        assert "Cookie" in log or "cookie" in log
 
 
 @proves(12, "cookies")
 @pytest.mark.parametrize("first", KINDS)
-def test_a_cookie_is_understood_and_guarded_by_the_other_side(
+def test_the_other_side_understands_and_checks_a_cookie(
     originals: Originals, driver: Driver, mixed: Cluster, first: Kind
 ) -> None:
-    """Directories and node stamped by one side, looked at by the other."""
+    """One side writes the cookies of the directories and the node; the other side checks them."""
     second: Kind = "ours" if first == "java" else "java"
     stamped = Bookie(originals, first, mixed.root)
     stamped.start()
@@ -150,23 +152,25 @@ def test_a_cookie_is_understood_and_guarded_by_the_other_side(
 
     # The directories belong to another bookie: refused.
     settings = {"journalDirectories": stamped.home / "journal", "ledgerDirectories": stamped.home / "ledgers"}
-    thief = Bookie(originals, second, mixed.root, settings=settings)
-    # The same bookie, but one of its directories is another, empty one: refused.
+    other = Bookie(originals, second, mixed.root, settings=settings)
+    # The same bookie, but with another, empty ledger directory: refused.
     elsewhere = {**settings, "ledgerDirectories": stamped.home / "empty"}
-    amputated = Bookie(originals, second, mixed.root, port=stamped.port, settings=elsewhere)
-    codes = at_once(partial(fails_to_start, thief), partial(fails_to_start, amputated))
+    incomplete = Bookie(originals, second, mixed.root, port=stamped.port, settings=elsewhere)
+    codes = at_once(partial(fails_to_start, other), partial(fails_to_start, incomplete))
     assert all(code == COOKIE_EXIT_CODE if second == "ours" else code != 0 for code in codes)
-    assert all("ookie" in refused.process.log.read_text("utf-8", "replace") for refused in (thief, amputated))
+    assert all(
+        "ookie" in refused.process.log.read_text("utf-8", "replace") for refused in (other, incomplete)
+    )
     assert node(originals, cookie_path(mixed.root, stamped.id)) == text
-    # The same bookie with all of its directories, which are empty still: the other side takes it over.
-    heir = Bookie(originals, second, mixed.root, port=stamped.port, settings=settings)
-    heir.start()
-    heir.stop()
+    # The same bookie with all of its directories, which are still empty: it starts on the other side.
+    successor = Bookie(originals, second, mixed.root, port=stamped.port, settings=settings)
+    successor.start()
+    successor.stop()
     assert node(originals, cookie_path(mixed.root, stamped.id)) == text
 
 
 @proves(12, "read-only switch seen by both")
-async def test_who_is_read_only_is_known_to_both_clients_and_gets_no_new_ledgers(
+async def test_both_clients_know_read_only_bookies_and_create_no_ledgers_on_them(
     originals: Originals, driver: Driver, mixed: Cluster
 ) -> None:
     with trio.fail_after(2 * TEST_TIMEOUT_S):
@@ -196,7 +200,7 @@ async def test_who_is_read_only_is_known_to_both_clients_and_gets_no_new_ledgers
                 with pytest.raises(DriverError) as refused:
                     await write_theirs(java, 3)
                 assert refused.value.code == NOT_ENOUGH_BOOKIES
-                for ledger_id in before:  # they serve what they have
+                for ledger_id in before:  # read-only bookies serve their entries
                     assert await read_by_us(client, ledger_id) == PAYLOADS
                     assert await read_by_java(java, ledger_id) == PAYLOADS
             finally:
@@ -207,14 +211,14 @@ async def test_who_is_read_only_is_known_to_both_clients_and_gets_no_new_ledgers
 
 @proves(12, "both metadata codecs")
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_ledger_metadata_of_each_format_is_understood_by_the_other(
+async def test_each_side_understands_the_other_side_s_ledger_metadata_in_each_format(
     originals: Originals, driver: Driver, mixed: Cluster, version: int
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, mixed)
         writer = await java_client(driver, mixed, ledgerMetadataVersion=version)
         async with our_client(mixed) as client:
-            # Java's, left open: read, recovered and closed by us, understood by Java again.
+            # An open ledger of Java: our client recovers, closes and reads it; Java understands the result.
             ledger = await writer.create((3, 2, 2), digest=DigestType.CRC32)
             for payload in PAYLOADS:
                 await ledger.add(payload)
@@ -224,29 +228,29 @@ async def test_ledger_metadata_of_each_format_is_understood_by_the_other(
             closed = await client.metadata(ledger.ledger_id)
             assert closed.format_version == version
             assert (closed.last_entry_id, closed.length_bytes) == (2, sum(map(len, PAYLOADS)))
-            told = await java.metadata(ledger.ledger_id)
-            assert (told["state"], told["last_entry_id"], told["length"]) == (
+            seen = await java.metadata(ledger.ledger_id)
+            assert (seen["state"], seen["last_entry_id"], seen["length"]) == (
                 "CLOSED",
                 2,
                 closed.length_bytes,
             )
             assert await read_by_java(java, ledger.ledger_id, digest=DigestType.CRC32) == PAYLOADS
-            # Ours, in this format.
+            # A ledger of ours, in this format.
             mine = await write_ours(client, 3, digest=DigestType.CRC32)
             await rewrite(originals, mixed, mine, version)
-            told = await java.metadata(mine)
-            assert (told["state"], told["last_entry_id"], told["sizes"]) == ("CLOSED", 2, [3, 2, 2])
+            seen = await java.metadata(mine)
+            assert (seen["state"], seen["last_entry_id"], seen["sizes"]) == ("CLOSED", 2, [3, 2, 2])
             assert await read_by_java(java, mine, digest=DigestType.CRC32) == PAYLOADS
 
 
 async def rewrite(originals: Originals, cluster: Cluster, ledger_id: int, version: int) -> None:
-    """Have our codec store a ledger's metadata in an older format."""
+    """Store a ledger's metadata by our codec in an older format."""
 
     async def put(store: MetadataStore) -> None:
         catalog = await open_catalog(store, cluster.root)
         found = await catalog.get(ledger_id)
         metadata = attrs.evolve(found.metadata, format_version=version)
-        if version == 1:  # which has no room for them
+        if version == 1:  # the format has no fields for these
             metadata = attrs.evolve(metadata, password=None, ctime_ms=None)
         await catalog.put(ledger_id, metadata, expected=found.version)
 
@@ -298,9 +302,9 @@ async def read_by_java(
 async def both_see(
     java: RemoteClient, client: LedgerClient, *, writable: set[str], read_only: set[str]
 ) -> None:
-    """Return once both clients know; the test's own deadline bounds it."""
+    """Return once both clients see these bookies. The deadline of the test is the only timeout."""
     membership = client.membership
-    while (membership.writable, membership.readonly) != (writable, read_only):
+    while membership.writable != writable or membership.readonly != read_only:
         await membership.wait_change()
     while True:
         seen = await java.ask("bookies")
@@ -310,17 +314,17 @@ async def both_see(
 
 
 async def restart(bookies: list[Bookie], *, read_only: bool) -> None:
-    def go() -> None:
+    def restart_all() -> None:
         for bookie in bookies:
             bookie.stop()
         waits: list[Callable[[], None]] = [bookie.launch(read_only=read_only) for bookie in bookies]
         for wait in waits:
             wait()
 
-    await trio.to_thread.run_sync(go)
+    await trio.to_thread.run_sync(restart_all)
 
 
 def fails_to_start(bookie: Bookie) -> int:
-    """Its exit code."""
+    """Start a bookie that must not start; return its exit code."""
     bookie.launch()
     return bookie.process.wait_ended(timeout_s=TEST_TIMEOUT_S)

@@ -12,21 +12,21 @@ from typing import Literal
 import attrs
 import pytest
 import trio
-from certificates import STORE_PASSWORD, Authority, Identity, make_authority
-from clients import PASSWORD, TEST_TIMEOUT_S, java_client, some_payloads
-from driver import Driver
-from jars import find_program
-from originals import Cluster, Originals
-from table import proves
 
 import dlog
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.dial import dial_tcp
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
-from ledger.tls import client_context
-from ledger.transport_config import TransportConfig
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import dial_tcp
+from ledger.transport.tls import client_context
 from namespace.zookeeper import open_zookeeper_store
+from tests.interop.certificates import STORE_PASSWORD, Authority, Identity, make_authority
+from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, java_client, some_payloads
+from tests.interop.driver import Driver
+from tests.interop.jars import find_program
+from tests.interop.originals import Cluster, Originals
+from tests.interop.table import proves
 
 CONTEXT_FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
 HERE = "IP:127.0.0.1"
@@ -35,15 +35,15 @@ ELSEWHERE = "DNS:bookie.test"
 
 @attrs.frozen
 class World:
-    """Who trusts whom."""
+    """Two authorities, certificates signed by them, and two clusters that trust the first authority."""
 
     home: Path
     authority: Authority
     client: Identity
     stranger: Authority
     strange_client: Identity
-    tls: Cluster  # its bookie has files in PEM
-    mutual: Cluster  # its bookie has stores of Java's, demands a certificate, and shows one of another host
+    tls: Cluster  # the bookie has PEM files
+    mutual: Cluster  # the bookie has Java key stores, demands a certificate, and shows one of another host
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +81,7 @@ def world(originals: Originals, driver: Driver) -> World:
 
 
 def in_pem_files(identity: Identity, authority: Authority) -> dict[str, object]:
-    """Settings of either side's bookie, or of Apache's client."""
+    """TLS settings for a bookie of either side, or for Apache's client."""
     return {
         "tlsProviderFactoryClass": CONTEXT_FACTORY,
         "tlsKeyStoreType": "PEM",
@@ -115,7 +115,7 @@ async def client_of(
     check_host_name: bool = True,
     version: Literal[2, 3] = 2,
 ) -> AsyncIterator[LedgerClient]:
-    """Our client, which talks TLS."""
+    """Our client with TLS."""
     context = client_context(
         authorities=trusted.certificate,
         certificate=None if identity is None else identity.certificate,
@@ -123,7 +123,7 @@ async def client_of(
         check_host_name=check_host_name,
     )
     config = ClientConfig(
-        transport=TransportConfig(add_version=version, tls=context), unavailable_patience_s=0.5
+        transport=TransportConfig(add_version=version, tls=context), unavailable_timeout_s=0.5
     )
     async with (
         open_zookeeper_store(cluster.originals.zookeeper_hosts) as store,
@@ -145,7 +145,7 @@ async def write_and_read(client: LedgerClient) -> int:
 async def is_refused(
     client: LedgerClient, cluster: Cluster, error: type[BookieUnavailableError] = BookieSecurityError
 ) -> None:
-    """Nothing can be asked, and nothing written."""
+    """Check that a request fails with this error and that an entry cannot be written."""
     with pytest.raises(error):
         await client.bookie_space(cluster.bookies[0].id)
     writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD)
@@ -201,7 +201,7 @@ async def test_a_log_is_written_and_read_over_mutual_tls(world: World) -> None:
 
 
 @proves(13, "connects, writes, reads")
-def test_our_command_line_talks_mutual_tls(world: World) -> None:
+def test_our_command_line_works_over_mutual_tls(world: World) -> None:
     def run(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "dlog.cli.main", "ledger", "simpletest", "--entries", "20", "--json"]
         sizes = ["--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1", "--service", world.mutual.uri]
@@ -217,21 +217,21 @@ def test_our_command_line_talks_mutual_tls(world: World) -> None:
 
 
 @proves(13, "refuses a wrong certificate")
-async def test_we_refuse_a_bookie_whose_certificate_nobody_we_trust_signed(world: World) -> None:
+async def test_we_refuse_a_bookie_with_a_certificate_of_an_untrusted_authority(world: World) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with client_of(world.tls, world.stranger) as client:
             await is_refused(client, world.tls)
 
 
 @proves(13, "refuses a wrong certificate")
-async def test_we_refuse_a_bookie_whose_certificate_names_another_host(world: World) -> None:
+async def test_we_refuse_a_bookie_with_a_certificate_for_another_host(world: World) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with client_of(world.mutual, world.authority, world.client) as client:
             await is_refused(client, world.mutual)
 
 
 @proves(13, "refuses a wrong certificate")
-async def test_we_never_talk_in_clear_to_a_bookie_without_tls(world: World, java_cluster: Cluster) -> None:
+async def test_we_never_send_clear_text_to_a_bookie_without_tls(world: World, java_cluster: Cluster) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with client_of(java_cluster, world.authority) as client:
             await is_refused(client, java_cluster)
@@ -241,12 +241,12 @@ async def test_we_never_talk_in_clear_to_a_bookie_without_tls(world: World, java
 async def test_a_bookie_that_demands_a_certificate_refuses_us_without_one(world: World) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with client_of(world.mutual, world.authority, check_host_name=False) as client:
-            # A reset may overtake the bookie's own words.
+            # A reset of the connection may arrive before the bookie's TLS alert.
             await is_refused(client, world.mutual, BookieUnavailableError)
 
 
 @proves(13, "is refused without one")
-async def test_a_bookie_that_demands_a_certificate_refuses_a_strangers(world: World) -> None:
+async def test_a_bookie_that_demands_a_certificate_refuses_one_of_another_authority(world: World) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with client_of(
             world.mutual, world.authority, world.strange_client, check_host_name=False
@@ -255,7 +255,7 @@ async def test_a_bookie_that_demands_a_certificate_refuses_a_strangers(world: Wo
 
 
 @proves(13, "connects, writes, reads")
-async def test_apaches_client_and_ours_meet_on_a_bookie_of_ours_over_mutual_tls(
+async def test_both_clients_read_and_write_on_a_bookie_of_ours_over_mutual_tls(
     originals: Originals, driver: Driver, world: World
 ) -> None:
     ours = await trio.to_thread.run_sync(_cluster, originals, driver, "/our-mutual-tls")
@@ -264,7 +264,7 @@ async def test_apaches_client_and_ours_meet_on_a_bookie_of_ours_over_mutual_tls(
     settings = in_pem_files(world.client, world.authority)
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(
-            driver, ours, tlsClientAuthentication="true", tlsHostnameVerificationEnabled="true", **settings
+            driver, ours, 3, tlsClientAuthentication="true", tlsHostnameVerificationEnabled="true", **settings
         )
         ledger = await java.create((1, 1, 1))
         await ledger.add_many([b"one", b"two"])

@@ -1,4 +1,4 @@
-"""Row 1: our client on Apache's bookies. What it writes Apache's client reads too."""
+"""Row 1: our client on Apache's bookies. Apache's client also reads the ledgers that it writes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from typing import Literal
 
 import pytest
 import trio
-from clients import NO_SUCH_LEDGER, PASSWORD, TEST_TIMEOUT_S, java_client, our_client, some_payloads
-from driver import Driver, DriverError
-from originals import Cluster
-from table import proves
 
-from ledger.dial import Address, dial_tcp
+from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import EntryBeyondLacError, NoSuchLedgerError, WrongPasswordError
 from ledger.metadata import LedgerState
-from ledger.transport import open_transport
-from ledger.wire.codes import Code
+from ledger.transport.dial import Address, dial_tcp
+from ledger.transport.transport import open_transport
 from ledger.wire.messages import AddRequest, ReadRequest
+from tests.interop.clients import (
+    NO_SUCH_LEDGER,
+    PASSWORD,
+    TEST_TIMEOUT_S,
+    java_client,
+    our_client,
+    some_payloads,
+)
+from tests.interop.driver import Driver, DriverError
+from tests.interop.originals import Cluster
+from tests.interop.table import proves
 
 Version = Literal[2, 3]
 both_versions = pytest.mark.parametrize("version", [2, 3])
@@ -30,7 +37,7 @@ both_versions = pytest.mark.parametrize("version", [2, 3])
         pytest.param(3, marks=proves(1, "create, append, read, close: v3")),
     ],
 )
-async def test_what_we_write_is_read_by_both(java_cluster: Cluster, driver: Driver, version: Version) -> None:
+async def test_both_clients_read_our_ledger(java_cluster: Cluster, driver: Driver, version: Version) -> None:
     payloads = some_payloads(40)
     custom = {"application": b"interop", "empty": b""}
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -56,7 +63,7 @@ async def test_what_we_write_is_read_by_both(java_cluster: Cluster, driver: Driv
 @proves(1, "each digest type")
 @both_versions
 @pytest.mark.parametrize("digest", list(DigestType))
-async def test_each_digest_type_is_verified_by_both(
+async def test_both_clients_verify_each_digest_type(
     java_cluster: Cluster, driver: Driver, version: Version, digest: DigestType
 ) -> None:
     payloads = some_payloads(6, salt=digest.name)
@@ -76,7 +83,7 @@ async def test_each_digest_type_is_verified_by_both(
 @proves(1, "E > Qw striping")
 @both_versions
 @pytest.mark.parametrize("sizes", [(3, 2, 2), (3, 2, 1), (3, 1, 1)])
-async def test_striped_entries_are_where_both_look_for_them(
+async def test_both_clients_find_striped_entries(
     java_cluster: Cluster, driver: Driver, version: Version, sizes: tuple[int, int, int]
 ) -> None:
     payloads = some_payloads(13)
@@ -99,14 +106,14 @@ async def test_striped_entries_are_where_both_look_for_them(
             for index, bookie in enumerate(writer.metadata.last_ensemble.bookies):
                 held = await java.ask("list_entries", bookie=bookie, ledger_id=writer.ledger_id, last=20)
                 expected = [e for e in range(13) if (index - e) % ensemble_size < write_quorum]
-                if ack_quorum == write_quorum:  # else a straggler may still be under way
+                if ack_quorum == write_quorum:  # otherwise an add may still be under way
                     assert held["ids"] == expected
                 assert set(held["ids"]) <= set(expected)
 
 
 @proves(1, "long poll")
 @both_versions
-async def test_a_long_poll_tells_of_our_entries(java_cluster: Cluster, version: Version) -> None:
+async def test_a_long_poll_returns_with_our_entries(java_cluster: Cluster, version: Version) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with our_client(java_cluster, version) as client, our_client(java_cluster) as other:
             writer = await client.create(password=PASSWORD)
@@ -122,7 +129,7 @@ async def test_a_long_poll_tells_of_our_entries(java_cluster: Cluster, version: 
 
                 nursery.start_soon(follow)
                 assert await writer.append(b"first") == 0
-                assert not polled.is_set()  # bookies hear of entry 0's fate with entry 1
+                assert not polled.is_set()  # entry 1 brings the bookies the LAC 0
                 await writer.append(b"second")
             await writer.close()
             assert await reader.wait_last_confirmed_beyond(0, timeout_s=30) == 1
@@ -130,7 +137,7 @@ async def test_a_long_poll_tells_of_our_entries(java_cluster: Cluster, version: 
 
 
 @proves(1, "long poll")
-async def test_a_long_poll_tells_of_java_s_entries(java_cluster: Cluster, driver: Driver) -> None:
+async def test_a_long_poll_returns_with_entries_of_java(java_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, java_cluster)
         async with our_client(java_cluster) as client:
@@ -147,7 +154,7 @@ async def test_a_long_poll_tells_of_java_s_entries(java_cluster: Cluster, driver
 
 
 @proves(1, "explicit LAC")
-async def test_an_explicit_lac_of_ours_is_seen_by_both(java_cluster: Cluster, driver: Driver) -> None:
+async def test_both_clients_see_our_explicit_lac(java_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, java_cluster)
         async with our_client(java_cluster) as client:
@@ -163,7 +170,9 @@ async def test_an_explicit_lac_of_ours_is_seen_by_both(java_cluster: Cluster, dr
 
 
 @proves(1, "delete")
-async def test_a_ledger_we_delete_is_gone_for_both(java_cluster: Cluster, driver: Driver) -> None:
+async def test_a_ledger_that_we_delete_is_gone_for_both_clients(
+    java_cluster: Cluster, driver: Driver
+) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, java_cluster)
         async with our_client(java_cluster) as client:
@@ -191,7 +200,7 @@ async def test_a_wrong_password_is_refused_and_harms_nothing(java_cluster: Clust
             await writer.append(b"first")
             with pytest.raises(WrongPasswordError):
                 await client.open(writer.ledger_id, password=b"guess")
-            # Where the metadata do not tell, the bookies do: neither an add nor a fence by a wrong key.
+            # Not only the metadata but also the bookies check: no add and no fence with a wrong key.
             wrong = master_key(b"guess")
             async with open_transport(dial_tcp, resolve) as transport:
                 for bookie in writer.metadata.last_ensemble.bookies:
@@ -206,5 +215,5 @@ async def test_a_wrong_password_is_refused_and_harms_nothing(java_cluster: Clust
 
 
 def _forged_entry(ledger_id: int, payload: bytes) -> bytes:
-    """Entry 1 as somebody would pack it who has guessed the password."""
+    """Entry 1 as a client with a guessed password packs it."""
     return EntryCodec(DigestType.CRC32C, b"guess").pack(ledger_id, 1, 0, len(payload), payload)

@@ -1,4 +1,4 @@
-"""Row 2: Apache's client, in both of its modes, on our bookies. What it writes our client reads too."""
+"""Row 2: Apache's client, in both of its modes, on our bookies. Our client also reads its ledgers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any, Literal
 import attrs
 import pytest
 import trio
-from clients import (
+
+from ledger.catalog.catalog import open_catalog
+from ledger.digest import DigestType
+from namespace.store import MetadataStore
+from tests.interop.clients import (
     DUPLICATE_ENTRY,
     NO_SUCH_LEDGER,
     PASSWORD,
@@ -20,13 +24,9 @@ from clients import (
     payloads_of,
     some_payloads,
 )
-from driver import Driver, DriverError
-from originals import Cluster
-from table import proves
-
-from ledger.catalog import open_catalog
-from ledger.digest import DigestType
-from namespace.store import MetadataStore
+from tests.interop.driver import Driver, DriverError
+from tests.interop.originals import Cluster
+from tests.interop.table import proves
 
 Version = Literal[2, 3]
 both_versions = pytest.mark.parametrize("version", [2, 3])
@@ -39,7 +39,7 @@ both_versions = pytest.mark.parametrize("version", [2, 3])
         pytest.param(3, marks=proves(2, "create, append, read, close: v3")),
     ],
 )
-async def test_what_java_writes_is_read_by_both(
+async def test_both_clients_read_a_ledger_of_java(
     our_cluster: Cluster, driver: Driver, version: Version
 ) -> None:
     payloads = some_payloads(40)
@@ -67,7 +67,7 @@ async def test_what_java_writes_is_read_by_both(
 @proves(2, "each digest type")
 @both_versions
 @pytest.mark.parametrize("digest", list(DigestType))
-async def test_each_digest_type_is_verified_by_both(
+async def test_both_clients_verify_each_digest_type(
     our_cluster: Cluster, driver: Driver, version: Version, digest: DigestType
 ) -> None:
     payloads = some_payloads(6, salt=digest.name)
@@ -87,7 +87,7 @@ async def test_each_digest_type_is_verified_by_both(
 @proves(2, "E > Qw striping")
 @both_versions
 @pytest.mark.parametrize("sizes", [(3, 2, 2), (3, 2, 1), (3, 1, 1)])
-async def test_striped_entries_are_where_both_look_for_them(
+async def test_both_clients_find_striped_entries(
     our_cluster: Cluster, driver: Driver, version: Version, sizes: tuple[int, int, int]
 ) -> None:
     payloads = some_payloads(13)
@@ -116,7 +116,7 @@ async def test_a_long_poll_is_woken_by_the_next_entry(
         nothing = await reader.ask("poll", entry_id=0, timeout_ms=200, parallel=parallel)
         assert nothing == {"lac": -1, "entry": None}
         polling = reader.begin("poll", entry_id=0, timeout_ms=4000, parallel=parallel)
-        # Only when the bookies have it in hand does the next entry show that they are woken by it.
+        # The test shows a wake-up only if a bookie holds the poll when the next entry arrives.
         assert await writer.add(b"second") == 1
         polled = await driver.wait("poll", polling)
         assert polled["lac"] == 0
@@ -125,25 +125,27 @@ async def test_a_long_poll_is_woken_by_the_next_entry(
 
 
 @proves(2, "long poll")
-async def test_in_its_v2_mode_java_cannot_poll_and_our_bookies_answer_as_its_own(
+async def test_in_its_v2_mode_java_cannot_poll_and_our_bookies_reply_as_its_own(
     our_cluster: Cluster, java_cluster: Cluster, driver: Driver
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        answers = []
+        replies = []
         for cluster in (our_cluster, java_cluster):
             java = await java_client(driver, cluster, 2)
             writer = await java.create()
             reader = await java.open(writer.ledger_id, recover=False)
             await writer.add(b"first")
             await writer.add(b"second")
-            answers.append(await reader.ask("poll", entry_id=0, timeout_ms=200))
-            assert await reader.ask("try_lac") == 0  # what it can do instead
+            replies.append(await reader.ask("poll", entry_id=0, timeout_ms=200))
+            assert await reader.ask("try_lac") == 0  # the request that it can send instead
             await writer.close()
-        assert answers[0] == answers[1]
+        assert replies[0] == replies[1]
 
 
 @proves(2, "long poll")
-async def test_our_long_poll_follows_java_on_our_bookies(our_cluster: Cluster, driver: Driver) -> None:
+async def test_our_long_poll_follows_a_java_writer_on_our_bookies(
+    our_cluster: Cluster, driver: Driver
+) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, our_cluster)
         async with our_client(our_cluster) as client:
@@ -158,7 +160,7 @@ async def test_our_long_poll_follows_java_on_our_bookies(our_cluster: Cluster, d
 
 @proves(2, "explicit LAC")
 @both_versions
-async def test_an_explicit_lac_of_java_is_seen_by_both(
+async def test_both_clients_see_an_explicit_lac_of_java(
     our_cluster: Cluster, driver: Driver, version: Version
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -166,9 +168,9 @@ async def test_an_explicit_lac_of_java_is_seen_by_both(
         writer = await java.create()
         await writer.add_many([b"a", b"b", b"c"])
         reader = await java.open(writer.ledger_id, recover=False)
-        # No entry follows: what the bookies learn of entry 2 they learn by the explicit LAC.
+        # No entry follows: the bookies learn only from the explicit LAC that entry 2 is confirmed.
         while await reader.ask("explicit_lac") < 2:
-            pass  # each question waits for its answer
+            pass  # each request waits for its reply
         assert await reader.read(0, 2) == [b"a", b"b", b"c"]
         async with our_client(our_cluster) as client:
             ours = await client.open(writer.ledger_id, password=PASSWORD, recover=False)
@@ -178,7 +180,9 @@ async def test_an_explicit_lac_of_java_is_seen_by_both(
 
 @proves(2, "delete")
 @both_versions
-async def test_a_ledger_java_deletes_is_gone(our_cluster: Cluster, driver: Driver, version: Version) -> None:
+async def test_a_ledger_that_java_deletes_is_gone(
+    our_cluster: Cluster, driver: Driver, version: Version
+) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, our_cluster, version)
         writer = await java.create()
@@ -203,7 +207,7 @@ async def test_a_wrong_password_is_refused_and_harms_nothing(
             await java.open(writer.ledger_id, password=b"guess")
         assert refused.value.code == UNAUTHORIZED
 
-        # Metadata that do not tell: now Apache's client comes to our bookies with the wrong key.
+        # With the guessed password in the metadata, Apache's client sends the wrong key to our bookies.
         async def forget_password(store: MetadataStore) -> None:
             catalog = await open_catalog(store, our_cluster.root, None)
             current = await catalog.get(writer.ledger_id)
@@ -215,13 +219,13 @@ async def test_a_wrong_password_is_refused_and_harms_nothing(
         with pytest.raises(DriverError) as refused:
             await java.open(writer.ledger_id, password=b"guess")
         assert refused.value.code == UNAUTHORIZED
-        # Neither fenced nor changed: its writer goes on.
+        # The ledger is neither fenced nor changed: its writer continues.
         assert await writer.add(b"second") == 1
 
 
 @proves(2, "LedgerHandleAdv")
 @both_versions
-async def test_entries_with_ids_of_the_caller_in_any_order(
+async def test_entries_get_ids_of_the_caller_in_any_order(
     our_cluster: Cluster, driver: Driver, version: Version
 ) -> None:
     payloads = some_payloads(12)
@@ -251,7 +255,7 @@ async def test_entries_with_ids_of_the_caller_in_any_order(
 
 
 @proves(2, "batch read")
-async def test_batch_reads_keep_count_and_size(our_cluster: Cluster, driver: Driver) -> None:
+async def test_batch_reads_respect_count_and_size(our_cluster: Cluster, driver: Driver) -> None:
     payloads = [b"%d" % index * 100 for index in range(30)]
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, our_cluster, 2)
@@ -263,7 +267,7 @@ async def test_batch_reads_keep_count_and_size(our_cluster: Cluster, driver: Dri
         assert payloads_of(all_of_them, 0) == payloads
         five = await seen.ask("batch_read", first=20, count_max=5, size_max=1_000_000)
         assert payloads_of(five, 20) == payloads[20:25]
-        # 24 + 8 + 4 of frame, then each entry with its 36 bytes in front of the payload and 4 for its length.
+        # A frame has 24 + 8 + 4 bytes; each entry adds 4 for its length and 36 before its payload.
         size = 36 + 3 * (4 + 36 + 200)
         assert len(payloads[10]) == 200
         three = await seen.ask("batch_read", first=10, count_max=30, size_max=size)
@@ -275,9 +279,7 @@ async def test_batch_reads_keep_count_and_size(our_cluster: Cluster, driver: Dri
 
 
 @proves(2, "deferred sync and force")
-async def test_deferred_sync_confirms_nothing_until_it_is_forced(
-    our_cluster: Cluster, driver: Driver
-) -> None:
+async def test_deferred_sync_confirms_no_entry_before_a_force(our_cluster: Cluster, driver: Driver) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, our_cluster, 3)
         writer = await java.create(deferred_sync=True)
@@ -293,7 +295,7 @@ async def test_deferred_sync_confirms_nothing_until_it_is_forced(
 
 
 @proves(2, "deferred sync and force")
-async def test_what_was_not_forced_is_not_in_a_ledger_closed_by_its_writer(
+async def test_a_ledger_closed_by_its_writer_ends_before_entries_that_were_not_forced(
     our_cluster: Cluster, driver: Driver
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -311,7 +313,7 @@ async def test_what_was_not_forced_is_not_in_a_ledger_closed_by_its_writer(
 
 @proves(2, "bookie info")
 @both_versions
-async def test_bookie_info_tells_the_disk_of_each_bookie(
+async def test_bookie_info_has_the_disk_space_of_each_bookie(
     our_cluster: Cluster, driver: Driver, version: Version
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -337,12 +339,12 @@ async def test_each_bookie_lists_the_entries_it_holds(our_cluster: Cluster, driv
 
 
 @proves(2, "list of entries")
-async def test_in_its_v2_mode_java_cannot_ask_for_the_list_and_our_bookies_go_on(
+async def test_in_its_v2_mode_java_cannot_request_the_list_and_our_bookies_continue(
     our_cluster: Cluster, java_cluster: Cluster, driver: Driver
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         for cluster in (our_cluster, java_cluster):
-            # A client of its own: it breaks its connections by this, as it sends version 3 where its own
+            # A separate client, because this request breaks its connections: it sends version 3, but its own
             # decoder expects version 2.
             java = await java_client(driver, cluster, 2, readEntryTimeoutSec=4)
             good = await java_client(driver, cluster, 2)

@@ -1,4 +1,4 @@
-"""Row 3: our recovery of ledgers whose Java writer was killed, or is only thought to be dead."""
+"""Row 3: our recovery of ledgers of Java writers that were killed or only paused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 import pytest
 import trio
-from clients import (
+
+from ledger.metadata import LedgerState
+from tests.interop.clients import (
     FENCED,
     TEST_TIMEOUT_S,
     RemoteClient,
@@ -16,8 +18,8 @@ from clients import (
     our_client,
     some_payloads,
 )
-from driver import Driver, DriverError
-from killed_writers import (
+from tests.interop.driver import Driver, DriverError
+from tests.interop.killed_writers import (
     allowed_ends,
     end_by_java,
     end_by_us,
@@ -26,10 +28,8 @@ from killed_writers import (
     reopen,
     stored_metadata,
 )
-from originals import Cluster, Originals
-from table import proves
-
-from ledger.metadata import LedgerState
+from tests.interop.originals import Cluster, Originals
+from tests.interop.table import proves
 
 PAYLOADS = some_payloads(12)
 Leave = Callable[[RemoteLedger], Awaitable[Any]]
@@ -37,7 +37,7 @@ Leave = Callable[[RemoteLedger], Awaitable[Any]]
 
 @pytest.fixture(params=["java", "ours"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Bookies of either kind: what a writer left behind must not depend on it."""
+    """Bookies of either kind: the result of a recovery must not depend on it."""
     found: Cluster = request.getfixturevalue("java_cluster" if request.param == "java" else "our_cluster")
     return found
 
@@ -56,23 +56,23 @@ async def _pipelined(ledger: RemoteLedger) -> None:
 
 
 async def _with_a_gap(ledger: RemoteLedger) -> None:
-    # Entry 6 is missing; 7 and 8 were sent and stored, but could be acknowledged to nobody.
+    # Entry 6 is missing. 7 and 8 were sent and stored, but the writer could not acknowledge them.
     for entry_id in range(6):
         await ledger.ask("add_at", entry_id=entry_id, payload=PAYLOADS[entry_id].hex())
     for entry_id in (7, 8):
         ledger.begin("add_at", entry_id=entry_id, payload=PAYLOADS[entry_id].hex())
         while (await ledger.state())["length"] < sum(map(len, PAYLOADS[:6] + PAYLOADS[7 : entry_id + 1])):
-            pass  # the next one's length shall include this one
+            pass  # the length in the next entry must include this one
 
 
 async def _never_forced(ledger: RemoteLedger) -> None:
-    # Acknowledged without a sync, so the LAC stays at -1; the entries are there all the same.
+    # Bookies acknowledge without a sync, so the LAC stays at -1, but the entries are stored.
     await ledger.add_many(PAYLOADS)
 
 
 @proves(3, "same last entry as Java's own recovery")
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
-async def test_both_recoveries_find_the_same_end_of_twin_ledgers(
+async def test_both_recoveries_find_the_same_end_of_equal_ledgers(
     originals: Originals, driver: Driver, cluster: Cluster, sizes: tuple[int, int, int]
 ) -> None:
     states: list[tuple[Leave, dict[str, Any], int]] = [
@@ -102,19 +102,19 @@ async def test_both_recoveries_find_the_same_end_of_twin_ledgers(
                 assert list(theirs.payloads) == list(ours.payloads) == PAYLOADS[: last + 1]
                 assert ours.length_bytes == sum(map(len, ours.payloads))
                 if left is _with_a_gap:
-                    # Java takes the length from the entry that told it the LAC: here from 7 or 8.
+                    # Java takes the length from the entry with the newest LAC: here from 7 or 8.
                     beyond = len(PAYLOADS[7])
                     assert theirs.length_bytes - ours.length_bytes in (beyond, beyond + len(PAYLOADS[8]))
                 else:
                     assert theirs == ours
-                # And each reads what the other has closed.
+                # Each client reads the ledger that the other has closed.
                 assert await end_by_us(client, for_java) == theirs
                 assert await end_by_java(java, for_us) == ours
 
 
 @proves(3, "killed while writing")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_nothing_acknowledged_to_a_writer_killed_while_writing_is_lost(
+async def test_no_acknowledged_entry_of_a_writer_killed_while_writing_is_lost(
     originals: Originals, driver: Driver, cluster: Cluster, version: Literal[2, 3]
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -129,42 +129,42 @@ async def test_nothing_acknowledged_to_a_writer_killed_while_writing_is_lost(
             counts = await holders(java, bookies, writer.ledger_id, ours.last_entry_id + 200)
             assert acked <= ours.last_entry_id
             assert ours.payloads == tuple(b"entry %d" % index for index in range(len(ours.payloads)))
-            # Recovered, every entry is on an ack quorum at least, and none of those after it is.
+            # Every recovered entry is on an ack quorum at least, and no later entry is.
             assert ours.last_entry_id in allowed_ends(counts, 2)
             await reopen(cluster, writer.ledger_id, open_metadata)
             theirs = await end_by_java(java, writer.ledger_id)
-            # What a minority holds Java may add, never take away.
+            # Java may keep more entries, which a minority holds, but never fewer.
             assert theirs.last_entry_id in allowed_ends(counts, 2)
             assert theirs.payloads[: len(ours.payloads)] == ours.payloads
 
 
 @proves(3, "the resumed Java writer is fenced")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_a_java_writer_that_was_only_asleep_can_add_nothing_more(
+async def test_a_resumed_java_writer_can_add_no_entry(
     originals: Originals, driver: Driver, cluster: Cluster, version: Literal[2, 3]
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        sleeper = await trio.to_thread.run_sync(originals.start_driver)
-        writing = await java_client(sleeper, cluster, version)
+        paused = await trio.to_thread.run_sync(originals.start_driver)
+        writing = await java_client(paused, cluster, version)
         writer = await writing.create()
         await writer.add_many([b"first", b"second"])
-        sleeper.process.pause()
+        paused.process.pause()
         late = writer.begin("add", payload=b"too late".hex())
         async with our_client(cluster) as client:
             end = await end_by_us(client, writer.ledger_id)
             assert end.payloads == (b"first", b"second")
-            sleeper.process.resume()
+            paused.process.resume()
             with pytest.raises(DriverError) as refused:
-                await sleeper.wait("add", late)
+                await paused.wait("add", late)
             assert refused.value.code == FENCED
             metadata = await client.metadata(writer.ledger_id)
             assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 1)
             assert await end_by_us(client, writer.ledger_id) == end
             assert await end_by_java(await java_client(driver, cluster), writer.ledger_id) == end
-        sleeper.process.kill()
+        paused.process.kill()
 
 
 async def _until_stored(java: RemoteClient, ledger: RemoteLedger, entry_id: int, *, copies: int) -> None:
     bookies = ledger.opened["metadata"]["ensembles"][0]["bookies"]
     while (await holders(java, bookies, ledger.ledger_id, entry_id))[entry_id] < copies:
-        pass  # each question waits for its answers
+        pass  # each request waits for its reply

@@ -1,4 +1,4 @@
-"""Row 4: Java's recovery of ledgers whose Python writer was killed, or is only thought to be dead."""
+"""Row 4: Java's recovery of ledgers of Python writers that were killed or only paused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 import pytest
 import trio
-from clients import (
+
+from ledger.codes import Code
+from ledger.digest import DigestType, EntryCodec
+from ledger.metadata import LedgerState
+from ledger.quorum import write_set
+from ledger.transport.dial import Address, dial_tcp
+from ledger.transport.transport import open_transport
+from ledger.wire.messages import AddRequest
+from tests.interop.clients import (
     PASSWORD,
     TEST_TIMEOUT_S,
     RemoteLedger,
@@ -16,8 +24,8 @@ from clients import (
     our_writing_client,
     some_payloads,
 )
-from driver import Driver, DriverError
-from killed_writers import (
+from tests.interop.driver import Driver, DriverError
+from tests.interop.killed_writers import (
     allowed_ends,
     end_by_java,
     end_by_us,
@@ -26,16 +34,8 @@ from killed_writers import (
     reopen,
     stored_metadata,
 )
-from originals import Cluster, Originals
-from table import proves
-
-from ledger.dial import Address, dial_tcp
-from ledger.digest import DigestType, EntryCodec
-from ledger.metadata import LedgerState
-from ledger.quorum import write_set
-from ledger.transport import open_transport
-from ledger.wire.codes import Code
-from ledger.wire.messages import AddRequest
+from tests.interop.originals import Cluster, Originals
+from tests.interop.table import proves
 
 PAYLOADS = some_payloads(12)
 Leave = Callable[[RemoteLedger], Awaitable[Any]]
@@ -43,7 +43,7 @@ Leave = Callable[[RemoteLedger], Awaitable[Any]]
 
 @pytest.fixture(params=["java", "ours"])
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Bookies of either kind: what a writer left behind must not depend on it."""
+    """Bookies of either kind: the result of a recovery must not depend on it."""
     found: Cluster = request.getfixturevalue("java_cluster" if request.param == "java" else "our_cluster")
     return found
 
@@ -68,14 +68,14 @@ async def _with_explicit_lac(ledger: RemoteLedger) -> None:
 
 async def _with_a_gap(ledger: RemoteLedger) -> None:
     await ledger.add_many(PAYLOADS[:6])
-    # What a writer leaves whose connections broke one after the other: 7 and 8 arrived, 6 did not.
+    # The state after a writer's connections broke one after the other: 7 and 8 arrived, 6 did not.
     await _send_as_the_writer(ledger, [7, 8], lac=5)
 
 
 @proves(4, "same last entry as our own recovery")
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2)])
 @pytest.mark.parametrize("version", [2, 3])
-async def test_both_recoveries_find_the_same_end_of_twin_ledgers(
+async def test_both_recoveries_find_the_same_end_of_equal_ledgers(
     originals: Originals,
     driver: Driver,
     cluster: Cluster,
@@ -107,19 +107,19 @@ async def test_both_recoveries_find_the_same_end_of_twin_ledgers(
                 assert list(theirs.payloads) == list(ours.payloads) == PAYLOADS[: last + 1]
                 assert ours.length_bytes == sum(map(len, ours.payloads))
                 if left is _with_a_gap:
-                    # Java takes the length from the entry that told it the LAC: here from 7 or 8.
-                    told_by = [sum(map(len, PAYLOADS[: entry_id + 1])) for entry_id in (7, 8)]
-                    assert theirs.length_bytes in told_by
+                    # Java takes the length from the entry with the newest LAC: here from 7 or 8.
+                    lengths = [sum(map(len, PAYLOADS[: entry_id + 1])) for entry_id in (7, 8)]
+                    assert theirs.length_bytes in lengths
                 else:
                     assert theirs == ours
-                # And each reads what the other has closed.
+                # Each client reads the ledger that the other has closed.
                 assert await end_by_us(client, for_java) == theirs
                 assert await end_by_java(java, for_us) == ours
 
 
 @proves(4, "killed while writing")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_nothing_confirmed_to_a_writer_killed_while_writing_is_lost(
+async def test_no_confirmed_entry_of_a_writer_killed_while_writing_is_lost(
     originals: Originals, driver: Driver, cluster: Cluster, version: Literal[2, 3]
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
@@ -137,35 +137,35 @@ async def test_nothing_confirmed_to_a_writer_killed_while_writing_is_lost(
             assert theirs.last_entry_id in allowed_ends(counts, 2)
             await reopen(cluster, writer.ledger_id, open_metadata)
             ours = await end_by_us(client, writer.ledger_id)
-            # What a minority holds we may add, never take away.
+            # Our recovery may keep more entries, which a minority holds, but never fewer.
             assert ours.last_entry_id in allowed_ends(counts, 2)
             assert ours.payloads[: len(theirs.payloads)] == theirs.payloads
 
 
 @proves(4, "the resumed Python writer is fenced")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_a_python_writer_that_was_only_asleep_can_add_nothing_more(
+async def test_a_resumed_python_writer_can_add_no_entry(
     originals: Originals, driver: Driver, cluster: Cluster, version: Literal[2, 3]
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
-        sleeper = await trio.to_thread.run_sync(originals.start_our_driver)
-        writer = await (await our_writing_client(sleeper, cluster, version)).create()
+        paused = await trio.to_thread.run_sync(originals.start_our_driver)
+        writer = await (await our_writing_client(paused, cluster, version)).create()
         await writer.add_many([b"first", b"second"])
-        sleeper.process.pause()
+        paused.process.pause()
         late = writer.begin("add", payload=b"too late".hex())
         java = await java_client(driver, cluster)
         end = await end_by_java(java, writer.ledger_id)
         assert end.payloads == (b"first", b"second")
-        sleeper.process.resume()
+        paused.process.resume()
         with pytest.raises(DriverError, match="LedgerFencedError"):
-            await sleeper.wait("add", late)
+            await paused.wait("add", late)
         with pytest.raises(DriverError, match="LedgerFencedError"):
             await writer.close()
         async with our_client(cluster) as client:
             metadata = await client.metadata(writer.ledger_id)
             assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 1)
             assert await end_by_us(client, writer.ledger_id) == end
-        sleeper.process.kill()
+        paused.process.kill()
 
 
 async def _send_as_the_writer(ledger: RemoteLedger, entry_ids: list[int], *, lac: int) -> None:

@@ -1,4 +1,4 @@
-"""Row 4, a bookie of ours that lost its disks: what it says to Apache's recovery proves nothing."""
+"""Row 4, a bookie of ours that lost its disks: its replies must not end a ledger in Apache's recovery."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal
 
 import pytest
 import trio
-from clients import TEST_TIMEOUT_S, java_client, our_writing_client, some_payloads
-from driver import Driver, DriverError
-from killed_writers import end_by_java, stored_metadata
-from originals import Bookie, Cluster, Originals
-from table import proves
 
+from ledger.catalog.metadata_codec import decode_metadata
 from ledger.metadata import LedgerState
-from ledger.metadata_codec import decode_metadata
+from tests.interop.clients import TEST_TIMEOUT_S, java_client, our_writing_client, some_payloads
+from tests.interop.driver import Driver, DriverError
+from tests.interop.killed_writers import end_by_java, stored_metadata
+from tests.interop.originals import Bookie, Cluster, Originals
+from tests.interop.table import proves
 
 BEFORE, AFTER = some_payloads(9), some_payloads(3, salt="after ")
 
@@ -27,7 +27,7 @@ def _wipe(bookie: Bookie) -> None:
 
 @proves(4, "a bookie that lost its disks denies nothing")
 @pytest.mark.parametrize("version", [2, 3])
-async def test_java_does_not_end_a_ledger_on_the_word_of_a_bookie_that_lost_its_disks(
+async def test_java_does_not_close_a_ledger_too_early_when_a_bookie_lost_its_disks(
     originals: Originals, driver: Driver, version: Literal[2, 3]
 ) -> None:
     root = f"/limbo-{version}"
@@ -44,7 +44,7 @@ async def test_java_does_not_end_a_ledger_on_the_word_of_a_bookie_that_lost_its_
             doomed = await trio.to_thread.run_sync(originals.start_our_driver)
             ledger = await (await our_writing_client(doomed, cluster)).create((3, 3, 2))
             await ledger.add_many(BEFORE)
-            # The last entries are acknowledged by the first two bookies alone.
+            # Only the first two bookies acknowledge the last entries.
             await trio.to_thread.run_sync(behind.kill)
             await ledger.add_many(AFTER)
             doomed.process.kill()
@@ -53,7 +53,7 @@ async def test_java_does_not_end_a_ledger_on_the_word_of_a_bookie_that_lost_its_
             await trio.to_thread.run_sync(behind.start)
             await trio.to_thread.run_sync(lost.start)
             java = await java_client(driver, cluster, version)
-            # Were it to say "no such entry", it and the one that is behind would end the ledger too early.
+            # If it replied "no such entry", it and the bookie that is behind would end the ledger too early.
             with pytest.raises(DriverError):
                 await java.open(ledger.ledger_id)
             metadata = decode_metadata(await stored_metadata(cluster, ledger.ledger_id))

@@ -1,6 +1,6 @@
-"""Row 5: ensembles of Java bookies and ours, one of which is killed while either client writes.
+"""Row 5: ensembles of Java bookies and ours; a test kills one of them while either client writes.
 
-The other side then reads, or recovers, what was written, the killed bookie still being down.
+Then the other side reads, or recovers, the ledger while the killed bookie is still down.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from clients import (
+
+from tests.interop.clients import (
     TEST_TIMEOUT_S,
     RemoteClient,
     RemoteLedger,
@@ -18,10 +19,10 @@ from clients import (
     our_client,
     our_writing_client,
 )
-from driver import Driver, DriverEndedError
-from killed_writers import end_by_java, end_by_us
-from originals import Bookie, Cluster, Kind, Originals
-from table import proves
+from tests.interop.driver import Driver, DriverEndedError
+from tests.interop.killed_writers import end_by_java, end_by_us
+from tests.interop.originals import Bookie, Cluster, Kind, Originals
+from tests.interop.table import proves
 
 COUNT = 4000
 ACKED_BEFORE_KILL = 500
@@ -30,7 +31,7 @@ ENDLESS = 200_000
 IN_FLIGHT = 64
 
 cells = pytest.mark.parametrize(
-    ("who", "killed"),
+    ("client", "killed"),
     [
         pytest.param("ours", "java", marks=proves(5, "our client, a Java bookie killed")),
         pytest.param("ours", "ours", marks=proves(5, "our client, our bookie killed")),
@@ -44,28 +45,28 @@ cells = pytest.mark.parametrize(
 def mixed_bookies(originals: Originals, driver: Driver) -> Cluster:
     driver.ask("init_cluster", uri=originals.uri("/mixed", layout="hierarchical"))
     cluster = Cluster(originals, "/mixed")
-    # Any three of them are of both kinds, and one is left to take the place of another.
+    # Any three of them include both kinds, and the fourth can replace one of them.
     cluster.add("java", "ours", "java", "ours")
     return cluster
 
 
 @pytest.fixture
 def mixed_cluster(mixed_bookies: Cluster) -> Cluster:
-    """Two bookies of each kind, all running: what the test before has killed is back."""
+    """Two running bookies of each kind: a bookie that an earlier test killed is started again."""
     mixed_bookies.start()
     return mixed_bookies
 
 
 @attrs.define
 class Writing:
-    """A writer at work in another process, and what it was told."""
+    """A writer in another process, and the last entry acknowledged to it."""
 
     driver: Driver
     ledger: RemoteLedger
     acked: int = -1
 
     async def until_acked(self, entry_id: int) -> None:
-        """Wait until it was told of this entry."""
+        """Wait until the writer has the acknowledgement of this entry."""
         while self.acked < entry_id:
             event = await trio.to_thread.run_sync(
                 self.driver.events.get, True, TEST_TIMEOUT_S, abandon_on_cancel=True
@@ -74,10 +75,10 @@ class Writing:
                 self.acked = max(self.acked, event["entry_id"])
 
 
-async def _start_writer(originals: Originals, cluster: Cluster, who: Kind) -> tuple[Driver, RemoteClient]:
-    start = originals.start_driver if who == "java" else originals.start_our_driver
+async def _start_writer(originals: Originals, cluster: Cluster, kind: Kind) -> tuple[Driver, RemoteClient]:
+    start = originals.start_driver if kind == "java" else originals.start_our_driver
     writer = await trio.to_thread.run_sync(start)
-    client = await (java_client if who == "java" else our_writing_client)(writer, cluster)
+    client = await (java_client if kind == "java" else our_writing_client)(writer, cluster)
     return writer, client
 
 
@@ -96,14 +97,14 @@ def _check_change(ensembles: list[dict[str, Any]], dead: Bookie) -> None:
 
 
 @cells
-async def test_an_ensemble_change_of_one_side_is_read_by_both(
-    originals: Originals, driver: Driver, mixed_cluster: Cluster, who: Kind, killed: Kind
+async def test_both_clients_read_over_an_ensemble_change_of_one_side(
+    originals: Originals, driver: Driver, mixed_cluster: Cluster, client: Kind, killed: Kind
 ) -> None:
     expected = tuple(b"entry %d" % index for index in range(COUNT))
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, mixed_cluster)
-        writer, client = await _start_writer(originals, mixed_cluster, who)
-        ledger = await client.create((3, 3, 2))
+        writer, remote = await _start_writer(originals, mixed_cluster, client)
+        ledger = await remote.create((3, 3, 2))
         writing = Writing(writer, ledger)
         flood = ledger.begin("flood", prefix="entry ", count=COUNT, in_flight=IN_FLIGHT)
         await writing.until_acked(ACKED_BEFORE_KILL)
@@ -125,13 +126,13 @@ async def test_an_ensemble_change_of_one_side_is_read_by_both(
 
 
 @cells
-async def test_when_the_writer_is_killed_too_the_other_side_recovers_all_that_was_acknowledged(
-    originals: Originals, driver: Driver, mixed_cluster: Cluster, who: Kind, killed: Kind
+async def test_when_the_writer_is_killed_too_the_other_side_recovers_all_acknowledged_entries(
+    originals: Originals, driver: Driver, mixed_cluster: Cluster, client: Kind, killed: Kind
 ) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         java = await java_client(driver, mixed_cluster)
-        writer, client = await _start_writer(originals, mixed_cluster, who)
-        ledger = await client.create((3, 2, 2))
+        writer, remote = await _start_writer(originals, mixed_cluster, client)
+        ledger = await remote.create((3, 2, 2))
         writing = Writing(writer, ledger)
         flood = ledger.begin("flood", prefix="entry ", count=ENDLESS, in_flight=IN_FLIGHT)
         await writing.until_acked(ACKED_BEFORE_KILL)
@@ -143,7 +144,7 @@ async def test_when_the_writer_is_killed_too_the_other_side_recovers_all_that_wa
         while not writer.events.empty():
             writing.acked = max(writing.acked, writer.events.get()["entry_id"])
         async with our_client(mixed_cluster) as ours:
-            if who == "java":
+            if client == "java":
                 recovered = await end_by_us(ours, ledger.ledger_id)
                 read = await end_by_java(java, ledger.ledger_id)
             else:

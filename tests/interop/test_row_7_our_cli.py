@@ -1,4 +1,4 @@
-"""Row 7: our command line on Apache's cluster gives the answers that Apache's own shell gives."""
+"""Row 7: our command line on Apache's cluster prints the same results as Apache's own shell."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from clients import RemoteClient, RemoteLedger, java_client
-from driver import Driver
-from originals import Bookie, Cluster, Originals
-from shell import Tools, at_once, bookies_listed, entries_told, metadata_told, rooms_told
-from table import proves
 
 from ledger.digest import DigestType
+from tests.interop.clients import RemoteClient, RemoteLedger, java_client
+from tests.interop.driver import Driver
+from tests.interop.originals import Bookie, Cluster, Originals
+from tests.interop.shell import Tools, at_once, bookies_listed, shown_entries, shown_metadata, shown_space
+from tests.interop.table import proves
 
-CELL = "the same questions, same answers"
+CELL = "the same output as Apache's shell"
 PAYLOADS = [b"", b"one", bytes(range(256)) * 5, b"last"]
 COMMAND_TIMEOUT_S = 60
 
@@ -31,7 +31,7 @@ class Dlog:
     cluster: Cluster
 
     def run(self, *arguments: str, code: int = 0) -> str:
-        """What a command printed; ``arguments``: the command and its options."""
+        """Run a command with its options; return its output."""
         command = [sys.executable, "-m", "dlog.cli.main", *arguments, "--service", self.cluster.uri]
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
         assert done.returncode == code, (
@@ -40,7 +40,7 @@ class Dlog:
         return done.stdout
 
     def json(self, *arguments: str) -> Any:
-        """The one document that a command printed."""
+        """Run a command; return the one JSON document that it printed."""
         return json.loads(self.run(*arguments, "--json"))
 
 
@@ -61,7 +61,7 @@ async def java(java_cluster: Cluster, driver: Driver) -> RemoteClient:
 
 @pytest.fixture
 def read_only_bookie(java_cluster: Cluster) -> Iterator[Bookie]:
-    """One of Apache's, started with --readOnly; gone after the test."""
+    """A bookie of Apache, started with --readOnly and stopped after the test."""
     bookie = Bookie(java_cluster.originals, "java", java_cluster.root)
     bookie.start(read_only=True)
     yield bookie
@@ -71,7 +71,7 @@ def read_only_bookie(java_cluster: Cluster) -> Iterator[Bookie]:
 async def written(java: RemoteClient, *, close: bool = True) -> RemoteLedger:
     ledger = await java.create(digest=DigestType.CRC32, custom={"application": b"interop".hex()})
     for payload in PAYLOADS:
-        await ledger.add(payload)  # each tells the bookies that the one before it is confirmed
+        await ledger.add(payload)  # each entry brings the bookies the LAC of the entry before it
     if close:
         await ledger.close()
     return ledger
@@ -102,14 +102,16 @@ def test_bookies_list_is_listbookies(
 
 @proves(7, CELL)
 def test_bookies_info_is_bookieinfo(java_cluster: Cluster, dlog: Dlog, tools: Tools) -> None:
-    theirs = rooms_told(tools.shell("bookieinfo", until="Total disk capacity"))
+    theirs = shown_space(tools.shell("bookieinfo", until="Total disk capacity"))
     ours = dlog.json("bookies", "info")
     assert {each["bookie"] for each in ours["bookies"]} == theirs.keys()
     assert {bookie.id for bookie in java_cluster.bookies} <= theirs.keys()
     for each in ours["bookies"]:
         free_bytes, total_bytes = theirs[each["bookie"]]
         assert each["total_bytes"] == total_bytes
-        assert abs(each["free_bytes"] - free_bytes) < total_bytes / 10  # others write to this disk meanwhile
+        assert (
+            abs(each["free_bytes"] - free_bytes) < total_bytes / 10
+        )  # other processes write to this disk meanwhile
     assert ours["total_bytes"] == sum(each["total_bytes"] for each in ours["bookies"])
 
 
@@ -117,9 +119,9 @@ def test_bookies_info_is_bookieinfo(java_cluster: Cluster, dlog: Dlog, tools: To
 async def test_ledger_show_is_ledgermetadata(java: RemoteClient, dlog: Dlog, tools: Tools) -> None:
     ledger = await written(java)
     command = ("ledgermetadata", "-ledgerid", str(ledger.ledger_id))
-    told = metadata_told(await trio.to_thread.run_sync(tools.shell, *command))
+    theirs = shown_metadata(await trio.to_thread.run_sync(tools.shell, *command))
     shown = await trio.to_thread.run_sync(dlog.json, "ledger", "show", str(ledger.ledger_id))
-    assert {each["first_entry_id"]: each["bookies"] for each in shown["ensembles"]} == told.ensembles
+    assert {each["first_entry_id"]: each["bookies"] for each in shown["ensembles"]} == theirs.ensembles
     same = {
         "formatVersion": "format_version",
         "ensembleSize": "ensemble_size",
@@ -131,9 +133,9 @@ async def test_ledger_show_is_ledgermetadata(java: RemoteClient, dlog: Dlog, too
         "digestType": "digest_type",
     }
     assert {name: str(shown[ours]) for name, ours in same.items()} == {
-        name: told.fields[name] for name in same
+        name: theirs.fields[name] for name in same
     }
-    assert told.fields["application"] == "base64:aW50ZXJvcA=="
+    assert theirs.fields["application"] == "base64:aW50ZXJvcA=="
     assert shown["custom"] == {"application": {"payload": "interop"}}
     assert "secret" not in json.dumps(shown)
 
@@ -142,7 +144,7 @@ async def test_ledger_show_is_ledgermetadata(java: RemoteClient, dlog: Dlog, too
 async def test_ledger_read_is_readledger(java: RemoteClient, dlog: Dlog, tools: Tools) -> None:
     ledger = await written(java)
     command = ("-entryformat", "hex", "readledger", "-msg", "-ledgerid", str(ledger.ledger_id))
-    theirs = entries_told(await trio.to_thread.run_sync(tools.shell, *command))
+    theirs = shown_entries(await trio.to_thread.run_sync(tools.shell, *command))
     printed = await trio.to_thread.run_sync(dlog.run, "ledger", "read", str(ledger.ledger_id), "--json")
     ours = [json.loads(line) for line in printed.splitlines()]
     assert [each["entry_id"] for each in ours] == [each.entry_id for each in theirs] == [0, 1, 2, 3]
@@ -159,7 +161,7 @@ async def test_reading_a_ledger_does_not_disturb_its_java_writer_but_recovering_
     ledger = await written(java, close=False)
     number = str(ledger.ledger_id)
     printed = await trio.to_thread.run_sync(dlog.run, "ledger", "read", number, "--json")
-    assert 3 <= len(printed.splitlines()) <= 4  # of the last one they do not know yet
+    assert 3 <= len(printed.splitlines()) <= 4  # the bookies do not know yet that the last one is confirmed
     assert await ledger.add(b"more") == 4
     shown = await trio.to_thread.run_sync(dlog.json, "ledger", "show", number)
     assert (shown["state"], shown["last_entry_id"]) == ("OPEN", None)
@@ -170,7 +172,7 @@ async def test_reading_a_ledger_does_not_disturb_its_java_writer_but_recovering_
 
 
 @proves(7, CELL)
-async def test_simpletest_and_delete_leave_what_java_sees_as_gone(java: RemoteClient, dlog: Dlog) -> None:
+async def test_java_finds_no_ledger_after_simpletest_and_delete(java: RemoteClient, dlog: Dlog) -> None:
     ledger = await written(java)
     before = await trio.to_thread.run_sync(dlog.json, "ledger", "list")
     sizes = ("--ensemble", "3", "--write-quorum", "2", "--ack-quorum", "2", "--entries", "200")

@@ -1,5 +1,8 @@
-"""Row 10: one stream, two writers, one Java and one ours: whoever has it has it alone, whatever happens to
-the other, and what was acknowledged is there once, in order, in its place."""
+"""Row 10: one stream, one Java writer and one of ours.
+
+Only one of them writes at a time, also after a crash or pause of the other. Each acknowledged record is in
+the stream once, in order, at its position.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from driver import Driver, DriverEndedError, DriverError
-from java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
-from killed_writers import stored_metadata
-from streams import (
+
+import dlog
+from dlog import DLSN, Record
+from ledger.catalog.metadata_codec import decode_metadata
+from tests.interop.driver import Driver, DriverEndedError, DriverError
+from tests.interop.java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
+from tests.interop.killed_writers import stored_metadata
+from tests.interop.streams import (
     OWNERSHIP_ACQUIRE_FAILED,
     SHORT_SESSION,
     TEST_TIMEOUT_S,
@@ -23,18 +30,14 @@ from streams import (
     StreamPlace,
     read_by_us,
 )
-from table import proves
-
-import dlog
-from dlog import DLSN, Record
-from ledger.metadata_codec import decode_metadata
+from tests.interop.table import proves
 
 NO_GAP = "no gap, no repetition"
 JAVA_THEN_OURS = "lock hand-over, Java then ours"
 OURS_THEN_JAVA = "lock hand-over, ours then Java"
-ACKED_BEFORE = 100  # records of a flood before something happens to its writer
+ACKED_BEFORE = 100  # records of a flood before the test pauses, fences or kills its writer
 IN_FLIGHT = 20
-SECOND_TXID = 1_000_000  # more than any first writer of a flood gets to
+SECOND_TXID = 1_000_000  # greater than all transaction ids of a flood
 OVERTAKEN = ("NodeExistsException", "BadVersionException", "NoNodeException", "DLIllegalStateException")
 REOPENED_MAX = 20
 NO_LOCK = {"writeLockEnabled": "false"}
@@ -43,21 +46,24 @@ BUSY = {"writerOutputBufferSize": "100", "enableImmediateFlush": "true", **SHORT
 
 @attrs.define
 class Share:
-    """What one writer had to do with a log: its records are prefix + 1, prefix + 2 and so on."""
+    """The records of one writer in a log: prefix + 1, prefix + 2 and so on."""
 
     prefix: str
     acked: dict[int, DLSN] = attrs.field(factory=dict)
     not_written: Sequence[int] = ()
 
     def acknowledged(self, dlsns: Sequence[DLSN]) -> None:
-        """Note the next records, as many as there are positions."""
+        """Add the positions of the next records."""
         for dlsn in dlsns:
             self.acked[len(self.acked) + 1] = dlsn
 
 
 async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Record]:
-    """Both sides read the same; it is the shares one after the other, each from its first record on without
-    gap or repetition, every acknowledged record in its place, none that was said not to be written."""
+    """Check that both sides read the same records: the shares one after the other.
+
+    Each share starts at its first record and has no gap and no repetition. Each acknowledged record is at its
+    position. No record with the outcome NOT_WRITTEN is there. Returns all records.
+    """
     async with place.namespace() as namespace, place.java_log(log) as java:
         records = await read_by_us(namespace, log)
         got = await java.read(len(records), up_to=records[-1].dlsn)
@@ -67,8 +73,8 @@ async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Reco
             ).last_entry_id
             for each in await java.segments()
         }
-        # A Java reader goes beyond the end of a closed ledger, where a recovery wrote entries again that the
-        # ledger was closed without: it believes the LAC that a bookie tells (docs/compatibility.md).
+        # A Java reader also reads entries after the end of a closed ledger, which a recovery wrote again but
+        # did not keep: it uses the LAC of a bookie's reply (docs/compatibility.md).
         assert [each for each in got if each.dlsn.entry_id <= ends[each.dlsn.segment_seqno]] == records
         assert (await java.ends())["record_count"] == len(records)
     assert [each.sequence_id for each in records] == list(range(len(records)))
@@ -86,53 +92,53 @@ async def check_whole(place: StreamPlace, log: str, *shares: Share) -> list[Reco
 
 
 class Flood:
-    """A writer in a process of its own that writes until it cannot."""
+    """A writer in a driver that writes until a write fails."""
 
     def __init__(self, driver: Driver, writer: str, prefix: str) -> None:
         self.driver, self.share = driver, Share(prefix)
-        self._answer: Future[Any] = driver.begin(
+        self._reply: Future[Any] = driver.begin(
             "flood", on=writer, prefix=prefix, first_txid=1, in_flight=IN_FLIGHT
         )
 
     async def wait_acked(self, count: int) -> None:
-        """Until so many records more are acknowledged."""
+        """Wait until ``count`` more records are acknowledged."""
         target = len(self.share.acked) + count
         while len(self.share.acked) < target:
-            await trio.to_thread.run_sync(self._hear, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(self._take_acked, abandon_on_cancel=True)
 
     async def kill(self) -> Share:
-        """SIGKILL in the middle; what it had been told."""
+        """Send SIGKILL while the writer writes; return its share."""
         self.driver.process.kill()
         with pytest.raises(DriverEndedError):
-            await self.driver.wait("flood", self._answer)
-        self._hear_all()
+            await self.driver.wait("flood", self._reply)
+        self._take_events()
         return self.share
 
     async def wait_stopped(self) -> dict[str, Any]:
-        """Until a write fails; how."""
-        answer: dict[str, Any] = await self.driver.wait("flood", self._answer, timeout_s=60)
-        self._hear_all()
-        self.share.not_written = answer.get("outcomes", {}).get("NOT_WRITTEN", [])
-        return answer
+        """Wait until a write fails; return the reply to the flood."""
+        reply: dict[str, Any] = await self.driver.wait("flood", self._reply, timeout_s=60)
+        self._take_events()
+        self.share.not_written = reply.get("outcomes", {}).get("NOT_WRITTEN", [])
+        return reply
 
-    def _hear(self) -> None:
+    def _take_acked(self) -> None:
         while True:
             try:
                 event = self.driver.events.get(timeout=0.2)
             except queue.Empty:
-                assert not self._answer.done(), f"the flood ended: {self._answer.result()}"
+                assert not self._reply.done(), f"the flood ended: {self._reply.result()}"
                 continue
             if event["event"] == "acked":
-                self._note(event)
+                self._add_acked(event)
                 return
 
-    def _hear_all(self) -> None:
+    def _take_events(self) -> None:
         while not self.driver.events.empty():
             event = self.driver.events.get()
             if event["event"] == "acked":
-                self._note(event)
+                self._add_acked(event)
 
-    def _note(self, event: dict[str, Any]) -> None:
+    def _add_acked(self, event: dict[str, Any]) -> None:
         assert event["number"] == len(self.share.acked) + 1, "acknowledged out of order"
         self.share.acknowledged([DLSN(*event["dlsn"])])
 
@@ -153,7 +159,7 @@ async def start_java_flood(driver: Driver, java: JavaLog, prefix: str) -> tuple[
 
 
 async def write_by_us(writer: dlog.LogWriter, share: Share, count: int, first_txid: int) -> None:
-    """Append the share's next records, all at once."""
+    """Append the share's next records as one batch."""
     first = len(share.acked) + 1
     payloads = [f"{share.prefix}{number}".encode() for number in range(first, first + count)]
     share.acknowledged(await writer.append_many(payloads, txids=range(first_txid, first_txid + count)))
@@ -168,14 +174,15 @@ async def write_by_java(writer: JavaWriter, share: Share, count: int, first_txid
     share.acknowledged(await writer.write(*records))
 
 
-async def take_over_as_java_users_must(
+async def take_over_with_retries(
     java: JavaLog, share: Share, count: int, txid_after: Callable[[int], int]
 ) -> JavaWriter:
-    """A writer that has written, opened again as long as somebody else's changes come in between.
+    """Open a Java writer and write; repeat this while changes of the other writer interfere.
 
-    Java reads what a log has, and at which versions, before it has the lock. What the holder changes until it
-    lets go makes ZooKeeper's own errors come out, or Java's of a segment number it did not expect, of opening
-    or of the first write. Nothing is written then, nothing is harmed, and opening again helps.
+    Java reads the metadata of a log and their versions before it has the lock. If the holder changes them
+    before it releases the lock, then opening or the first write fails, with an error of ZooKeeper or with
+    Java's error about an unexpected segment number. The failed attempt writes nothing and harms nothing, and
+    a new attempt succeeds. Users of Java must do the same.
     """
     for _ in range(REOPENED_MAX):
         try:
@@ -192,11 +199,11 @@ async def take_over_as_java_users_must(
                 raise
             continue
         return writer
-    raise AssertionError(f"overtaken {REOPENED_MAX} times")
+    raise AssertionError(f"changes of the other writer interfered {REOPENED_MAX} times")
 
 
 @proves(10, JAVA_THEN_OURS, OURS_THEN_JAVA, NO_GAP)
-async def test_writers_that_close_hand_the_log_over_again_and_again(place: StreamPlace) -> None:
+async def test_writers_that_close_hand_the_log_over_repeatedly(place: StreamPlace) -> None:
     log, shares = (
         place.fresh_log(),
         [Share(f"{name}{turn}:") for turn in range(3) for name in ("java", "ours")],
@@ -217,7 +224,7 @@ async def test_writers_that_close_hand_the_log_over_again_and_again(place: Strea
 
 
 @proves(10, JAVA_THEN_OURS, NO_GAP)
-async def test_ours_waits_until_java_lets_go(place: StreamPlace) -> None:
+async def test_our_writer_waits_until_java_releases_the_lock(place: StreamPlace) -> None:
     log, first, second = place.fresh_log(), Share("java:"), Share("ours:")
     with trio.fail_after(TEST_TIMEOUT_S):
         async with (
@@ -245,7 +252,7 @@ async def test_ours_waits_until_java_lets_go(place: StreamPlace) -> None:
 
 
 @proves(10, OURS_THEN_JAVA, NO_GAP)
-async def test_java_waits_until_ours_lets_go(place: StreamPlace) -> None:
+async def test_java_waits_until_our_writer_releases_the_lock(place: StreamPlace) -> None:
     log, first, second = place.fresh_log(), Share("ours:"), Share("java:")
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.namespace(client_id="the holder") as namespace, trio.open_nursery() as nursery:
@@ -254,9 +261,7 @@ async def test_java_waits_until_ours_lets_go(place: StreamPlace) -> None:
             async def take_over() -> None:
                 async with place.java_log(log, AT_ONCE) as java:
                     waiting.set()
-                    writer = await take_over_as_java_users_must(
-                        java, second, 3, lambda last: max(last, 0) + 1
-                    )
+                    writer = await take_over_with_retries(java, second, 3, lambda last: max(last, 0) + 1)
                     assert writer.last_txid == 6
                     await writer.close()
 
@@ -274,9 +279,9 @@ async def test_java_waits_until_ours_lets_go(place: StreamPlace) -> None:
 
 
 @proves(10, JAVA_THEN_OURS, OURS_THEN_JAVA, NO_GAP)
-async def test_both_contend_for_the_log_and_each_writes_what_it_wants_to(place: StreamPlace) -> None:
+async def test_both_writers_contend_for_the_log_and_each_writes_all_its_records(place: StreamPlace) -> None:
     log, rounds = place.fresh_log(), 4
-    shares: list[Share] = []  # in the order in which they had the log
+    shares: list[Share] = []  # in the order in which their writers had the lock
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.namespace() as namespace, place.java_log(log, AT_ONCE) as java:
 
@@ -290,7 +295,7 @@ async def test_both_contend_for_the_log_and_each_writes_what_it_wants_to(place: 
             async def by_java() -> None:
                 for turn in range(rounds):
                     share = Share(f"java{turn}:")
-                    writer = await take_over_as_java_users_must(java, share, 3, lambda last: max(last, 0) + 1)
+                    writer = await take_over_with_retries(java, share, 3, lambda last: max(last, 0) + 1)
                     shares.append(share)
                     await writer.close()
 
@@ -302,7 +307,7 @@ async def test_both_contend_for_the_log_and_each_writes_what_it_wants_to(place: 
 
 
 @proves(10, JAVA_THEN_OURS, NO_GAP)
-async def test_java_is_killed_while_writing_and_ours_goes_on(place: StreamPlace) -> None:
+async def test_our_writer_continues_after_java_was_killed_while_writing(place: StreamPlace) -> None:
     log, second = place.fresh_log(), Share("ours:")
     with trio.fail_after(TEST_TIMEOUT_S):
         driver = await trio.to_thread.run_sync(place.start_driver)
@@ -316,7 +321,7 @@ async def test_java_is_killed_while_writing_and_ours_goes_on(place: StreamPlace)
 
 
 @proves(10, OURS_THEN_JAVA, NO_GAP)
-async def test_ours_is_killed_while_writing_and_java_goes_on(place: StreamPlace) -> None:
+async def test_java_continues_after_our_writer_was_killed_while_writing(place: StreamPlace) -> None:
     log, second = place.fresh_log(), Share("java:")
     with trio.fail_after(TEST_TIMEOUT_S):
         flood = await start_our_flood(place, log, "ours:")
@@ -328,7 +333,7 @@ async def test_ours_is_killed_while_writing_and_java_goes_on(place: StreamPlace)
 
 
 @proves(10, "fencing", JAVA_THEN_OURS, NO_GAP)
-async def test_java_paused_while_ours_takes_over_writes_nothing_more_when_resumed(
+async def test_java_paused_during_our_takeover_writes_nothing_when_resumed(
     place: StreamPlace,
 ) -> None:
     log, second = place.fresh_log(), Share("ours:")
@@ -350,7 +355,7 @@ async def test_java_paused_while_ours_takes_over_writes_nothing_more_when_resume
 
 
 @proves(10, "fencing", OURS_THEN_JAVA, NO_GAP)
-async def test_ours_paused_while_java_takes_over_writes_nothing_more_when_resumed(
+async def test_our_writer_paused_during_java_s_takeover_writes_nothing_when_resumed(
     place: StreamPlace,
 ) -> None:
     log, second = place.fresh_log(), Share("java:")
@@ -373,8 +378,8 @@ async def test_without_a_lock_java_fences_ours(place: StreamPlace) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         flood = await start_our_flood(place, log, "ours:")
         async with place.java_log(log, {**AT_ONCE, **NO_LOCK}) as java:
-            # Ours completes what Java has fenced if it comes first, and goes on.
-            writer = await take_over_as_java_users_must(java, second, 5, lambda _: SECOND_TXID)
+            # If our writer is first, it completes the segment that Java has fenced, and continues.
+            writer = await take_over_with_retries(java, second, 5, lambda _: SECOND_TXID)
             stopped = await flood.wait_stopped()
             assert stopped["failure"]["class"] == "LogFencedError"
             await write_by_java(writer, second, 5, SECOND_TXID + 5)
@@ -393,7 +398,7 @@ async def test_without_a_lock_ours_fences_java(place: StreamPlace) -> None:
             async with place.namespace() as namespace, namespace.open_writer(log) as ours:
                 await write_by_us(ours, second, 5, SECOND_TXID)
                 stopped = await flood.wait_stopped()
-                # Of the records in flight and of those that still waited, whichever Java told first.
+                # The first failure is of a record in flight, or of a record that still waited.
                 assert stopped["failure"]["code"] in (TRANSMIT_ERROR, WRITE_CANCELLED)
                 later = await writer.outcomes(*[JavaRecord(2 * SECOND_TXID, b"late")] * 3)
                 assert all(isinstance(each, DriverError) for each in later)

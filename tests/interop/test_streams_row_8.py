@@ -1,11 +1,14 @@
-"""Row 8: Apache DistributedLog reads what our writer wrote: the same records, positions, ids and counts."""
+"""Row 8: Apache DistributedLog reads our streams with the same records, positions, ids and counts."""
 
 from __future__ import annotations
 
 import pytest
 import trio
-from java_streams import FIRST
-from streams import (
+
+import dlog
+from dlog import DLSN, Compression
+from tests.interop.java_streams import FIRST
+from tests.interop.streams import (
     TEST_TIMEOUT_S,
     StreamPlace,
     expected_records,
@@ -15,10 +18,7 @@ from streams import (
     same_for_both,
     write_rolling,
 )
-from table import proves
-
-import dlog
-from dlog import DLSN, Compression
+from tests.interop.table import proves
 
 codecs = pytest.mark.parametrize(
     "compression", [Compression.NONE, pytest.param(Compression.LZ4, marks=proves(8, "LZ4"))]
@@ -82,7 +82,7 @@ async def test_java_reads_a_segment_in_progress_and_follows_it_over_rolls_to_its
             async with place.java_log(log) as java, java.open_reader() as follower:
                 assert await follower.read(5) == records
                 for first in range(5, 40, 5):
-                    # Nothing but the writer's own control record makes these visible.
+                    # Only the writer's own control record makes these visible.
                     batch = payloads[first : first + 5]
                     dlsns += await writer.append_many(batch, txids=range(first + 1, first + 6))
                     records = expected_records(payloads[: first + 5], dlsns)
@@ -94,14 +94,14 @@ async def test_java_reads_a_segment_in_progress_and_follows_it_over_rolls_to_its
 
 
 @proves(8, "truncated")
-async def test_java_begins_where_we_truncated(place: StreamPlace) -> None:
+async def test_java_starts_at_our_truncation(place: StreamPlace) -> None:
     log = place.fresh_log()
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.namespace(segment_bytes_max=5000) as namespace:
             async with namespace.open_writer(log, create=True) as writer:
                 payloads, dlsns = await write_rolling(writer, segments=4)
             records = expected_records(payloads, dlsns)
-            # The first record of some later entry of a segment, and one inside that entry.
+            # The first record of an entry (not the first entry of its segment), and a record within it.
             index = next(i for i, each in enumerate(dlsns) if each.segment_seqno > 2 and each.entry_id > 0)
             assert dlsns[index].slot_id == 0
             for cut in (index, index + 2):
@@ -110,7 +110,7 @@ async def test_java_begins_where_we_truncated(place: StreamPlace) -> None:
                 assert await read_by_us(namespace, log) == records[cut:]
                 async with place.java_log(log) as java:
                     await _check_marks(await java.segments(), dlsns[cut])
-                    # Java goes by entries: in the first one that is kept it gives what was given up as well.
+                    # Java truncates by entries: it returns all records of the first entry that is kept.
                     assert await java.read(len(records) - index, FIRST) == records[index:]
             async with namespace.open_writer(log) as writer:
                 newest = (await namespace.segments(log))[-1].segment_seqno

@@ -1,4 +1,4 @@
-"""Row 9: we read what Apache DistributedLog wrote: every kind of record and of segment, live too."""
+"""Row 9: our reader reads streams of Apache DistributedLog: each kind of record and segment, also live."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 import trio
-from driver import DriverError
-from java_streams import AT_ONCE, ROLLING, JavaRecord, numbered
-from streams import (
+
+import dlog
+from dlog import DLSN, Record
+from tests.interop.driver import DriverError
+from tests.interop.java_streams import AT_ONCE, ROLLING, JavaRecord, numbered
+from tests.interop.streams import (
     END_OF_STREAM,
     TEST_TIMEOUT_S,
     StreamPlace,
@@ -17,18 +20,15 @@ from streams import (
     read_by_us,
     same_for_both,
 )
-from table import proves
-
-import dlog
-from dlog import DLSN, Record
+from tests.interop.table import proves
 
 codecs = pytest.mark.parametrize("codec", ["none", pytest.param("lz4", marks=proves(9, "LZ4"))])
 BATCHING = {"writerOutputBufferSize": "65536", "periodicFlushFrequencyMilliSeconds": "20"}
-QUIET = {"writerOutputBufferSize": "65536"}  # nothing leaves by itself
+QUIET = {"writerOutputBufferSize": "65536"}  # the writer sends no entry by itself
 
 
 def records_of(records: list[JavaRecord], dlsns: list[DLSN], *, first_sequence_id: int = 0) -> list[Record]:
-    """What readers must give of plain records."""
+    """The records that readers must return for plain records."""
     return [
         Record(dlsn, each.txid, each.payload, number)
         for number, (each, dlsn) in enumerate(zip(records, dlsns, strict=True), first_sequence_id)
@@ -36,7 +36,7 @@ def records_of(records: list[JavaRecord], dlsns: list[DLSN], *, first_sequence_i
 
 
 def mixed(count: int, first: int = 1) -> list[JavaRecord]:
-    """Records of very different sizes, transaction ids from ``first`` on."""
+    """Records of various sizes, with transaction ids from ``first`` on."""
     return [
         JavaRecord(txid, payload) for txid, payload in enumerate(payloads_of(count, seed=first), start=first)
     ]
@@ -76,19 +76,19 @@ async def test_we_read_record_sets(place: StreamPlace, codec: str) -> None:
             assert [each.payload for each in got] == expected
             assert [each.sequence_id for each in got] == list(range(len(expected)))
             assert got == await java.read(len(expected))
-            # From within a set, each of its records can be the start.
+            # A reader can start at each record within a set.
             for index in range(len(got)):
                 assert await read_by_us(namespace, log, got[index].dlsn) == got[index:]
             assert await read_by_us(namespace, log, 3) == got[5:]
 
 
 @proves(9, "completed")
-async def test_we_read_around_control_records(place: StreamPlace) -> None:
+async def test_we_skip_control_records(place: StreamPlace) -> None:
     log = place.fresh_log()
     control = JavaRecord(2, b"an application's own", control=True)
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.java_log(log, QUIET) as java:
-            # The synchronous writer counts such a record's position, the other one does not.
+            # The synchronous writer counts the position of a control record, the asynchronous one does not.
             await java.sync_write(JavaRecord(1, b"a"), control, JavaRecord(3, b"b"), "flush", "commit")
         async with place.java_log(log, BATCHING) as java, java.open_writer() as writer:
             await writer.write(JavaRecord(4, b"c"), control, JavaRecord(5, b"d"))
@@ -137,7 +137,7 @@ async def test_we_follow_a_segment_in_progress_over_rolls_to_its_end(place: Stre
             for number, each in enumerate(records, 1):
                 dlsns += await writer.write(each)
                 while len(got) < number:
-                    got += await reader.read_batch(10)
+                    got += await reader.read_batch(10) or []
             assert dlsns[-1].segment_seqno > 3
             expected = records_of(records, dlsns)
             assert got == expected
@@ -148,7 +148,7 @@ async def test_we_follow_a_segment_in_progress_over_rolls_to_its_end(place: Stre
 
 
 @proves(9, "tailing")
-async def test_what_nothing_follows_is_seen_once_something_does(place: StreamPlace) -> None:
+async def test_a_record_becomes_visible_with_the_next_one(place: StreamPlace) -> None:
     log = place.fresh_log()
     with trio.fail_after(TEST_TIMEOUT_S):
         async with (
@@ -159,7 +159,7 @@ async def test_what_nothing_follows_is_seen_once_something_does(place: StreamPla
         ):
             first, second, third = numbered(3)
             dlsns = await writer.write(first)
-            # An entry becomes visible by the next one; Java writes none by itself unless told to.
+            # An entry becomes visible with the next one. By default Java writes no entry by itself.
             assert await reader.read_batch(10, wait_s=0.3) == []
             dlsns += await writer.write(second)
             assert await reader.read_batch(10) == records_of([first], dlsns[:1])
@@ -176,7 +176,7 @@ async def test_what_nothing_follows_is_seen_once_something_does(place: StreamPla
         pytest.param(BATCHING, id="periodic flush"),
     ],
 )
-async def test_we_follow_what_becomes_visible_without_a_next_record(
+async def test_we_follow_records_that_become_visible_without_a_next_one(
     place: StreamPlace, settings: Mapping[str, str]
 ) -> None:
     log, records = place.fresh_log(), numbered(5)
@@ -190,12 +190,14 @@ async def test_we_follow_what_becomes_visible_without_a_next_record(
             dlsns, got = [], []
             for each in records:
                 dlsns += await writer.write(each)
-                got += await reader.read_batch(10)
+                got += await reader.read_batch(10) or []
             assert got == records_of(records, dlsns)
 
 
 @proves(9, "in progress")
-async def test_we_read_what_an_aborted_writer_left_and_on_once_it_is_recovered(place: StreamPlace) -> None:
+async def test_we_read_the_segment_of_an_aborted_writer_and_continue_after_its_recovery(
+    place: StreamPlace,
+) -> None:
     log, records = place.fresh_log(), numbered(5)
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.java_log(log, {"writerOutputBufferSize": "0"}) as java:
@@ -205,13 +207,13 @@ async def test_we_read_what_an_aborted_writer_left_and_on_once_it_is_recovered(p
             async with place.namespace() as namespace, namespace.open_reader(log) as reader:
                 got: list[Record] = []
                 while len(got) < 5:
-                    got += await reader.read_batch(10)
+                    got += await reader.read_batch(10) or []
                 assert [each.is_completed for each in await namespace.segments(log)] == [False]
                 await java.recover()
                 assert [each.is_completed for each in await namespace.segments(log)] == [True]
                 async with java.open_writer() as writer:
                     dlsns += await writer.write(JavaRecord(6, b"java 6"))
-                got += await reader.read_batch(10)
+                got += await reader.read_batch(10) or []
             expected = records_of([*records, JavaRecord(6, b"java 6")], dlsns)
             assert got == expected
         await same_for_both(place, log, expected)
@@ -240,7 +242,7 @@ async def test_a_sealed_log_ends_for_our_reader_and_refuses_our_writer(place: St
 
 
 @proves(9, "in progress")
-async def test_a_sealed_log_whose_writer_died_is_sealed_by_our_recovery(place: StreamPlace) -> None:
+async def test_our_recovery_seals_the_sealed_log_of_a_dead_writer(place: StreamPlace) -> None:
     log, records = place.fresh_log(), numbered(3)
     with trio.fail_after(TEST_TIMEOUT_S):
         async with place.java_log(log, AT_ONCE) as java, place.namespace() as namespace:
@@ -262,7 +264,7 @@ async def test_a_sealed_log_whose_writer_died_is_sealed_by_our_recovery(place: S
 
 
 @proves(9, "truncated")
-async def test_we_begin_where_java_truncated(place: StreamPlace) -> None:
+async def test_we_start_at_java_s_truncation(place: StreamPlace) -> None:
     log, records = place.fresh_log(), mixed(24)
     with trio.fail_after(TEST_TIMEOUT_S):
         dlsns: list[DLSN] = []
@@ -278,7 +280,7 @@ async def test_we_begin_where_java_truncated(place: StreamPlace) -> None:
                 assert await read_by_us(namespace, log, dlsns[cut]) == expected[cut:]
                 with pytest.raises(dlog.LogTruncatedError):
                     await read_by_us(namespace, log, dlsns[cut - 1])
-                # Ours goes on from Java's marks, and none of them is taken back.
+                # Our writer keeps Java's truncation marks and removes none.
                 async with namespace.open_writer(log) as ours:
                     assert await ours.truncate(dlsns[cut - 1]) == dlsns[cut]
 

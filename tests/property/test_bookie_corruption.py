@@ -1,8 +1,8 @@
 """One flipped bit, one truncation, one zeroed block in each field of each file type of a bookie's store.
 
-A run takes ``DLOG_CORRUPTION`` of some thousand cases, chosen by a seed that it prints; ``all`` takes all of
-them, ``bits`` flips every bit. What comes of them stands in docs/storage-damage.md: run this file as a
-program to print its table anew.
+A test run takes ``DLOG_CORRUPTION`` of some thousand cases, chosen by a seed that it prints. ``all`` takes
+all cases, ``bits`` flips every bit. docs/storage-damage.md has the table of outcomes; run this file as a
+program to print the table.
 """
 
 from __future__ import annotations
@@ -17,40 +17,50 @@ from pathlib import Path
 
 import attrs
 import pytest
-from damage import Damage, damages_of
-from damaged_store import STATES, Truth, Verdict, config_below, fields_of, judge, make_store
 
-from bookie.index_kinds import IndexKind
+from bookie.index.index_factory import IndexKind
+from tests.effort import examples
+from tests.fakes.damage import Damage, damages_of
+from tests.fakes.damaged_store import (
+    STATES,
+    AcknowledgedState,
+    CheckReport,
+    check_store,
+    config_below,
+    fields_of,
+    make_store,
+)
+from tests.places import ROOT
 
-MODE = os.environ.get("DLOG_CORRUPTION", "100")
-DOCUMENT = Path(__file__).parents[2] / "docs/storage-damage.md"
-# Its files are RocksDB's own: which bytes mean what changes from run to run, and so does what comes of it.
+MODE = os.environ.get("DLOG_CORRUPTION", str(examples()))
+DOCUMENT = ROOT / "docs/storage-damage.md"
+# RocksDB's files: the meaning of their bytes differs from one execution to the next, and so do the outcomes.
 DATABASE = {"harmless", "start refused", "I/O error for the entry"}
 
-Seen = dict[tuple[str, str], set[str]]  # type of file, field -> what came of it
+Seen = dict[tuple[str, str], set[str]]  # (type of file, field) -> outcomes
 
 
 @attrs.frozen
 class Matrix:
-    """One store, and copies of it to be hurt."""
+    """One store, and copies of its states to be damaged."""
 
     kind: IndexKind
-    work: Path  # where the store always lies: its cookies name the place
+    work: Path  # the path of the store in each case: its cookies contain the path
     kept: Path
-    truth: Truth
+    acknowledged: AcknowledgedState
 
-    def verdict(self, which: str, damage: Damage | None) -> Verdict:
-        """What comes of one damage."""
+    def check(self, which: str, damage: Damage | None) -> CheckReport:
+        """Apply one damage and check the store."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(self.kept / which, self.work)
         damaged = self.work
         if damage is not None:
             damage.apply(self.work)
             damaged /= damage.field.file
-        return judge(config_below(self.work, self.kind), self.truth, which, damaged)
+        return check_store(config_below(self.work, self.kind), self.acknowledged, which, damaged)
 
     def damages(self) -> Iterator[tuple[str, Damage]]:
-        """All of them: the state of the store, and what happens to it."""
+        """All cases: a state of the store, and a damage."""
         for which in STATES:
             for field in fields_of(self.kept / which, pieces=6):
                 for damage in damages_of(field, every_bit=MODE == "bits"):
@@ -64,7 +74,7 @@ def make_matrix(directory: Path, kind: IndexKind) -> Matrix:
 
 
 def some_of(damages: list[tuple[str, Damage]], count: int, rng: random.Random) -> list[tuple[str, Damage]]:
-    """Fields in turn, and of each a way and a place by chance: a rare field is hurt as often as others."""
+    """Each field in turn with a random kind of damage, so that rare fields are damaged as often as others."""
     groups: defaultdict[tuple[str, str], list[tuple[str, Damage]]] = defaultdict(list)
     for which, damage in damages:
         groups[damage.field.kind, damage.field.name].append((which, damage))
@@ -72,15 +82,15 @@ def some_of(damages: list[tuple[str, Damage]], count: int, rng: random.Random) -
     return [rng.choice(groups[names[number % len(names)]]) for number in range(count)]
 
 
-def run(matrix: Matrix, damages: list[tuple[str, Damage]], seen: Seen) -> list[str]:
-    """What must never be, and was; ``seen`` gets what came of each damage."""
-    wrongs = []
+def check_all(matrix: Matrix, damages: list[tuple[str, Damage]], seen: Seen) -> list[str]:
+    """Check all cases; return the violations. ``seen`` gets the outcomes."""
+    violations = []
     for which, damage in damages:
-        verdict = matrix.verdict(which, damage)
+        report = matrix.check(which, damage)
         key = damage.field.kind, damage.field.name
-        seen.setdefault(key, set()).update(verdict.outcomes or {"harmless"})
-        wrongs += [f"{which} {damage}: {wrong}" for wrong in verdict.wrongs[:2]]
-    return wrongs
+        seen.setdefault(key, set()).update(report.outcomes or {"harmless"})
+        violations += [f"{which} {damage}: {violation}" for violation in report.violations[:2]]
+    return violations
 
 
 @pytest.fixture(scope="module", params=IndexKind, ids=lambda kind: kind.value)
@@ -89,17 +99,17 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("which", STATES)
-def test_a_store_that_nobody_hurt_gives_everything_back(matrix: Matrix, which: str) -> None:
-    verdict = matrix.verdict(which, None)
-    assert verdict.wrongs == []
-    assert verdict.outcomes == set()
+def test_an_undamaged_store_returns_all_entries(matrix: Matrix, which: str) -> None:
+    report = matrix.check(which, None)
+    assert report.violations == []
+    assert report.outcomes == set()
 
 
-def test_damage_anywhere_is_found_or_does_no_harm_and_the_document_says_what_comes_of_it(
+def test_damage_is_detected_or_has_no_effect_and_each_outcome_is_documented(
     matrix: Matrix,
 ) -> None:
     damages = list(matrix.damages())
-    if matrix.kind is IndexKind.PAGES:  # all else is as with the other index
+    if matrix.kind is IndexKind.PAGES:  # other files do not depend on the index
         damages = [one for one in damages if one[1].field.kind.startswith("index")]
     if MODE.isdecimal():
         seed = random.randrange(1 << 32)
@@ -107,13 +117,13 @@ def test_damage_anywhere_is_found_or_does_no_harm_and_the_document_says_what_com
         count = int(MODE) if matrix.kind is IndexKind.CHUNKS else int(MODE) // 3
         damages = some_of(damages, count, random.Random(seed))
     seen: Seen = {}
-    wrongs = run(matrix, damages, seen)
-    print(f"{len(damages)} cases, {len(wrongs)} wrong")
-    assert wrongs == []
-    told = documented()
+    violations = check_all(matrix, damages, seen)
+    print(f"{len(damages)} cases, {len(violations)} violations")
+    assert violations == []
+    table_rows = documented()
     for (kind, field), outcomes in seen.items():
-        assert (kind, field) in told, f"{kind}, {field}: not documented"
-        allowed = DATABASE if is_database(kind) else told[kind, field]
+        assert (kind, field) in table_rows, f"{kind}, {field}: not documented"
+        allowed = DATABASE if is_database(kind) else table_rows[kind, field]
         assert outcomes <= allowed, f"{kind}, {field}: {outcomes - allowed} is not documented"
 
 
@@ -135,8 +145,8 @@ def documented() -> Seen:
 
 
 def table(seen: Seen) -> str:
-    """The same, from what was seen."""
-    lines = ["| file | field | what comes of damage to it |", "|---|---|---|"]
+    """The table, from the outcomes of this execution."""
+    lines = ["| file | field | outcome of damage |", "|---|---|---|"]
     lines += [
         f"| {kind} | {field} | {'; '.join(sorted(outcomes))} |" for (kind, field), outcomes in seen.items()
     ]
@@ -144,22 +154,22 @@ def table(seen: Seen) -> str:
 
 
 def main() -> None:
-    """Run everything and print the table; wrongs go to the end."""
+    """Check all cases, and print the table, then the violations."""
     seen: Seen = {}
-    wrongs: list[str] = []
+    violations: list[str] = []
     for kind in IndexKind:
         with tempfile.TemporaryDirectory() as directory:
             matrix = make_matrix(Path(directory), kind)
             damages = list(matrix.damages())
             if kind is IndexKind.PAGES:
                 damages = [one for one in damages if one[1].field.kind.startswith("index")]
-            wrongs += run(matrix, damages, seen)
+            violations += check_all(matrix, damages, seen)
             print(f"{kind.value}: {len(damages)} cases")
     for key in list(seen):
         if is_database(key[0]):
             seen[key] |= DATABASE
     print(table(seen))
-    print("\n".join(wrongs) or "nothing wrong")
+    print("\n".join(violations) or "no violations")
 
 
 if __name__ == "__main__":

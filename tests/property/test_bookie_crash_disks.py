@@ -17,34 +17,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie.errors import StartError, StorageFailedError
-from bookie.journal_format import NO_MARK, JournalMark, decode_mark, journal_name
-from bookie.storage import open_storage
-from tests.property.bookie_work import KEY, Promises, body_of, check, config_over, play, work
-from tests.property.forgetful_disk import PowerCutError, World
+from bookie.journal.format import NO_MARK, JournalMark, decode_mark, journal_name
+from bookie.storage.opening import open_storage
+from tests.effort import examples, sampled
+from tests.fakes.bookie_work import KEY, AcknowledgedState, body_of, check, config_over, play, work
+from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
+from tests.strategies import SEEDS
 
-SEEDS = range(int(os.environ.get("DLOG_CRASH_SEEDS", "1")))
+CUT_SEEDS = range(int(os.environ.get("DLOG_CRASH_SEEDS", "1")))
 TWO_BY_TWO = config_over(2, 2)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", CUT_SEEDS)
 async def test_with_two_journals_and_directories_nothing_is_lost_wherever_the_power_is_cut(seed: int) -> None:
-    steps = await play(seed, None, runs=14, config=TWO_BY_TWO, uneven=True)
+    steps = await play(seed, None, batches=14, config=TWO_BY_TWO, uneven=True)
     assert steps > 200
-    for cut_at in range(1, steps + 1):
-        await play(seed, cut_at, runs=14, config=TWO_BY_TWO, uneven=True)
+    for cut_at in sampled(range(1, steps + 1)):
+        await play(seed, cut_at, batches=14, config=TWO_BY_TWO, uneven=True)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", CUT_SEEDS)
 async def test_an_error_at_any_step_ends_in_a_stop_or_in_nothing_lost(seed: int) -> None:
-    """Reference test 6: errors on every write, sync, rename, unlink, of journal, log, index and mark."""
-    steps = await play(seed, None, runs=10, config=TWO_BY_TWO, uneven=True)
-    for fail_at in range(1, steps + 1):
-        await play(seed, None, runs=10, config=TWO_BY_TWO, uneven=True, fail_at=fail_at)
+    """docs/storage-tests.md 6: errors on every write, sync, rename and unlink of each kind of file."""
+    steps = await play(seed, None, batches=10, config=TWO_BY_TWO, uneven=True)
+    for fail_at in sampled(range(1, steps + 1)):
+        await play(seed, None, batches=10, config=TWO_BY_TWO, uneven=True, fail_at=fail_at)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
-    seed=st.integers(0, 2**32 - 1),
+    seed=SEEDS,
     cut_at=st.integers(1, 700),
     journals=st.integers(1, 3),
     ledgers=st.integers(1, 3),
@@ -57,7 +59,7 @@ def test_nothing_acknowledged_is_lost_over_any_directories_and_when_some_are_add
         await play(
             seed,
             cut_at,
-            runs=20,
+            batches=20,
             config=config_over(journals, ledgers),
             uneven=True,
             later_config=config_over(journals + more[0], ledgers + more[1]),
@@ -66,11 +68,11 @@ def test_nothing_acknowledged_is_lost_over_any_directories_and_when_some_are_add
     trio.run(main)
 
 
-class MarkWatcher(World):
+class MarkWatcher(SimulatedDisk):
     """Looks at each mark in the moment it takes its name."""
 
-    def __init__(self, haste: random.Random) -> None:
-        super().__init__(haste)
+    def __init__(self, turns: random.Random) -> None:
+        super().__init__(turns)
         self.seen: dict[Path, JournalMark] = {}
 
     def rename(self, old: Path, new: Path) -> None:
@@ -84,21 +86,21 @@ class MarkWatcher(World):
 
 
 async def test_no_mark_goes_back_and_each_names_a_file_that_is_there() -> None:
-    """Reference test 4: whatever the threads' turns; apache/bookkeeper#4105, #4740."""
+    """docs/storage-tests.md 4: whatever the threads' turns; apache/bookkeeper#4105, #4740."""
     for seed in range(12):
-        world = MarkWatcher(random.Random(seed))
-        await work(world, Promises(), random.Random(seed), 20, TWO_BY_TWO)
-        assert len(world.seen) == 4
+        disk = MarkWatcher(random.Random(seed))
+        await work(disk, AcknowledgedState(), random.Random(seed), 20, TWO_BY_TWO)
+        assert len(disk.seen) == 4
 
 
 async def test_data_is_synced_before_the_index_that_before_the_marks_and_they_before_journals_go() -> None:
-    """Reference test 14, by a trace of everything that is done to the disk."""
-    world = World()
-    await work(world, Promises(), random.Random(7), 40, TWO_BY_TWO)
+    """docs/storage-tests.md 14, by a trace of everything that is done to the disk."""
+    disk = SimulatedDisk()
+    await work(disk, AcknowledgedState(), random.Random(7), 40, TWO_BY_TWO)
     dirty: set[str] = set()
     unsynced_marks: set[str] = set()
     marks = retired = 0
-    for what in world.trace:
+    for what in disk.trace:
         verb, _, rest = what.partition(" /")
         path = f"/{rest}".split()[0]
         directory, _, name = path.rpartition("/")
@@ -128,8 +130,8 @@ async def test_data_is_synced_before_the_index_that_before_the_marks_and_they_be
 async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Reference test 13: nothing is rejected, and replaying twice changes nothing."""
-    world = World()
+    """docs/storage-tests.md 13: nothing is rejected, and replaying twice changes nothing."""
+    disk = SimulatedDisk()
     config = attrs.evolve(TWO_BY_TWO, write_cache_bytes_max=4 << 20)
     written = 0
 
@@ -138,63 +140,62 @@ async def test_a_long_journal_is_replayed_into_a_small_cache_and_again(
         assert error is None
         written += 1
 
-    promises = Promises()
-    async with open_storage(world, config, wall_ms=lambda: 1000) as storage:
+    acknowledged = AcknowledgedState()
+    async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
         for ledger_id in range(1, 5):
-            ledger = storage.create_ledger(ledger_id, KEY)
+            batch = storage.new_batch()
+            ledger = storage.create_ledger(batch, ledger_id, KEY)
             for entry_id in range(100):
                 body = body_of(ledger_id, entry_id)
-                storage.stage_entry(ledger, entry_id, entry_id - 1, body)
-                promises.entries[ledger_id, entry_id] = body
-            storage.submit(on_durable)
+                storage.stage_entry(batch, ledger, entry_id, entry_id - 1, body)
+                acknowledged.entries[ledger_id, entry_id] = body
+            storage.submit(batch, on_durable)
         while written < 4:
             await trio.lowlevel.checkpoint()
-        world.is_off = True
-    assert sum(map(len, promises.entries.values())) > 8 * TWO_BY_TWO.write_cache_bytes_max
-    world = world.after_power_cut(random.Random(0))
+        disk.is_off = True
+    assert sum(map(len, acknowledged.entries.values())) > 8 * TWO_BY_TWO.write_cache_bytes_max
+    disk = disk.after_power_cut(random.Random(0))
     for seed in range(3):
-        await check(world, promises, TWO_BY_TWO)
-        world = world.after_power_cut(random.Random(seed))
-        for path in [path for path in world.names if path.name.startswith("lastMark")]:
-            del world.names[path]  # so that all is replayed again
-            world.sync_directory(path.parent)
+        await check(disk, acknowledged, TWO_BY_TWO)
+        disk = disk.after_power_cut(random.Random(seed))
+        for path in [path for path in disk.names if path.name.startswith("lastMark")]:
+            del disk.names[path]  # so that all is replayed again
+            disk.sync_directory(path.parent)
 
 
 async def test_a_start_over_lost_journals_can_be_begun_again_wherever_the_power_is_cut() -> None:
     config = attrs.evolve(TWO_BY_TWO, accepts_losses=True)
 
-    async def survived(cut_at: int | None) -> World:
+    async def survived(cut_at: int | None) -> SimulatedDisk:
         """Both journals are lost after all was flushed; a start over empty ones, cut at a step."""
         rng = random.Random(cut_at or 0)
-        world, promises = World(), Promises()
-        await work(world, promises, random.Random(3), 10, TWO_BY_TWO)
-        marks = {path: world.names[path].read(100, 0) for path in world.names if "lastMark" in path.name}
-        for path in [
-            path for path in world.names if path.is_relative_to("/j0") or path.is_relative_to("/j1")
-        ]:
-            del world.names[path]
-        world.steps, world.cut_at = 0, cut_at
+        disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+        await work(disk, acknowledged, random.Random(3), 10, TWO_BY_TWO)
+        marks = {path: disk.names[path].read(100, 0) for path in disk.names if "lastMark" in path.name}
+        for path in [path for path in disk.names if path.is_relative_to("/j0") or path.is_relative_to("/j1")]:
+            del disk.names[path]
+        disk.steps, disk.cut_at = 0, cut_at
         with contextlib.suppress(PowerCutError, StorageFailedError):
-            await check(world, promises, config)
+            await check(disk, acknowledged, config)
         if cut_at is None:
-            return world
+            return disk
         for number in range(3):
-            world = world.after_power_cut(rng)
+            disk = disk.after_power_cut(rng)
             for path, mark in marks.items():
-                assert decode_mark(world.names[path].read(100, 0)) >= decode_mark(mark), "a mark goes back"
+                assert decode_mark(disk.names[path].read(100, 0)) >= decode_mark(mark), "a mark goes back"
             # What serves at last is an ordinary bookie.
-            await check(world, promises, config if number < 2 else TWO_BY_TWO)
-        return world
+            await check(disk, acknowledged, config if number < 2 else TWO_BY_TWO)
+        return disk
 
-    for cut_at in range(1, (await survived(None)).steps + 1):
+    for cut_at in sampled(range(1, (await survived(None)).steps + 1)):
         await survived(cut_at)
 
 
 async def test_a_wiped_ledger_directory_is_noticed_without_a_cookie() -> None:
-    world, promises = World(), Promises()
-    await work(world, promises, random.Random(3), 10, TWO_BY_TWO)
-    for path in [path for path in world.names if path.is_relative_to("/l1")]:
-        del world.names[path]
-    world.maps = {path: state for path, state in world.maps.items() if not path.is_relative_to("/l1")}
+    disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+    await work(disk, acknowledged, random.Random(3), 10, TWO_BY_TWO)
+    for path in [path for path in disk.names if path.is_relative_to("/l1")]:
+        del disk.names[path]
+    disk.maps = {path: state for path, state in disk.maps.items() if not path.is_relative_to("/l1")}
     with pytest.raises(StartError, match="wiped"):
-        await check(world, promises, TWO_BY_TWO)
+        await check(disk, acknowledged, TWO_BY_TWO)

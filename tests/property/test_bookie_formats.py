@@ -7,18 +7,19 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.chunk_index import Chunk
-from bookie.entry_log_format import HEADER_BYTES, EntryLogScan, decode_map, encode_header, encode_map
+from bookie.entrylog.format import HEADER_BYTES, EntryLogScan, decode_map, encode_header, encode_map
 from bookie.errors import FormatError, JournalCorruptError
-from bookie.journal_format import (
-    FIRST_BATCH_OFFSET,
-    RECORD_BYTES_MAX,
+from bookie.index.chunk_index import Chunk
+from bookie.journal.format import (
+    FIRST_GROUP_OFFSET,
     Predecessor,
     decode_mark,
     decode_special,
     encode_first_block,
 )
-from bookie.replay import JournalScan
+from bookie.journal.replay import JournalScan
+from bookie.limits import RECORD_BYTES_MAX
+from tests.strategies import IDS
 
 LENGTHS = st.sampled_from(
     [-0x100, -1, 0, 1, 15, 16, 20, 24, 100, RECORD_BYTES_MAX, RECORD_BYTES_MAX + 1, 2**31 - 1, -(2**31)]
@@ -40,20 +41,20 @@ def test_any_journal_gives_records_or_an_error(tail: bytes, is_ours: bool, start
     data = head + tail
     scan = JournalScan(lambda size, at: data[at : at + size], len(data), 5)
     try:
-        records = [record for records in scan.batches(start) for record in records]
+        records = [record for records in scan.groups(start) for record in records]
     except (JournalCorruptError, FormatError):
         return
     assert all(16 <= len(record) <= len(data) for record in records)
     if is_ours:
         assert records == []  # nothing here has a trailer that holds
-        assert scan.end >= FIRST_BATCH_OFFSET
+        assert scan.end >= FIRST_GROUP_OFFSET
 
 
 @given(st.binary(max_size=2000))
 def test_any_file_is_a_journal_or_an_error(data: bytes) -> None:
     try:
         scan = JournalScan(lambda size, at: data[at : at + size], len(data), 5)
-        assert list(scan.batches()) == []
+        assert list(scan.groups()) == []
     except (JournalCorruptError, FormatError):
         pass
 
@@ -86,7 +87,7 @@ def test_any_map_is_believed_only_if_it_holds(head: bytes, tail: bytes) -> None:
     assert ledgers is None or len(ledgers) > 0
 
 
-@given(st.dictionaries(st.integers(0, 2**63 - 1), st.integers(0, 2**40), min_size=1, max_size=50))
+@given(st.dictionaries(IDS, st.integers(0, 2**40), min_size=1, max_size=50))
 def test_a_map_comes_back(ledgers: dict[int, int]) -> None:
     data = encode_header(HEADER_BYTES, len(ledgers)) + encode_map(ledgers)
     assert decode_map(data[:HEADER_BYTES], lambda size, at: data[at : at + size], len(data)) == ledgers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bookie.read_cache import ENTRY_OVERHEAD_BYTES, ReadCache
+from bookie.storage.read_cache import ENTRY_OVERHEAD_BYTES, ReadCache
 
 PLACES = st.tuples(st.integers(0, 2), st.integers(0, 7))  # few, so that much is found again
 STEPS = st.lists(

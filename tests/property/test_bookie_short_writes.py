@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.disk import RealDisk
+from bookie.disk.real_disk import RealDisk
 from bookie.errors import StorageFailedError
-from bookie.journal_files import JournalConfig
-from bookie.storage import StorageConfig, open_storage
+from bookie.journal.files import JournalConfig
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
 
 KEY = b"k" * 20
 BODY_BYTES = 3000
@@ -67,7 +68,8 @@ async def test_a_file_that_may_not_grow_stops_the_bookie_and_loses_nothing(
     failures: list[BaseException] = []
     async with open_storage(RealDisk(), config) as storage:
         with no_file_grows_beyond(limit_bytes):
-            ledger = storage.create_ledger(1, KEY)
+            batch = storage.new_batch()
+            ledger = storage.create_ledger(batch, 1, KEY)
             with contextlib.suppress(StorageFailedError):
                 for entry_id in range(1000):
                     answered = trio.Event()
@@ -82,10 +84,11 @@ async def test_a_file_that_may_not_grow_stops_the_bookie_and_loses_nothing(
                             failures.append(error)
                         answered.set()
 
-                    storage.stage_entry(ledger, entry_id, entry_id - 1, body_of(entry_id))
-                    storage.submit(on_durable)
+                    storage.stage_entry(batch, ledger, entry_id, entry_id - 1, body_of(entry_id))
+                    storage.submit(batch, on_durable)
+                    batch = storage.new_batch()
                     await answered.wait()
-                    await storage.wait_room()
+                    await storage.wait_capacity()
             assert isinstance(await storage.wait_failed(), StorageFailedError)
     assert 10 < len(acknowledged) < 1000
     async with open_storage(RealDisk(), config) as storage:

@@ -1,14 +1,17 @@
-"""Formats of a log against arbitrary bytes and against themselves."""
+"""The formats of a log: any bytes give a value or an error, and a value survives encoding."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlog.compression import Compression, compress, expand
-from dlog.envelope import open_envelope, seal_envelope
 from dlog.errors import EntryFormatError
-from dlog.record import (
+from dlog.format.compression import Compression, compress, expand
+from dlog.format.dlsn import DLSN
+from dlog.format.envelope import open_envelope, seal_envelope
+from dlog.format.record import (
     FLAG_CONTROL,
     FLAG_END_OF_STREAM,
     FLAG_RECORD_SET,
@@ -17,9 +20,8 @@ from dlog.record import (
     encode_record,
     encode_records,
 )
-from dlog.record_set import decode_record_set, encode_record_set
-from dlog.segment_reader import SegmentReader, last_record_of, slot_not_before
-from namespace.dlsn import DLSN
+from dlog.format.record_set import decode_record_set, encode_record_set
+from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 
 codecs = st.sampled_from(Compression)
 payloads = st.lists(st.binary(max_size=60), min_size=1, max_size=12)
@@ -48,7 +50,7 @@ def test_any_bytes_are_an_entry_or_an_error(data: bytes) -> None:
 
 
 @given(data=st.binary(max_size=120), code=st.integers(0, 3), size=st.integers(-5, 300))
-def test_any_bytes_expand_to_what_was_promised_or_fail(data: bytes, code: int, size: int) -> None:
+def test_any_bytes_expand_to_the_stored_length_or_fail(data: bytes, code: int, size: int) -> None:
     try:
         body = expand(code, data, size)
     except EntryFormatError:
@@ -83,7 +85,7 @@ def test_a_damaged_entry_is_an_error_or_another_entry_but_never_a_crash(
 
 
 @given(body=st.binary(min_size=1, max_size=3000), codec=codecs, repeat=st.integers(1, 20))
-def test_what_is_compressed_expands_to_itself(body: bytes, codec: Compression, repeat: int) -> None:
+def test_a_compressed_body_expands_to_itself(body: bytes, codec: Compression, repeat: int) -> None:
     body = body * repeat
     assert expand(codec.value, compress(codec, body), len(body)) == body
     buffer, start, stop = open_envelope(seal_envelope(body, codec))
@@ -103,9 +105,10 @@ kinds = st.one_of(
     data=st.data(),
     base=st.integers(0, 50),
 )
-def test_a_segment_reader_does_what_a_dumb_one_does(entries: list, data: st.DataObject, base: int) -> None:
-    """Slots, positions, sequence ids, sets, control records, a start in the middle: against a loop without
-    tricks."""
+def test_a_segment_reader_returns_what_a_plain_loop_returns(
+    entries: list[list[tuple[Any, ...]]], data: st.DataObject, base: int
+) -> None:
+    """The reference is a plain loop: slots, positions, sequence ids, sets, control records, any start."""
     position, txid = 0, 10
     encoded: list[bytes] = []
     expected: list[Record] = []
@@ -128,7 +131,7 @@ def test_a_segment_reader_does_what_a_dumb_one_does(entries: list, data: st.Data
     start = data.draw(st.sampled_from([None, DLSN(4, entry_id, data.draw(st.integers(0, 8)))]))
     reader = SegmentReader(4, base, start=start)
     reader.confirmed(len(encoded) - 1, closed=True)
-    assert reader.decode_run(encoded[reader.next_entry_id :]) == [
+    assert reader.decode_all(encoded[reader.next_entry_id :]) == [
         record for record in expected if start is None or record.dlsn >= start
     ]
     assert reader.is_finished

@@ -1,9 +1,8 @@
-"""A writer under fire: ledgers that fail, answers that get lost, another writer that takes over.
+"""A writer beside failing ledgers, lost replies of the metadata store, and a second writer that takes over.
 
-The ledgers are scripted: they acknowledge in order and late, fail at any moment, and their recovery keeps any
-prefix of what was not acknowledged. Metadata is the in-memory store, whose answers get lost. What is checked
-is the whole
-promise: what a caller was told about each record is true of the log in the end.
+The ledgers are scripted: they acknowledge in order and late, fail at any moment, and a recovery keeps any
+prefix of the entries that were not acknowledged. Metadata is in the in-memory store, which loses replies. The
+test checks the whole promise: the outcome that a caller got for each record is true of the log at the end.
 """
 
 from __future__ import annotations
@@ -34,14 +33,16 @@ from ledger.errors import (
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import Operation, Stat
+from tests.effort import examples
+from tests.strategies import SEEDS
 
 
 @attrs.define(eq=False)
 class ScriptedLedger:
-    """What the bookies hold of one ledger."""
+    """One ledger as its bookies hold it."""
 
     entries: list[bytes] = attrs.Factory(list)
-    carried: list[int] = attrs.Factory(list)  # the LAC that each of them holds
+    carried: list[int] = attrs.Factory(list)  # the LAC in each entry
     lac: int = -1
     closed_at: int | None = None
     is_fenced: bool = False
@@ -49,7 +50,7 @@ class ScriptedLedger:
 
 
 class ScriptedWriteHandle:
-    """As ``ledger.handle.WriteHandle``."""
+    """Stands in for ``ledger.handle.WriteHandle``."""
 
     def __init__(self, world: World, ledger_id: int) -> None:
         self.ledger_id, self.bytes_in_flight = ledger_id, 0
@@ -63,7 +64,7 @@ class ScriptedWriteHandle:
     def submit(self, payload: bytes) -> int:
         if self._error is not None:
             raise self._error
-        assert self._ledger.closed_at is None or self._ledger.is_fenced, "nobody writes to a closed ledger"
+        assert self._ledger.closed_at is None or self._ledger.is_fenced, "a closed ledger gets no entry"
         if not self._ledger.is_fenced:
             self._ledger.entries.append(payload)
             self._ledger.carried.append(self._ledger.lac)
@@ -73,9 +74,6 @@ class ScriptedWriteHandle:
 
     def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
         self._callbacks.append(callback)
-
-    async def wait_room(self) -> None:
-        await trio.lowlevel.checkpoint()
 
     def abandon(self) -> None:
         self.end(LedgerClosedError(self.ledger_id, "abandoned"))
@@ -87,18 +85,21 @@ class ScriptedWriteHandle:
             for callback in self._callbacks:
                 callback(self._ledger.lac, error)
 
+    def _has_ended(self) -> bool:
+        return self._error is not None
+
     async def serve(self) -> None:
-        """The bookies' side: acknowledge in runs, fail now and then."""
+        """The bookies' side: acknowledge several entries at once, and fail at times."""
         rng, ledger = self._world.rng, self._ledger
-        while self._error is None:
+        while not self._has_ended():
             await self.poke.wait()
             self.poke = trio.Event()
-            while self._error is None and ledger.lac < self._pushed:
+            while not self._has_ended() and ledger.lac < self._pushed:
                 await trio.sleep(rng.random() * 0.02)
-                if self._error is not None:
+                if self._has_ended():
                     return
                 if ledger.is_fenced:
-                    self.end(LedgerFencedError(self.ledger_id, "a bookie said so"))
+                    self.end(LedgerFencedError(self.ledger_id, "a bookie refused an add as fenced"))
                 elif rng.random() < self._world.failure_rate:
                     self.end(LedgerWriteError(self.ledger_id, "no ack quorum"))
                 else:
@@ -121,7 +122,7 @@ class ScriptedWriteHandle:
 
 
 class ScriptedReadHandle:
-    """As ``ledger.handle.ReadHandle``."""
+    """Stands in for ``ledger.handle.ReadHandle``."""
 
     def __init__(self, ledger_id: int, ledger: ScriptedLedger) -> None:
         self.ledger_id, self._ledger = ledger_id, ledger
@@ -160,11 +161,11 @@ class ScriptedReadHandle:
 
 
 class World:
-    """Ledgers and metadata, shared by all clients, and the chance that rules them."""
+    """Ledgers and metadata, shared by all clients, and the random numbers behind their failures."""
 
-    def __init__(self, seed: int, failure_rate: float, lost_answer_rate: float) -> None:
+    def __init__(self, seed: int, failure_rate: float, lost_reply_rate: float) -> None:
         self.rng = random.Random(seed)
-        self.failure_rate, self.lost_answer_rate = failure_rate, lost_answer_rate
+        self.failure_rate, self.lost_reply_rate = failure_rate, lost_reply_rate
         self.ledgers: dict[int, ScriptedLedger] = {}
         self._ledger_ids = itertools.count()
         self.tree = MemoryTree()
@@ -172,13 +173,13 @@ class World:
         self._wall_ms = 1_000
 
     def wall_ms(self) -> int:
-        self._wall_ms += self.rng.randint(-3, 5)  # clocks do go back
+        self._wall_ms += self.rng.randint(-3, 5)  # a clock may go backwards
         return self._wall_ms
 
     def calm(self) -> None:
-        self.failure_rate = self.lost_answer_rate = 0
+        self.failure_rate = self.lost_reply_rate = 0
 
-    # The ledger client.
+    # The methods of the ledger client.
 
     async def create(self, **_: object) -> ScriptedWriteHandle:
         await trio.sleep(self.rng.random() * 0.01)
@@ -217,12 +218,12 @@ LOCK = "/ns/log/<default>/lock"
 
 
 class FlakyStore(MemoryStore):
-    """Loses answers: some before, some after the deed."""
+    """Loses the connection before or after it applies some writes."""
 
     world: World
 
     async def commit(self, operations: Sequence[Operation]) -> None:
-        before, after = self._fate(), self._fate()
+        before, after = self._is_lost(), self._is_lost()
         if before:
             raise ConnectionLostError("/", "lost before")
         await super().commit(operations)
@@ -230,7 +231,7 @@ class FlakyStore(MemoryStore):
             raise ConnectionLostError("/", "lost after")
 
     async def put(self, path: str, value: bytes, *, expected: int = -1) -> Stat:
-        before, after = self._fate(), self._fate()
+        before, after = self._is_lost(), self._is_lost()
         if before:
             raise ConnectionLostError(path, "lost before")
         stat = await super().put(path, value, expected=expected)
@@ -238,8 +239,8 @@ class FlakyStore(MemoryStore):
             raise ConnectionLostError(path, "lost after")
         return stat
 
-    def _fate(self) -> bool:
-        return self.world.rng.random() < self.world.lost_answer_rate
+    def _is_lost(self) -> bool:
+        return self.world.rng.random() < self.world.lost_reply_rate
 
 
 def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
@@ -250,7 +251,7 @@ def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
         writer=dlog.WriterConfig(
             entry_bytes_target=120,
             segment_bytes_max=600,
-            patience_s=5,
+            retry_timeout_s=5,
             close_timeout_s=20,
             retry_pause_s=0.01,
             bytes_in_flight_max=2_000,
@@ -263,8 +264,8 @@ def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
 
 
 @attrs.define
-class Told:
-    """What became of one record, as its caller learnt it."""
+class KnownOutcome:
+    """The outcome of one record as its caller got it."""
 
     payload: bytes
     outcome: dlog.RecordOutcome
@@ -272,9 +273,9 @@ class Told:
 
 
 async def appender(
-    world: World, writer: dlog.LogWriter, name: str, told: list[Told], looking: Namespace
+    world: World, writer: dlog.LogWriter, name: str, outcomes: list[KnownOutcome], looking: Namespace
 ) -> None:
-    """Submits in every way there is; writes down what it is told."""
+    """Submit records in each way that a writer offers; note each outcome."""
     rng = world.rng
     for number in range(rng.randint(1, 12)):
         payloads = [b"%s-%d-%d" % (name.encode(), number, i) for i in range(rng.randint(1, 6))]
@@ -285,15 +286,18 @@ async def appender(
                 case 0:
                     dlsns = await writer.append_many(payloads)
                     assert len(dlsns) == len(payloads)
-                    told += [
-                        Told(p, dlog.RecordOutcome.DURABLE, d) for p, d in zip(payloads, dlsns, strict=True)
+                    outcomes += [
+                        KnownOutcome(p, dlog.RecordOutcome.DURABLE, d)
+                        for p, d in zip(payloads, dlsns, strict=True)
                     ]
                 case 1:
                     payload = payloads[0]
                     try:
-                        told.append(Told(payload, dlog.RecordOutcome.DURABLE, await writer.append(payload)))
+                        outcomes.append(
+                            KnownOutcome(payload, dlog.RecordOutcome.DURABLE, await writer.append(payload))
+                        )
                     except dlog.WriteError as exc:
-                        told.append(Told(payload, exc.outcome))
+                        outcomes.append(KnownOutcome(payload, exc.outcome))
                         raise
                 case _:
                     for payload in payloads:
@@ -302,39 +306,37 @@ async def appender(
                         await writer.flush()
                         seen = await looking.last_dlsn("log")
                         assert seen is not None
-                        assert seen >= pendings[-1][1].dlsn, "flushed is visible"
+                        assert seen >= pendings[-1][1].dlsn, "flushed records are visible"
                     for payload, pending in pendings:
-                        told.append(Told(payload, dlog.RecordOutcome.DURABLE, await pending))
+                        outcomes.append(KnownOutcome(payload, dlog.RecordOutcome.DURABLE, await pending))
                     pendings = []
         except dlog.WriteError:
             for payload, pending in pendings:
                 while pending.outcome is dlog.RecordOutcome.PENDING:  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 durable = pending.outcome is dlog.RecordOutcome.DURABLE
-                told.append(Told(payload, pending.outcome, pending.dlsn if durable else None))
+                outcomes.append(KnownOutcome(payload, pending.outcome, pending.dlsn if durable else None))
             return
 
 
-async def play(seed: int, failure_rate: float, lost_answer_rate: float, *, takeover: str | None) -> World:
-    world = World(seed, failure_rate, lost_answer_rate)
-    told: list[Told] = []
-    # Virtual seconds: a writer that forgets somebody would make its caller wait for ever.
+async def run_world(seed: int, failure_rate: float, lost_reply_rate: float, *, takeover: str | None) -> World:
+    world = World(seed, failure_rate, lost_reply_rate)
+    outcomes: list[KnownOutcome] = []
+    # Virtual seconds. The limit ends a caller whose record never settles.
     with trio.fail_after(120):
-        log, live = await play_in(world, told, takeover)
-    check(log, live, told)
-    if takeover is None and max(failure_rate, lost_answer_rate) <= 0.1:
-        # Nothing failed for longer than the writer is patient, so nothing is lost, and it never gives up by
-        # mistake.
-        assert {each.outcome for each in told} == {dlog.RecordOutcome.DURABLE}
+        log, live = await run_writers(world, outcomes, takeover)
+    check(log, live, outcomes)
+    if takeover is None and max(failure_rate, lost_reply_rate) <= 0.1:
+        # No failure lasts as long as the retry timeout. So every record is durable; the writer never stops.
+        assert {each.outcome for each in outcomes} == {dlog.RecordOutcome.DURABLE}
     return world
 
 
-async def play_in(
-    world: World, told: list[Told], takeover: str | None
+async def run_writers(
+    world: World, outcomes: list[KnownOutcome], takeover: str | None
 ) -> tuple[list[dlog.Record], list[dlog.Record]]:
-    """Write, take over, recover; return the log as it then is, and as one saw it who followed all the
-    time."""
-    world_rates = world.failure_rate, world.lost_answer_rate
+    """Write, take over, recover. Return the final log, and the records that a following reader saw."""
+    world_rates = world.failure_rate, world.lost_reply_rate
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         world.nursery = nursery
         setup, looking = namespace_in(world, "setup")
@@ -356,12 +358,12 @@ async def play_in(
         async def write(namespace: Namespace, name: str) -> None:
             try:
                 async with namespace.open_writer("log") as writer:
-                    world.failure_rate, world.lost_answer_rate = world_rates
+                    world.failure_rate, world.lost_reply_rate = world_rates
                     async with trio.open_nursery() as appenders:
                         for index in range(3):
-                            appenders.start_soon(appender, world, writer, f"{name}{index}", told, looking)
+                            appenders.start_soon(appender, world, writer, f"{name}{index}", outcomes, looking)
             except (dlog.WriteError, dlog.LogUnavailableError, dlog.NamespaceLostError):
-                pass  # every record's own outcome is what counts
+                pass  # the test checks the outcome of each record
 
         async with trio.open_nursery() as writers:
             writers.start_soon(write, first, "a")
@@ -370,7 +372,7 @@ async def play_in(
                 if takeover == "session":
                     first_store.expire()
                 else:
-                    # The first writer is cut off from the metadata and does not hear that its lock is gone.
+                    # The first writer cannot reach the metadata, so it does not learn that its lock is lost.
                     first_store.suspend()
                     for name in (await setup.children(LOCK)).names:
                         await setup.delete(f"{LOCK}/{name}")
@@ -379,9 +381,9 @@ async def play_in(
                     await trio.sleep(world.rng.random())
                     first_store.resume()
         world.calm()
-        # Whoever opens the log next recovers it; then it is as it will always be.
+        # The next writer recovers the log. After that its records are final.
         async with second.open_writer("log") as writer:
-            told.append(Told(b"last", dlog.RecordOutcome.DURABLE, await writer.append(b"last")))
+            outcomes.append(KnownOutcome(b"last", dlog.RecordOutcome.DURABLE, await writer.append(b"last")))
         async with second.open_reader("log", follow=False) as reader:
             log = [record async for record in reader]
         with trio.fail_after(60):
@@ -391,12 +393,12 @@ async def play_in(
     return log, live
 
 
-def check(log: list[dlog.Record], live: list[dlog.Record], told: list[Told]) -> None:
+def check(log: list[dlog.Record], live: list[dlog.Record], outcomes: list[KnownOutcome]) -> None:
     where = {record.payload: record.dlsn for record in log}
     assert len(where) == len(log), "a record is in the log twice"
-    for each in told:
+    for each in outcomes:
         if each.outcome is dlog.RecordOutcome.DURABLE:
-            assert where.get(each.payload) == each.dlsn, f"{each} is not where it was said to be"
+            assert where.get(each.payload) == each.dlsn, f"{each} is not at its position"
         elif each.outcome is dlog.RecordOutcome.NOT_WRITTEN:
             assert each.payload not in where, f"{each} is in the log"
     dlsns = [record.dlsn for record in log]
@@ -406,35 +408,33 @@ def check(log: list[dlog.Record], live: list[dlog.Record], told: list[Told]) -> 
     for name in {record.payload.rpartition(b"-")[0].rpartition(b"-")[0] for record in log}:
         mine = [r.payload for r in log if r.payload.startswith(name + b"-")]
         assert mine == sorted(mine, key=lambda p: [int(part) for part in p.split(b"-")[1:]]), "out of order"
-    assert live == log, "who follows sees what is there"
+    assert live == log, "the following reader saw other records than the log holds"
 
 
-# A seed does not get simpler by getting smaller.
+# A smaller seed is not a simpler case.
 UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]
 rates = st.sampled_from([0.0, 0.02, 0.1, 0.3])
 
 
-@settings(max_examples=150, phases=UNSHRUNK)
-@given(
-    seed=st.integers(0, 2**32 - 1), failure_rate=rates, lost_answer_rate=rates, schedule=st.random_module()
-)
-def test_what_a_writer_says_of_a_record_is_true(
-    seed: int, failure_rate: float, lost_answer_rate: float, schedule: object
+@settings(max_examples=examples(150), phases=UNSHRUNK)
+@given(seed=SEEDS, failure_rate=rates, lost_reply_rate=rates, schedule=st.random_module())
+def test_the_outcome_of_each_record_is_true(
+    seed: int, failure_rate: float, lost_reply_rate: float, schedule: object
 ) -> None:
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(lambda: play(seed, failure_rate, lost_answer_rate, takeover=None), clock=clock)
+    trio.run(lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=None), clock=clock)
 
 
-@settings(max_examples=150, phases=UNSHRUNK)
+@settings(max_examples=examples(150), phases=UNSHRUNK)
 @given(
-    seed=st.integers(0, 2**32 - 1),
+    seed=SEEDS,
     failure_rate=rates,
-    lost_answer_rate=rates,
+    lost_reply_rate=rates,
     takeover=st.sampled_from(["session", "lock"]),
     schedule=st.random_module(),
 )
-def test_it_is_true_when_another_writer_takes_over(
-    seed: int, failure_rate: float, lost_answer_rate: float, takeover: str, schedule: object
+def test_the_outcome_of_each_record_is_true_when_another_writer_takes_over(
+    seed: int, failure_rate: float, lost_reply_rate: float, takeover: str, schedule: object
 ) -> None:
     clock = trio.testing.MockClock(autojump_threshold=0)
-    trio.run(lambda: play(seed, failure_rate, lost_answer_rate, takeover=takeover), clock=clock)
+    trio.run(lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=takeover), clock=clock)

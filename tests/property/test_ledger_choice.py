@@ -1,4 +1,4 @@
-"""Who is chosen, avoided and asked first, against twins that keep the whole past and go through it."""
+"""Choosing bookies and ordering replicas, against twins that compute the result from all past events."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.bookie_health import SUSPECT_S, BookieHealth
-from ledger.placement import choose_ensemble, choose_replacements
-from ledger.placement_config import PlacementConfig, PlacementPolicy
-from ledger.placement_policy import acks_span
-from ledger.reader import reading_order
-from ledger.topology import DEFAULT_REGION_RACK, Topology
-from ledger.weights import draw_order, weights_of_free_bytes
+from ledger.placement.bookie_health import SUSPECT_S, BookieHealth
+from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.placement.random_policy import choose_ensemble, choose_replacements
+from ledger.placement.spread_policy import acks_span
+from ledger.placement.topology import DEFAULT_REGION_RACK, Topology
+from ledger.placement.weights import draw_order, weights_of_free_bytes
+from ledger.read.replica_rules import reading_order
 
 NAMES = "abcdef"
 some = st.sets(st.sampled_from(NAMES))
@@ -34,7 +34,7 @@ def test_a_random_ensemble_takes_suspects_only_to_fill_up(
 
 
 @given(some, some, st.permutations(NAMES), st.sets(st.integers(0, 2)), st.integers(0, 1000))
-def test_random_replacements_are_new_well_and_as_many_as_there_are(
+def test_random_replacements_are_new_and_unsuspected_and_as_many_as_possible(
     writable: set[str], suspects: set[str], order: list[str], failed: set[int], seed: int
 ) -> None:
     ensemble = order[:3]
@@ -62,8 +62,8 @@ def test_weights_are_free_bytes_between_the_smallest_and_a_multiple_of_the_media
     assert sorted(draw_order(free, weights, random.Random(seed))) == sorted(free)
 
 
-def test_the_first_of_a_weighted_order_is_drawn_as_drawing_lots_draws_it() -> None:
-    weights = {"a": 1.0, "b": 2.0, "c": 5.0}  # "d" is not known and counts as the median, 2
+def test_the_first_of_a_weighted_order_is_drawn_in_proportion_to_the_weights() -> None:
+    weights = {"a": 1.0, "b": 2.0, "c": 5.0}  # "d" is unknown and counts as the median, 2
     lots = [name for name, weight in {**weights, "d": 2.0}.items() for _ in range(int(weight))]
     rng = random.Random(7)
     first = [draw_order("abcd", weights, rng)[0] for _ in range(20_000)]
@@ -82,22 +82,22 @@ def test_the_first_of_a_weighted_order_is_drawn_as_drawing_lots_draws_it() -> No
         max_size=30,
     )
 )
-def test_health_is_what_going_through_the_whole_past_says(events: list[tuple[str, str, int, int]]) -> None:
+def test_health_equals_that_computed_from_all_past_events(events: list[tuple[str, str, int, int]]) -> None:
     config = PlacementConfig(quarantine_errors_min=10, quarantine_interval_s=60, quarantine_s=100)
     health = BookieHealth(config, random.Random(1))
     past: list[tuple[str, str, int, int]] = []
-    quarantined: dict[str, int] = {}  # since when
+    quarantined: dict[str, int] = {}  # the start of each quarantine
     errors: list[tuple[str, int]] = []  # since the last quarantine: bookie, interval
     now = 0
     for kind, bookie, count, pause in events:
         now += pause
         past.append((kind, bookie, count, now))
         if kind == "failed":
-            health.failed(bookie, now)
+            health.report_failure(bookie, now)
         elif kind == "slow":
-            health.was_slow(bookie, now)
+            health.report_slow(bookie, now)
         else:
-            told = health.count_errors(bookie, count, now)
+            is_quarantined = health.report_errors(bookie, count, now)
             expected = False
             if bookie not in quarantined or now >= quarantined[bookie] + 100:
                 errors += [(bookie, now // 60)] * count
@@ -105,7 +105,7 @@ def test_health_is_what_going_through_the_whole_past_says(events: list[tuple[str
             if expected:
                 quarantined[bookie] = now
                 errors = [each for each in errors if each[0] != bookie]
-            assert told == expected
+            assert is_quarantined == expected
         for which, seen in (("failed", health.suspects(now)), ("slow", health.slow(now))):
             assert set(seen) == {each for done, each, _, at in past if done == which and now < at + SUSPECT_S}
         assert set(health.quarantined(now)) == {
@@ -114,7 +114,7 @@ def test_health_is_what_going_through_the_whole_past_says(events: list[tuple[str
 
 
 @given(st.permutations(NAMES), st.integers(-20, 20), some, some, some, some, st.sets(st.sampled_from(NAMES)))
-def test_the_reading_order_is_the_circle_taken_class_by_class(
+def test_the_reading_order_is_the_circle_sorted_by_group(
     bookies: list[str],
     start: int,
     suspects: set[str],
@@ -134,12 +134,12 @@ def test_the_reading_order_is_the_circle_taken_class_by_class(
     )
     circle = [bookies[(start + i) % len(bookies)] for i in range(len(bookies))]
     by_hand: list[str] = []
-    for away, doubtful, read_only, distant in itertools.product([False, True], repeat=4):
+    for away, unreliable, read_only, distant in itertools.product([False, True], repeat=4):
         by_hand += [
             bookie
             for bookie in circle
             if (bookie not in writable | readonly) == away
-            and (bookie in suspects | slow) == doubtful
+            and (bookie in suspects | slow) == unreliable
             and (bookie in readonly) == read_only
             and (bookie in far) == distant
         ]
@@ -152,7 +152,7 @@ def test_the_reading_order_is_the_circle_taken_class_by_class(
     st.integers(1, 5),
     st.booleans(),
 )
-def test_acknowledgements_span_what_counting_places_says(
+def test_acks_span_as_many_places_as_counted(
     places: list[str | None], racks_min: int, write_quorum: int, by_region: bool
 ) -> None:
     names = [f"b{number}" for number in range(len(places))]
@@ -164,8 +164,8 @@ def test_acknowledgements_span_what_counting_places_says(
         racks_min=racks_min,
         regions=("eu", "us") if by_region else (),
     )
-    stand = {place or DEFAULT_REGION_RACK for place in places}
-    enough = len(stand) >= min(racks_min, write_quorum)
+    found = {place or DEFAULT_REGION_RACK for place in places}
+    enough = len(found) >= min(racks_min, write_quorum)
     if by_region:
-        enough = enough and len({place.split("/")[1] for place in stand}) >= 2
+        enough = enough and len({place.split("/")[1] for place in found}) >= 2
     assert acks_span(names, topology, config, write_quorum) == enough

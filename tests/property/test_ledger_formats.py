@@ -1,4 +1,4 @@
-"""Stored and sent values of a ledger: round trips, arbitrary bytes, dumb twins."""
+"""Stored and sent values of a ledger: round trips, arbitrary bytes, simple twins."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from crc32c import crc32c
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledger.availability import decode_availability, encode_availability
+from ledger.catalog.availability import decode_availability, encode_availability
+from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
+from ledger.catalog.paths import Layout, decode_layout, ledger_id_of, ledger_path
+from ledger.catalog.service_info import Endpoint, ServiceInfo, decode_service_info, encode_service_info
 from ledger.digest import DigestType, Entry, EntryCodec
 from ledger.errors import CorruptEntryError, LedgerMetadataError, MetadataFormatError, WireError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
-from ledger.metadata_codec import decode_metadata, encode_metadata
-from ledger.paths import Layout, decode_layout, ledger_id_of, ledger_path
-from ledger.service_info import Endpoint, ServiceInfo, decode_service_info, encode_service_info
+from tests.strategies import DIGEST_TYPES, INT64, LAST_IDS, NEAR_IDS, PAYLOADS, damaged, quorum_sizes
 
-ids = st.integers(0, 2**63 - 1) | st.integers(0, 300)
-int64 = st.integers(-(2**63), 2**63 - 1)
-digest_types = st.sampled_from(DigestType)
 passwords = st.binary(max_size=10)
-payloads = st.binary(max_size=100)
 
 # Entries
 
 
-@given(digest_types, passwords, ids, ids, int64, int64, payloads)
-def test_entries_survive_packing(
+@given(DIGEST_TYPES, passwords, NEAR_IDS, NEAR_IDS, INT64, INT64, PAYLOADS)
+def test_an_unpacked_entry_equals_the_packed_one(
     digest_type: DigestType,
     password: bytes,
     ledger_id: int,
@@ -45,8 +42,8 @@ def test_entries_survive_packing(
     assert entries.unpack_lac(entries.pack_lac(ledger_id, lac), ledger_id) == lac
 
 
-@given(payloads, ids, ids)
-def test_checksums_are_those_of_header_and_payload_in_one(
+@given(PAYLOADS, NEAR_IDS, NEAR_IDS)
+def test_a_checksum_is_that_of_header_and_payload_joined(
     payload: bytes, ledger_id: int, entry_id: int
 ) -> None:
     for digest_type, checksum in ((DigestType.CRC32C, crc32c), (DigestType.CRC32, zlib.crc32)):
@@ -55,8 +52,8 @@ def test_checksums_are_those_of_header_and_payload_in_one(
         assert int.from_bytes(body[32 : 32 + size], "big") == checksum(body[:32] + body[32 + size :])
 
 
-@given(digest_types, payloads, st.data())
-def test_a_flipped_bit_is_found_wherever_it_is(
+@given(DIGEST_TYPES, PAYLOADS, st.data())
+def test_a_flipped_bit_is_found_at_every_position(
     digest_type: DigestType, payload: bytes, data: st.DataObject
 ) -> None:
     entries = EntryCodec(digest_type, b"pass")
@@ -71,7 +68,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
         entries.payloads([bytes(body)], 7, 5)
 
 
-@given(digest_types, st.binary(max_size=120))
+@given(DIGEST_TYPES, st.binary(max_size=120))
 def test_any_bytes_are_an_entry_or_corrupt(digest_type: DigestType, body: bytes) -> None:
     entries = EntryCodec(digest_type, b"pass")
     try:
@@ -88,8 +85,8 @@ def test_any_bytes_are_an_entry_or_corrupt(digest_type: DigestType, body: bytes)
         assert body.startswith(entries.pack_lac(7, lac))
 
 
-@given(digest_types, st.lists(payloads, max_size=8), st.integers(0, 10), st.data())
-def test_a_run_is_the_good_entries_in_front_of_the_first_bad_one(
+@given(DIGEST_TYPES, st.lists(PAYLOADS, max_size=8), st.integers(0, 10), st.data())
+def test_payloads_are_those_in_front_of_the_first_bad_entry(
     digest_type: DigestType, run: list[bytes], first: int, data: st.DataObject
 ) -> None:
     entries = EntryCodec(digest_type, b"pass")
@@ -107,7 +104,7 @@ def test_a_run_is_the_good_entries_in_front_of_the_first_bad_one(
                 ]
             )
         )
-    expected: list[bytes] = []  # the twin takes one entry at a time
+    expected: list[bytes] = []  # the twin unpacks one entry at a time
     for entry_id, body in enumerate(bodies, first):
         try:
             expected.append(entries.unpack(body, 7, entry_id).payload)
@@ -127,16 +124,15 @@ bookie_ids = st.text(st.sampled_from("abcdefgh0123456789.:-_"), min_size=1, max_
 
 @st.composite
 def metadatas(draw: st.DrawFn) -> LedgerMetadata:
-    size = draw(st.integers(1, 4))
-    write_quorum = draw(st.integers(1, size))
+    size, write_quorum, ack_quorum = draw(quorum_sizes())
     version = draw(st.integers(1, 3))
-    firsts = sorted(draw(st.sets(ids, min_size=1, max_size=4)))
+    firsts = sorted(draw(st.sets(NEAR_IDS, min_size=1, max_size=4)))
     closed = draw(st.booleans())
     old = version == 1
     return LedgerMetadata(
         ensemble_size=size,
         write_quorum=write_quorum,
-        ack_quorum=write_quorum if old else draw(st.integers(1, write_quorum)),
+        ack_quorum=write_quorum if old else ack_quorum,
         ensembles=tuple(
             Ensemble(first, tuple(draw(st.lists(bookie_ids, min_size=size, max_size=size))))
             for first in firsts
@@ -144,38 +140,29 @@ def metadatas(draw: st.DrawFn) -> LedgerMetadata:
         state=LedgerState.CLOSED
         if closed
         else draw(st.sampled_from([LedgerState.OPEN, LedgerState.IN_RECOVERY])),
-        last_entry_id=draw(st.integers(-1, 2**63 - 1)) if closed else -1,
-        length_bytes=draw(ids) if closed else 0,
-        digest_type=DigestType.CRC32 if old else draw(digest_types),
+        last_entry_id=draw(LAST_IDS) if closed else -1,
+        length_bytes=draw(NEAR_IDS) if closed else 0,
+        digest_type=DigestType.CRC32 if old else draw(DIGEST_TYPES),
         password=None if old else draw(passwords),
-        ctime_ms=None if old else draw(st.none() | int64),
+        ctime_ms=None if old else draw(st.none() | INT64),
         custom={} if old else draw(st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3)),
-        creator_token=draw(ids) if version == 3 else 0,
+        creator_token=draw(NEAR_IDS) if version == 3 else 0,
         format_version=version,
     )
 
 
 @given(metadatas())
-def test_metadata_survives_storing(metadata: LedgerMetadata) -> None:
+def test_decoded_metadata_equals_the_encoded_one(metadata: LedgerMetadata) -> None:
     data = encode_metadata(metadata)
     assert decode_metadata(data) == metadata
     assert encode_metadata(decode_metadata(data)) == data
-
-
-@st.composite
-def damaged_metadata(draw: st.DrawFn) -> bytes:
-    data = bytearray(encode_metadata(draw(metadatas())))
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(28, len(data)))
-        data[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
-    return bytes(data)
 
 
 HEADER = b"BookieMetadataFormatVersion\t"
 
 
 @given(
-    damaged_metadata()
+    metadatas().flatmap(lambda m: damaged(encode_metadata(m), first=28, changes_min=1, changes_max=3))
     | st.binary(max_size=50)
     | st.builds(lambda v, b: HEADER + b"%d\n" % v + b, st.integers(0, 4), st.binary(max_size=80))
     | st.builds(
@@ -224,7 +211,7 @@ def test_an_entry_is_in_the_last_ensemble_that_begins_at_or_before_it(step: int,
 
 @given(
     st.sets(st.integers(0, 200))
-    | st.sets(ids)
+    | st.sets(NEAR_IDS)
     | st.builds(
         lambda s, c, r: {start * s + offset for start in range(c) for offset in range(min(r, s))},
         st.integers(1, 9),
@@ -232,7 +219,7 @@ def test_an_entry_is_in_the_last_ensemble_that_begins_at_or_before_it(step: int,
         st.integers(1, 4),
     )
 )
-def test_entry_lists_say_what_the_set_says(entry_ids: set[int]) -> None:
+def test_a_decoded_entry_list_equals_the_set(entry_ids: set[int]) -> None:
     ascending = sorted(entry_ids)
     availability = decode_availability(encode_availability(ascending))
     assert len(availability) == len(entry_ids)
@@ -266,8 +253,8 @@ def test_any_bytes_are_an_entry_list_or_a_wire_error(data: bytes) -> None:
 # Paths, layouts, service info
 
 
-@given(ids, st.sampled_from(Layout))
-def test_a_ledgers_path_leads_back_to_it(ledger_id: int, layout: Layout) -> None:
+@given(NEAR_IDS, st.sampled_from(Layout))
+def test_a_path_of_a_ledger_gives_its_id(ledger_id: int, layout: Layout) -> None:
     try:
         path = ledger_path("/a/b", layout, ledger_id)
     except LedgerMetadataError:
@@ -279,7 +266,7 @@ def test_a_ledgers_path_leads_back_to_it(ledger_id: int, layout: Layout) -> None
 
 
 @given(st.text(max_size=30) | st.text(st.sampled_from("L0123456789/"), max_size=26))
-def test_any_path_is_a_ledgers_or_none(below: str) -> None:
+def test_any_path_gives_a_ledger_id_or_none(below: str) -> None:
     ledger_id = ledger_id_of("/r", f"/r/{below}")
     if ledger_id is not None:
         paths = []
@@ -315,7 +302,9 @@ endpoints = st.builds(
 
 
 @given(st.lists(endpoints, max_size=3).map(tuple), st.dictionaries(texts, texts, max_size=3))
-def test_service_info_survives_storing(found: tuple[Endpoint, ...], properties: dict[str, str]) -> None:
+def test_decoded_service_info_equals_the_encoded_one(
+    found: tuple[Endpoint, ...], properties: dict[str, str]
+) -> None:
     info = ServiceInfo(found, properties)
     assert decode_service_info(encode_service_info(info)) == info
 

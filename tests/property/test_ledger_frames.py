@@ -1,4 +1,4 @@
-"""Frames come out the same, however the network cuts the stream."""
+"""The frames of a stream do not depend on how the network cuts it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def taken(pieces: list[bytes]) -> tuple[list[bytes], bool]:
-    """The payloads that came out, and whether the stream turned out to be no frames."""
+    """The payloads found, and True if the stream was found not to consist of frames."""
     buffer = FrameBuffer(LIMIT)
     payloads: list[bytes] = []
     for piece in pieces:
@@ -38,7 +38,9 @@ def taken(pieces: list[bytes]) -> tuple[list[bytes], bool]:
 
 
 @given(payload_lists, st.binary(max_size=3), st.lists(st.integers(0, 4000), max_size=30))
-def test_pieces_make_no_difference(payloads: list[bytes], unfinished: bytes, cuts: list[int]) -> None:
+def test_frames_do_not_depend_on_the_pieces(
+    payloads: list[bytes], unfinished: bytes, cuts: list[int]
+) -> None:
     stream = framed(payloads) + unfinished
     expected = (payloads, False)
     assert taken([stream]) == expected

@@ -1,4 +1,4 @@
-"""The rules of placement against dumb twins that try every ensemble."""
+"""The rules of placement against simple twins that try every ensemble."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import NotEnoughBookiesError, PlacementError
-from ledger.placement_config import PlacementConfig, PlacementPolicy
-from ledger.placement_policy import (
+from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.placement.search import fill_ensemble
+from ledger.placement.spread_policy import (
     Adherence,
     Candidates,
     acks_span,
@@ -23,8 +24,8 @@ from ledger.placement_policy import (
     spans_racks,
     spans_regions,
 )
-from ledger.placement_search import fill_places
-from ledger.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
+from ledger.placement.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
+from tests.strategies import quorum_sizes
 
 LOCATIONS = ("/eu/r1", "/eu/r2", "/us/r1", "/us/r2", "/asia/r1", None)
 
@@ -49,15 +50,14 @@ class Case:
 def cases(draw: st.DrawFn, *, default: str = DEFAULT_RACK) -> Case:
     places = draw(st.lists(st.sampled_from(LOCATIONS), min_size=1, max_size=6))
     names = tuple(f"b{number}" for number in range(len(places)))
-    size = draw(st.integers(1, min(4, len(names))))
-    write_quorum = draw(st.integers(1, size))
+    size, write_quorum, ack_quorum = draw(quorum_sizes(min(4, len(names))))
     return Case(
         Topology(
             {name: place for name, place in zip(names, places, strict=True) if place is not None}, default
         ),
         size,
         write_quorum,
-        draw(st.integers(1, write_quorum)),
+        ack_quorum,
         draw(st.integers(1, 3)),
         random.Random(draw(st.integers(0, 1000))),
         names,
@@ -74,7 +74,7 @@ def racks_of(members: Sequence[str], topology: Topology) -> int:
 
 
 @given(cases())
-def test_enforced_racks_are_found_exactly_when_some_ensemble_has_them(case: Case) -> None:
+def test_enforced_racks_are_found_exactly_if_some_ensemble_has_them(case: Case) -> None:
     wanted = min(case.racks_min, case.write_quorum)
     config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, racks_min=case.racks_min, enforce_racks=True)
     candidates = Candidates(writable=case.bookies, topology=case.topology)
@@ -120,7 +120,7 @@ def test_without_enforcement_only_too_few_bookies_are_an_error(
 
 
 @given(cases())
-def test_as_many_racks_as_can_be_had_are_spanned(case: Case) -> None:
+def test_as_many_racks_as_possible_are_spanned(case: Case) -> None:
     config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, racks_min=case.racks_min)
     candidates = Candidates(writable=case.bookies, topology=case.topology)
 
@@ -136,7 +136,7 @@ def test_as_many_racks_as_can_be_had_are_spanned(case: Case) -> None:
 
 
 @given(cases(), st.data())
-def test_with_enforced_fault_domains_what_is_chosen_can_be_confirmed_wherever_that_is_possible(
+def test_with_enforced_fault_domains_the_choice_can_be_confirmed_if_possible(
     case: Case, data: st.DataObject
 ) -> None:
     config = PlacementConfig(
@@ -147,10 +147,10 @@ def test_with_enforced_fault_domains_what_is_chosen_can_be_confirmed_wherever_th
     arguments = (case.write_quorum, case.ack_quorum, case.rng)
 
     def can_be_confirmed(ensemble: Sequence[str]) -> bool:
-        # Bookies in unknown places are moved, each into a rack of its own: nothing speaks against it.
+        # Each bookie with an unknown location gets a rack of its own, the most favourable case.
         apart = attrs.evolve(
             case.topology,
-            locations={name: f"/only-{name}" for name in case.bookies} | case.topology.locations,
+            locations={name: f"/only-{name}" for name in case.bookies} | dict(case.topology.locations),
         )
         return all(
             acks_span(window, apart, config, case.write_quorum)
@@ -207,10 +207,10 @@ def test_replacements_keep_enforced_racks_and_are_outside_the_ensemble(
             for window in windows(filled, case.write_quorum)
             if set(window) - set(ensemble)
         )
-        for run in itertools.permutations(sorted(spare & set(case.topology.locations)), len(failed))
+        for replacements in itertools.permutations(sorted(spare & set(case.topology.locations)), len(failed))
         for filled in [
             [
-                dict(zip(sorted(failed), run, strict=True)).get(index, bookie)
+                dict(zip(sorted(failed), replacements, strict=True)).get(index, bookie)
                 for index, bookie in enumerate(ensemble)
             ]
         ]
@@ -223,7 +223,7 @@ def test_replacements_keep_enforced_racks_and_are_outside_the_ensemble(
 
 
 @given(cases(default=DEFAULT_REGION_RACK))
-def test_any_ack_quorum_spans_the_regions_that_are_promised(case: Case) -> None:
+def test_any_ack_quorum_spans_the_enforced_regions(case: Case) -> None:
     config = PlacementConfig(
         policy=PlacementPolicy.REGION_AWARE, regions=("eu", "us"), regions_min=2, racks_min=1
     )
@@ -248,7 +248,7 @@ def test_any_ack_quorum_spans_the_regions_that_are_promised(case: Case) -> None:
 
 
 @given(st.lists(st.sampled_from("abcd"), max_size=6), st.integers(1, 6), st.integers(1, 4))
-def test_spanning_is_what_trying_all_subsets_says(places: list[str], ack_quorum: int, least: int) -> None:
+def test_the_span_equals_that_of_trying_all_subsets(places: list[str], ack_quorum: int, least: int) -> None:
     members = [f"b{number}" for number in range(len(places))]
     topology = Topology({member: f"/{place}/r" for member, place in zip(members, places, strict=True)})
     assert spans_racks(members, topology, least) == (least <= 1 or len(set(places)) >= least)
@@ -259,32 +259,31 @@ def test_spanning_is_what_trying_all_subsets_says(places: list[str], ack_quorum:
 
 
 @given(st.data())
-def test_the_search_finds_an_ensemble_exactly_when_there_is_one(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 4))
-    write_quorum = data.draw(st.integers(1, size))
+def test_the_search_finds_an_ensemble_exactly_if_there_is_one(data: st.DataObject) -> None:
+    size, write_quorum, _ = data.draw(quorum_sizes())
     domains = data.draw(st.lists(st.sampled_from("xyz"), min_size=size, max_size=6))
     names = [f"{domain}{number}" for number, domain in enumerate(domains)]
     bad = data.draw(st.sets(st.text("xyz", min_size=1, max_size=write_quorum), max_size=4))
     fixed = data.draw(st.dictionaries(st.integers(0, size - 1), st.sampled_from(["x9", "y9"]), max_size=1))
-    places = [fixed.get(place) for place in range(size)]
+    partial = [fixed.get(index) for index in range(size)]
 
     def accepts(members: Sequence[str]) -> bool:
         return "".join(sorted(member[0] for member in members)) not in bad
 
-    found = fill_places(
-        places,
+    found = fill_ensemble(
+        partial,
         names,
         write_quorum=write_quorum,
         accepts=accepts,
-        prefers=lambda place, candidate, ensemble: (0,),
+        prefers=lambda index, candidate, ensemble: (0,),
         domain=lambda candidate: candidate[0],
     )
-    holes = [place for place in range(size) if place not in fixed]
+    vacant = [index for index in range(size) if index not in fixed]
 
     def ensembles() -> list[list[str]]:
         return [
-            [dict(zip(holes, run, strict=True)).get(place, fixed.get(place, "")) for place in range(size)]
-            for run in itertools.permutations(names, len(holes))
+            [dict(zip(vacant, chosen, strict=True)).get(index, fixed.get(index, "")) for index in range(size)]
+            for chosen in itertools.permutations(names, len(vacant))
         ]
 
     def fits(ensemble: Sequence[str]) -> bool:

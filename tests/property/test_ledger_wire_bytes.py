@@ -1,15 +1,15 @@
-"""Any bytes into any decoder of the wire, and the hand-written adds against protobuf as their dumb twin."""
+"""Arbitrary bytes into each decoder of the wire, and the hand-written adds against protobuf as a twin."""
 
 from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import WireError
 from ledger.wire import bookkeeper_protocol_pb2 as pb
 from ledger.wire import v2, v3
-from ledger.wire.codes import Code, Operation
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
@@ -39,11 +39,10 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 from ledger.wire.v3_add import decode_usual_add, decode_usual_add_reply
+from tests.strategies import IDS, INT64, MASTER_KEYS, NEAR_IDS, damaged
 
-int64 = st.integers(-(2**63), 2**63 - 1)
-ids = st.integers(0, 2**63 - 1) | st.integers(0, 300) | int64
+ids = NEAR_IDS | INT64
 transaction_ids = st.integers(0, 2**64 - 1) | st.integers(0, 300)
-keys = st.binary(min_size=20, max_size=20)
 bodies = st.binary(min_size=32, max_size=200)
 codes = st.sampled_from(Code)
 texts = st.text(max_size=20)
@@ -53,14 +52,14 @@ optional_ids = st.none() | ids
 @st.composite
 def fence_and_key(draw: st.DrawFn) -> tuple[bool, bytes | None]:
     fence = draw(st.booleans())
-    return fence, draw(keys) if fence else None
+    return fence, draw(MASTER_KEYS) if fence else None
 
 
 @st.composite
 def adds(draw: st.DrawFn, *, deferred_sync: st.SearchStrategy[bool]) -> AddRequest:
     body = draw(bodies)
     ledger_id, entry_id = (int.from_bytes(body[at : at + 8], "big", signed=True) for at in (0, 8))
-    return AddRequest(ledger_id, entry_id, draw(keys), body, draw(st.booleans()), draw(deferred_sync))
+    return AddRequest(ledger_id, entry_id, draw(MASTER_KEYS), body, draw(st.booleans()), draw(deferred_sync))
 
 
 v2_requests: st.SearchStrategy[Request] = st.one_of(
@@ -70,9 +69,9 @@ v2_requests: st.SearchStrategy[Request] = st.one_of(
         lambda i, e, r, c, s, f: BatchReadRequest(i, e, r, c, s, *f),
         ids,
         ids,
-        int64,
+        INT64,
         st.integers(-(2**31), 2**31 - 1),
-        int64,
+        INT64,
         fence_and_key(),
     ),
     st.builds(AuthRequest, texts, st.binary(max_size=50)),
@@ -88,7 +87,7 @@ v3_requests: st.SearchStrategy[Request] = st.one_of(
         optional_ids,
         st.booleans(),
     ),
-    st.builds(WriteLacRequest, ids, ids, keys, st.binary(max_size=40)),
+    st.builds(WriteLacRequest, ids, ids, MASTER_KEYS, st.binary(max_size=40)),
     st.builds(ReadLacRequest, ids),
     st.builds(ForceLedgerRequest, ids),
     st.builds(BookieInfoRequest, st.booleans(), st.booleans()),
@@ -111,7 +110,7 @@ v2_replies: st.SearchStrategy[tuple[Operation, Reply]] = st.one_of(
         lambda i, e, r, b: (Operation.BATCH_READ_ENTRY, BatchReadReply(Code.OK, i, e, r, tuple(b))),
         ids,
         ids,
-        int64,
+        INT64,
         st.lists(st.binary(max_size=50), max_size=5),
     ),
     st.builds(lambda *a: (Operation.AUTH, AuthReply(Code.OK, *a)), texts, st.binary(max_size=50)),
@@ -144,14 +143,14 @@ v3_replies: st.SearchStrategy[tuple[Operation, Reply]] = st.one_of(
 
 
 def in_a_stream(frame: bytes) -> tuple[bytes, int, int]:
-    """The frame between others, so that reading outside it would show."""
+    """The frame between others, so that a read outside it is noticed."""
     data, spans = FrameBuffer().feed(b"\x00\x00\x00\x01\x0a" + frame + frame)
     assert spans[1] == (9, 5 + len(frame))
     return data, *spans[1]
 
 
 @given(v2_requests, st.booleans())
-def test_version_2_requests_survive_the_journey(request: Request, high_priority: bool) -> None:
+def test_a_decoded_version_2_request_equals_the_encoded_one(request: Request, high_priority: bool) -> None:
     frame = v2.encode_request(request, high_priority=high_priority)
     incoming = v2.decode_request(*in_a_stream(frame))
     assert incoming.request == request
@@ -159,7 +158,7 @@ def test_version_2_requests_survive_the_journey(request: Request, high_priority:
 
 
 @given(v3_requests, transaction_ids, st.booleans())
-def test_version_3_requests_survive_the_journey(
+def test_a_decoded_version_3_request_equals_the_encoded_one(
     request: Request, transaction_id: int, high_priority: bool
 ) -> None:
     frame = v3.encode_request(request, transaction_id=transaction_id, high_priority=high_priority)
@@ -170,22 +169,26 @@ def test_version_3_requests_survive_the_journey(
 
 
 @given(v2_replies, st.integers(1, 255))
-def test_version_2_replies_survive_the_journey(answer: tuple[Operation, Reply], version: int) -> None:
-    operation, reply = answer
+def test_a_decoded_version_2_reply_equals_the_encoded_one(
+    case: tuple[Operation, Reply], version: int
+) -> None:
+    operation, reply = case
     frame = v2.encode_reply(reply, version=version, operation=operation)
     assert v2.decode_reply(*in_a_stream(frame)) == IncomingReply(version, operation, reply)
 
 
 @given(v3_replies, transaction_ids)
-def test_version_3_replies_survive_the_journey(answer: tuple[Operation, Reply], transaction_id: int) -> None:
-    operation, reply = answer
+def test_a_decoded_version_3_reply_equals_the_encoded_one(
+    case: tuple[Operation, Reply], transaction_id: int
+) -> None:
+    operation, reply = case
     frame = v3.encode_reply(reply, version=3, operation=operation, transaction_id=transaction_id)
     assert v3.decode_reply(*in_a_stream(frame)) == IncomingReply(3, operation, reply, transaction_id)
 
 
 @st.composite
 def damaged_frames(draw: st.DrawFn) -> bytes:
-    """A good payload with some bytes changed, cut or put in."""
+    """A good payload with some bytes changed, removed or inserted."""
     good = draw(
         st.one_of(
             v2_requests.map(v2.encode_request),
@@ -194,18 +197,14 @@ def damaged_frames(draw: st.DrawFn) -> bytes:
             v3_replies.map(lambda a: v3.encode_reply(a[1], version=3, operation=a[0])),
         )
     )[4:]
-    payload = bytearray(good)
-    for _ in range(draw(st.integers(0, 4))):
-        at = draw(st.integers(0, len(payload)))
-        payload[at : at + draw(st.integers(0, 3))] = draw(st.binary(max_size=3))
-    return bytes(payload)
+    return draw(damaged(good))
 
 
 DECODERS = (v2.decode_request, v2.decode_reply, v3.decode_request, v3.decode_reply)
 
 
 @given(st.binary(max_size=200) | damaged_frames())
-@example(b"\x02\x03\x00\x00\x0a\x02\xff\xfe\x12\x00")  # an AUTH whose plug-in name is not text
+@example(b"\x02\x03\x00\x00\x0a\x02\xff\xfe\x12\x00")  # an AUTH with a plug-in name that is not UTF-8
 @example(bytes.fromhex("0a06080310051805b206060a02fffe1200"))  # the same in version 3
 @example(bytes.fromhex("0a0608031002180190f603"))
 def test_any_bytes_are_a_message_or_a_wire_error(payload: bytes) -> None:
@@ -257,20 +256,20 @@ def damaged_adds(draw: st.DrawFn) -> bytes:
 
 
 @given(damaged_adds(), st.binary(max_size=40))
-def test_adds_read_by_hand_are_what_protobuf_reads(payload: bytes, next_frame: bytes) -> None:
+def test_adds_decoded_by_hand_equal_those_decoded_by_protobuf(payload: bytes, next_frame: bytes) -> None:
     quick = decode_usual_add(payload + next_frame, 0, len(payload))
     if quick is not None:
         assert quick == decode_request_by_protobuf(payload)
 
 
 @given(
-    st.integers(0, 2**63 - 1),
+    IDS,
     st.integers(0, 2**63 - 2),
     st.booleans(),
     st.booleans(),
     st.binary(max_size=300),
 )
-def test_adds_written_by_hand_are_what_protobuf_writes(
+def test_adds_encoded_by_hand_equal_those_encoded_by_protobuf(
     ledger_id: int, entry_id: int, recovery: bool, deferred_sync: bool, payload: bytes
 ) -> None:
     entries = EntryCodec(DigestType.CRC32C, b"pass")
@@ -285,8 +284,8 @@ def test_adds_written_by_hand_are_what_protobuf_writes(
     assert quick.request == request
 
 
-@given(codes, int64, int64, transaction_ids)
-def test_add_replies_written_by_hand_are_what_protobuf_writes(
+@given(codes, INT64, INT64, transaction_ids)
+def test_add_replies_encoded_by_hand_equal_those_encoded_by_protobuf(
     code: Code, ledger_id: int, entry_id: int, transaction_id: int
 ) -> None:
     twin = pb.Response(status=pb.StatusCode.Name(code.value))
@@ -305,7 +304,7 @@ def test_add_replies_written_by_hand_are_what_protobuf_writes(
 
 
 @given(st.binary(max_size=60), st.integers(0, 3), st.data())
-def test_add_replies_read_by_hand_are_what_protobuf_reads(
+def test_add_replies_decoded_by_hand_equal_those_decoded_by_protobuf(
     next_frame: bytes, changes: int, data: st.DataObject
 ) -> None:
     reply = AddReply(Code.OK, data.draw(ids), data.draw(ids))

@@ -1,4 +1,4 @@
-"""The writer machine against a twin that remembers who said what over which connection, and counts anew."""
+"""The writer machine against a twin that keeps every acknowledgement and counts all of them each time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.quorum import write_set
-from ledger.writer import LedgerWriter, Outgoing
+from ledger.write.writer import LedgerWriter, SendAdds
+from tests.effort import examples
+from tests.strategies import SEEDS
 
 
 class Twin:
-    """Entries sent to bookies; acknowledgements: (entry, bookie) to the connection that they came over."""
+    """Entries sent to bookies; acknowledgements, from (entry, bookie) to the connection they came over."""
 
     def __init__(self, seed: int) -> None:
         self.rng = rng = random.Random(seed)
@@ -26,7 +28,7 @@ class Twin:
             write_quorum=self.write_quorum,
             ack_quorum=self.ack_quorum,
             pack=lambda entry_id, lac, length, payload: b"%d" % entry_id,
-            spans=self.spans if rng.random() < 0.5 else None,
+            ack_rule=self.ack_rule if rng.random() < 0.5 else None,
         )
         self.number = 100
         self.connection = dict.fromkeys(self.ensemble, 0)
@@ -36,14 +38,14 @@ class Twin:
         self.down: set[str] = set()
         self.lac = -1
 
-    def spans(self, bookies: object) -> bool:
+    def ack_rule(self, bookies: object) -> bool:
         return any(int(bookie[1:]) % 12 in self.good for bookie in bookies)  # type: ignore[attr-defined]
 
-    def sent(self, outgoing: list[Outgoing]) -> None:
-        for run in outgoing:
-            assert run.bookie not in self.down
-            assert [b"%d" % entry_id for entry_id in run.entry_ids] == run.frames
-            self.unanswered[run.bookie] += run.entry_ids
+    def sent(self, outgoing: list[SendAdds]) -> None:
+        for send in outgoing:
+            assert send.bookie not in self.down
+            assert [b"%d" % entry_id for entry_id in send.entry_ids] == send.frames
+            self.unanswered[send.bookie] += send.entry_ids
 
     def step(self) -> None:
         rng, writer = self.rng, self.writer
@@ -57,10 +59,10 @@ class Twin:
             case 2 | 3 | 4:
                 waiting = self.unanswered[bookie]
                 rng.shuffle(waiting)
-                run = [waiting.pop() for _ in range(rng.randint(0, len(waiting)))]
-                for entry_id in run:
+                acknowledged = [waiting.pop() for _ in range(rng.randint(0, len(waiting)))]
+                for entry_id in acknowledged:
                     self.acks[entry_id, bookie] = self.connection[bookie]
-                writer.answered(bookie, run)
+                writer.adds_answered(bookie, acknowledged)
             case 5:
                 self.number += 1
                 if rng.random() < 0.3:
@@ -82,13 +84,13 @@ class Twin:
                     again = writer.revive(index)
                     if again is not None:
                         self.sent([again])
-                for doubtful, epoch in writer.doubtful:
-                    self.trusted[self.ensemble[doubtful]] = self.connection[self.ensemble[doubtful]]
-                    writer.trust(doubtful, epoch)
+                for untrusted, generation in writer.untrusted:
+                    self.trusted[self.ensemble[untrusted]] = self.connection[self.ensemble[untrusted]]
+                    writer.trust(untrusted, generation)
             case 7:
                 if rng.random() < 0.2:
                     self.good = set(rng.sample(range(12), 8))
-                    writer.judge_anew()
+                    writer.reevaluate()
             case _:
                 if self.down and rng.random() < 0.5:
                     self.change()
@@ -116,7 +118,9 @@ class Twin:
                 for index in write_set(entry_id, self.size, self.write_quorum)
                 if self.counts(entry_id, self.ensemble[index])
             ]
-            if len(holders) < self.ack_quorum or (self.writer._spans is not None and not self.spans(holders)):
+            if len(holders) < self.ack_quorum or (
+                self.writer._ack_rule is not None and not self.ack_rule(holders)
+            ):
                 break
             self.lac = entry_id
         assert self.writer.lac == self.lac
@@ -127,16 +131,16 @@ class Twin:
         return over is not None and over == self.connection[bookie] == self.trusted[bookie]
 
 
-@settings(max_examples=300)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_what_is_confirmed_is_what_counting_anew_confirms(seed: int) -> None:
+@settings(max_examples=examples(300))
+@given(seed=SEEDS)
+def test_the_machine_confirms_what_counting_all_acknowledgements_confirms(seed: int) -> None:
     twin = Twin(seed)
     for _ in range(120):
         twin.step()
 
 
 @given(st.integers(1, 6), st.data())
-def test_quorums_are_endangered_when_those_left_of_some_write_set_are_too_few_or_stand_too_near(
+def test_quorums_are_endangered_when_the_rest_of_a_write_set_is_too_small_or_in_too_few_racks(
     size: int, data: st.DataObject
 ) -> None:
     write_quorum = data.draw(st.integers(1, size))
@@ -152,7 +156,7 @@ def test_quorums_are_endangered_when_those_left_of_some_write_set_are_too_few_or
         write_quorum=write_quorum,
         ack_quorum=ack_quorum,
         pack=lambda entry_id, lac, length, payload: b"",
-        spans=None if racks is None else lambda holders: is_enough([int(bookie) for bookie in holders]),
+        ack_rule=None if racks is None else lambda holders: is_enough([int(bookie) for bookie in holders]),
     )
     for index in failing:
         writer.failed(str(index), OSError(), lost=True)

@@ -1,4 +1,4 @@
-"""Stored forms of names and nodes: values survive them, and any bytes give a value or the codec's error."""
+"""Stored forms of names and nodes: a value survives encoding; any bytes give a value or the codec's error."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import attrs
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from namespace.binding import Binding, decode_binding, encode_binding
-from namespace.dlsn import DLSN
-from namespace.errors import FormatError, InvalidLogNameError, InvalidUriError
+from dlog.errors import InvalidLogNameError, InvalidUriError, LogMetadataError
+from dlog.format.dlsn import DLSN
+from dlog.metadata.binding import Binding, decode_binding, encode_binding
+from dlog.metadata.log_name import check_log_name
+from dlog.metadata.namespace_uri import parse_namespace_uri
+from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
+from namespace.errors import InvalidStoreAddressError
 from namespace.lock import member_owner, member_prefix, member_sequence
-from namespace.log_name import check_log_name
-from namespace.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
+from namespace.service_uri import parse_metadata_service_uri
 from namespace.store import check_path
-from namespace.uri import parse_metadata_service_uri, parse_namespace_uri
+from tests.strategies import INT64
 
-LONGS = st.integers(-(2**63), 2**63 - 1)
 HOSTS = st.text(min_size=1).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
 
 
@@ -26,19 +28,19 @@ def segments(draw: st.DrawFn) -> LogSegment:
     segment = LogSegment(
         version=version,
         in_progress=in_progress,
-        segment_seqno=draw(LONGS) if version >= 2 else 0,
-        ledger_id=draw(LONGS),
-        first_txid=draw(LONGS),
+        segment_seqno=draw(INT64) if version >= 2 else 0,
+        ledger_id=draw(INT64),
+        first_txid=draw(INT64),
     )
     if not in_progress:
         segment = attrs.evolve(
             segment,
-            last_txid=draw(LONGS),
-            completed_ms=draw(LONGS),
+            last_txid=draw(INT64),
+            completed_ms=draw(INT64),
             record_count=draw(st.integers(0, 2**31 - 1)),
-            last_entry_id=draw(LONGS) if version >= 2 else -1,
-            last_slot_id=draw(LONGS) if version >= 2 else -1,
-            start_sequence_id=draw(LONGS) if version >= 5 else -1,
+            last_entry_id=draw(INT64) if version >= 2 else -1,
+            last_slot_id=draw(INT64) if version >= 2 else -1,
+            start_sequence_id=draw(INT64) if version >= 5 else -1,
         )
     if version >= 2:
         segment = attrs.evolve(
@@ -48,46 +50,46 @@ def segments(draw: st.DrawFn) -> LogSegment:
             reserved_bits=draw(st.integers(0, 2**18 - 1)) << 10,
         )
     if version >= 3:
-        segment = attrs.evolve(segment, min_active_entry_id=draw(LONGS), min_active_slot_id=draw(LONGS))
+        segment = attrs.evolve(segment, min_active_entry_id=draw(INT64), min_active_slot_id=draw(INT64))
     return segment
 
 
 @given(segments())
-def test_a_segment_is_read_as_it_was_written(segment: LogSegment) -> None:
+def test_a_segment_survives_encoding(segment: LogSegment) -> None:
     assert decode_segment(encode_segment(segment)) == segment
 
 
-@given(st.binary() | st.lists(LONGS.map(str), max_size=12).map(lambda parts: ";".join(parts).encode()))
+@given(st.binary() | st.lists(INT64.map(str), max_size=12).map(lambda parts: ";".join(parts).encode()))
 @example(b"5;1;1;1;0;0;5")
-def test_any_bytes_are_a_segment_or_a_format_error(data: bytes) -> None:
+def test_any_bytes_are_a_segment_or_a_metadata_error(data: bytes) -> None:
     try:
         segment = decode_segment(data)
-    except FormatError:
+    except LogMetadataError:
         return
     assert decode_segment(encode_segment(segment)) == segment
 
 
-@given(LONGS, LONGS, LONGS, st.sampled_from([0, 1]))
-def test_a_dlsn_is_read_as_it_was_written(seqno: int, entry_id: int, slot_id: int, version: int) -> None:
+@given(INT64, INT64, INT64, st.sampled_from([0, 1]))
+def test_a_dlsn_survives_encoding(seqno: int, entry_id: int, slot_id: int, version: int) -> None:
     dlsn = DLSN(seqno, entry_id, slot_id)
     assert DLSN.from_bytes(dlsn.to_bytes(version)) == dlsn
     assert DLSN.from_text(dlsn.to_text(version)) == dlsn
 
 
 @given(st.binary() | st.binary(min_size=24, max_size=24).map(lambda rest: b"\x01" + rest))
-def test_any_bytes_are_a_dlsn_or_a_format_error(data: bytes) -> None:
+def test_any_bytes_are_a_dlsn_or_a_metadata_error(data: bytes) -> None:
     try:
         dlsn = DLSN.from_bytes(data)
-    except FormatError:
+    except LogMetadataError:
         return
     assert dlsn.to_bytes(data[0]) == data
 
 
 @given(st.text())
-def test_any_text_is_a_dlsn_or_a_format_error(text: str) -> None:
+def test_any_text_is_a_dlsn_or_a_metadata_error(text: str) -> None:
     try:
         assert DLSN.from_text(text).to_text() == text
-    except FormatError:
+    except LogMetadataError:
         pass
 
 
@@ -102,27 +104,27 @@ def test_any_text_is_a_dlsn_or_a_format_error(text: str) -> None:
         dl_hosts_for_writer=st.none() | HOSTS,
         dl_hosts_for_reader=st.none() | HOSTS,
         acl_root_path=st.none() | HOSTS,
-        first_segment_seqno=st.none() | LONGS,
+        first_segment_seqno=st.none() | INT64,
         federated=st.none() | st.booleans(),
     )
 )
-def test_a_binding_is_read_as_it_was_written(binding: Binding) -> None:
+def test_a_binding_survives_encoding(binding: Binding) -> None:
     assert decode_binding(encode_binding(binding)) == binding
 
 
 @given(st.binary() | st.binary().map(lambda rest: b"1\nBKDL\n" + rest))
 @example(b'1\nBKDL\n{"1":{"str":"h"},"2":{"str":"/l"},"3":{"tf":1e999}}')
 @example(b'1\nBKDL\n{"1":{"str":"h"},"2":{"str":"/l"},"9":{"i64":NaN}}')
-def test_any_bytes_are_a_binding_or_a_format_error(data: bytes) -> None:
+def test_any_bytes_are_a_binding_or_a_metadata_error(data: bytes) -> None:
     try:
         binding = decode_binding(data)
-    except FormatError:
+    except LogMetadataError:
         return
     assert decode_binding(encode_binding(binding)) == binding
 
 
-@given(st.text(), LONGS, st.integers(0, 2**31 - 1))
-def test_a_members_name_tells_its_owner_unless_the_client_has_an_underscore(
+@given(st.text(), INT64, st.integers(0, 2**31 - 1))
+def test_a_members_name_gives_its_owner_unless_the_client_has_an_underscore(
     client_id: str, session_id: int, sequence: int
 ) -> None:
     client_id = client_id.encode("utf-8", "ignore").decode()
@@ -133,7 +135,7 @@ def test_a_members_name_tells_its_owner_unless_the_client_has_an_underscore(
 
 
 @given(st.text())
-def test_any_text_is_a_log_name_that_is_a_path_or_refused(text: str) -> None:
+def test_any_text_is_a_valid_log_name_or_refused(text: str) -> None:
     try:
         name = check_log_name(text)
     except InvalidLogNameError:
@@ -155,6 +157,6 @@ def test_any_text_is_a_namespace_uri_or_refused(text: str) -> None:
 def test_any_text_is_a_metadata_service_uri_or_refused(text: str) -> None:
     try:
         uri = parse_metadata_service_uri(text)
-    except InvalidUriError:
+    except InvalidStoreAddressError:
         return
     assert parse_metadata_service_uri(str(uri)) == uri

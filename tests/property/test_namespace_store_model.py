@@ -1,9 +1,10 @@
-"""The SQLite store against the reference: any calls give the same answers and the same tree."""
+"""The SQLite store against the reference: any calls give the same results and the same tree."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import trio
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from namespace.errors import StoreError
 from namespace.memory import MemoryTree, open_memory_store
 from namespace.sqlite import open_sqlite_store
 from namespace.store import Check, Create, Delete, MetadataStore, Operation, Put
+from tests.effort import examples
 
 PATHS = st.sampled_from(["/a", "/a/x", "/a/x/1", "/a/y", "/b", "/b/x"])
 VERSIONS = st.integers(-1, 2)
@@ -32,7 +34,10 @@ CALLS = st.one_of(
 )
 
 
-async def answer(store: MetadataStore, call: tuple) -> object:  # type: ignore[type-arg]
+Call = tuple[Any, ...]  # a method's name and its arguments
+
+
+async def result_of(store: MetadataStore, call: Call) -> object:
     try:
         match call:
             case ("create", path, value, ephemeral, sequential, parents):
@@ -42,9 +47,11 @@ async def answer(store: MetadataStore, call: tuple) -> object:  # type: ignore[t
             case ("put", path, value, expected):
                 return (await store.put(path, value, expected=expected)).version
             case ("delete", path, expected):
-                return await store.delete(path, expected=expected)
+                await store.delete(path, expected=expected)
+                return None
             case ("commit", operations):
-                return await store.commit(operations)
+                await store.commit(operations)
+                return None
     except StoreError as exc:
         return type(exc), exc.path
     raise AssertionError(call)
@@ -61,9 +68,9 @@ async def tree(store: MetadataStore, path: str = "/") -> dict[str, object]:
     return nodes
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(CALLS, max_size=25))
-def test_sqlite_answers_as_the_reference_does(calls: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_sqlite_returns_what_the_reference_returns(calls: list[Call]) -> None:
     async def main() -> None:
         with tempfile.TemporaryDirectory() as directory:
             async with (
@@ -71,7 +78,7 @@ def test_sqlite_answers_as_the_reference_does(calls: list[tuple]) -> None:  # ty
                 open_sqlite_store(Path(directory) / "metadata.db") as store,
             ):
                 for call in calls:
-                    assert await answer(store, call) == await answer(reference, call)
+                    assert await result_of(store, call) == await result_of(reference, call)
                 assert await tree(store) == await tree(reference)
 
     trio.run(main)

@@ -1,9 +1,9 @@
-"""``python -m tests.simulation``: play worlds, say what went wrong in them and whether all held.
+"""``python -m tests.simulation``: play worlds and print their faults and violations.
 
-Inside: the command line. Not inside: anything it does.
+Inside: the command line. Not inside: playing (``runs``, ``sweep``, ``world``).
 
-Exit codes: 0 all held (with ``--known-bugs``: each bug was found), 1 a property was violated (a bug was not
-found), 2 the command line or a file makes no sense.
+Exit codes: 0 all properties held (with ``--known-bugs``: each bug was found), 1 a property was violated (a
+bug was not found), 2 the command line or a file is invalid.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     jobs = options.jobs
     if options.seeds is None:
-        jobs = 1  # a pool would draw all seeds at once, and there is no last one
+        jobs = 1  # a pool would draw all seeds at once, but with --hours there is no last seed
     return _sum_up(play_on(jobs, setting, seeds, _Progress()), setting, options.directory)
 
 
@@ -62,21 +62,23 @@ def _parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--seed", type=int, help="one world; prints its trace hash")
     what.add_argument("--seeds", type=_seeds, metavar="A:B", help="worlds A to B-1")
-    what.add_argument("--hours", type=float, help="worlds for so many hours of real time")
+    what.add_argument("--hours", type=float, help="worlds for this many hours of real time")
     what.add_argument("--replay", type=Path, metavar="FILE", help="a world that failed before")
     what.add_argument("--known-bugs", action="store_true", help="put each known bug back and look for it")
     what.add_argument("--sweep", type=int, metavar="N", help="strike a small world at each of its steps")
-    parser.add_argument("--stride", type=int, default=1, help="with --sweep: at every so many steps")
-    parser.add_argument("--jobs", type=int, default=1, help="with --seeds and --known-bugs: processes")
+    parser.add_argument("--stride", type=int, default=1, help="with --sweep: strike at every n-th step")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="with --seeds and --known-bugs: number of processes"
+    )
     parser.add_argument("--first", type=int, default=int(time.time()), help="with --hours: the first seed")
     parser.add_argument("--bug", choices=list(KNOWN_BUGS), help="put this known bug back")
-    parser.add_argument("--bookies", type=int, help="so many bookies in each world")
+    parser.add_argument("--bookies", type=int, help="number of bookies in each world")
     parser.add_argument("--on", action="append", default=[], metavar="FAULT", help="switch a fault on")
     parser.add_argument(
-        "--off", action="append", default=[], metavar="FAULT", help="switch a fault off; 'all'"
+        "--off", action="append", default=[], metavar="FAULT", help="switch a fault off, or 'all'"
     )
     parser.add_argument("--trace", action="store_true", help="with --seed: print the whole trace")
-    parser.add_argument("--directory", type=Path, help="where replay files of failures go")
+    parser.add_argument("--directory", type=Path, help="directory for replay files of failures")
     return parser
 
 
@@ -128,7 +130,7 @@ def _sum_up(tally: Tally, setting: Setting, directory: Path | None) -> int:
 
 
 class _Progress:
-    """A line now and then for whoever waits, away from what is printed in the end."""
+    """Prints a line on stderr every ``PROGRESS_S`` seconds, apart from the result on stdout."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + PROGRESS_S
@@ -152,10 +154,10 @@ def _print_counts(counts: Counter[str]) -> None:
 
 
 def _explain(seed: int, setting: Setting, directory: Path | None) -> None:
-    """Make the failing world small, show its story, write it to a file."""
+    """Make the failing world smaller, print its trace, write it to a replay file."""
     shape = setting.shape(seed)
     failure = setting.play(shape)
-    assert failure.violation is not None, f"seed {seed} failed, and now it does not: it is not repeatable"
+    assert failure.violation is not None, f"seed {seed} failed before and holds now: it is not repeatable"
     checker = failure.violation.partition(":")[0]
 
     def fails(candidate: Shape, plan: tuple[Fault, ...]) -> bool:
@@ -164,24 +166,24 @@ def _explain(seed: int, setting: Setting, directory: Path | None) -> None:
 
     small, plan = minimise(shape, failure.plan, fails)
     outcome = setting.play(small, plan=plan, keep=True)
-    _tell(outcome, len(failure.plan))
+    _print_trace(outcome, len(failure.plan))
     directory = directory or Path(tempfile.mkdtemp(prefix="simulation-"))
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"seed-{seed}.json"
     replay = Replay(small, plan, outcome.violation, outcome.digest, setting.bug_name)
     file.write_text(encode_replay(replay), "utf-8")
-    print(f"to see it again: python -m tests.simulation --replay {file}")
+    print(f"to play it again: python -m tests.simulation --replay {file}")
 
 
-def _tell(outcome: Outcome, faults_before: int) -> None:
-    print(f"\nseed {outcome.seed}, made small: {len(outcome.plan)} faults of {faults_before} are needed")
+def _print_trace(outcome: Outcome, faults_before: int) -> None:
+    print(f"\nseed {outcome.seed}, made smaller: {len(outcome.plan)} of {faults_before} faults are needed")
     for fault in outcome.plan:
         print(f"  {fault}")
     lines = outcome.lines
     end = next((at for at, line in enumerate(lines) if "VIOLATION" in line), len(lines) - 1) + 1
     shown = lines[max(0, end - LINES_SHOWN) : end]
     if end > len(shown):
-        print(f"... {end - len(shown)} lines before")
+        print(f"... {end - len(shown)} earlier lines")
     print("\n".join(line[:240] for line in shown))
 
 
@@ -197,7 +199,7 @@ def _replay(path: Path) -> int:
     print("\n".join(outcome.lines))
     print(f"trace hash {outcome.digest}")
     if outcome.digest != replay.digest:
-        print(f"the file's is {replay.digest}: the code has changed since, or this is another trio")
+        print(f"the file has {replay.digest}: the code has changed since, or trio has another version")
     print(outcome.violation or "every property holds")
     return 1 if outcome.violation is not None else 0
 

@@ -1,11 +1,11 @@
-"""A bookie in the world: a machine that outlives its processes.
+"""A bookie of a world: a machine that outlives its processes.
 
-Inside: ``BookieMachine``, the real service, server, storage, cookie check, registration, garbage collection
-and fullness rule over simulated disk, network and metadata store; starting, stopping, killing it.
-Not inside: what is watched of its connections (``watched_session``), when to do any of it.
-Always: after a kill nothing the process still does has an effect. A bookie that was not damaged starts again.
+Inside: ``BookieMachine``: the real service, server, storage, start-up check, registration, garbage collection
+and fullness rule over a simulated disk, network and metadata store; starting, stopping and killing a process.
+Not inside: watching its connections (``watched_session``), the times of starts and kills (``injector``).
+Always: after a kill no action of the process has an effect. A bookie that was not damaged starts again.
 
-Left out of ``bookie.run``: sockets, the configuration file.
+Left out of ``bookie.main``: sockets and the configuration file.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import random
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 from crc32c import crc32c
 
-from bookie.admission import AdmissionConfig, begin_admission
-from bookie.cluster_root import prepare_cluster_root
-from bookie.compaction_rules import CompactionConfig
-from bookie.cookie import Cookie
+from bookie.cluster.cluster_root import prepare_cluster_root
+from bookie.cluster.cookie import Cookie
+from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
+from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.cluster.registration import Registration
+from bookie.cluster.startup_check import StartupCheckConfig, begin_startup_check
+from bookie.disk.fullness import FullnessConfig, evaluate_fullness
 from bookie.errors import (
     BookieServerError,
     CookieError,
@@ -33,21 +36,19 @@ from bookie.errors import (
     StartError,
     StorageFailedError,
 )
-from bookie.fullness import FullnessConfig, judge
-from bookie.gc import GarbageCollector, GcConfig
-from bookie.index_kinds import IndexConfig, IndexKind
-from bookie.integrity import IntegrityConfig, IntegrityRepair
-from bookie.journal_files import JournalConfig
-from bookie.live_ledgers import LiveLedgers, ServedLedgers
-from bookie.page_index import PageIndexConfig
-from bookie.registration import Registration
-from bookie.server import Server
-from bookie.server_config import ServerConfig
-from bookie.service import BookieService
-from bookie.storage import Storage, open_storage
-from bookie.storage_config import StorageConfig
+from bookie.gc.collector import GarbageCollector, GcConfig
+from bookie.gc.compaction_rules import CompactionConfig
+from bookie.index.index_factory import IndexConfig, IndexKind
+from bookie.index.page_index import PageIndexConfig
+from bookie.journal.files import JournalConfig
+from bookie.server.config import ServerConfig
+from bookie.server.server import Server
+from bookie.server.service import BookieService
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
+from ledger.catalog.paths import Layout
 from ledger.client import LedgerClient, open_ledger_client
-from ledger.paths import Layout
 from namespace.errors import NamespaceError
 from tests.simulation.disk import ProcessDisk
 from tests.simulation.history import BookieStarted, Crashed
@@ -62,24 +63,22 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 ROOT = "/ledgers"
-RESTART_S = 1.0  # a supervisor starts a bookie again that has ended by itself
+RESTART_S = 1.0  # after which the supervisor restarts a bookie that ended by itself
 FULLNESS = FullnessConfig(check_interval_s=1.5, high_priority_bytes_min=1 << 34)
 JOURNALS = (Path("/journal0"), Path("/journal1"))
 LEDGERS = (Path("/ledgers0"), Path("/ledgers1"))
 PAGES = IndexConfig(
     kind=IndexKind.PAGES, pages=PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
 )
-ADMISSION = AdmissionConfig(raise_interval_s=2.0)
-INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, run_bytes_max=4096)
+STARTUP_CHECK = StartupCheckConfig(raise_interval_s=2.0)
+INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, batch_bytes_max=4096)
 
 
 def storage_config(shape: Shape) -> StorageConfig:
-    """Small files and caches: what takes days elsewhere happens in seconds here."""
-    journals: Any = JOURNALS[: shape.journals]  # mypy takes the converter's type variable literally
-    ledgers: Any = LEDGERS[: shape.ledger_directories]
+    """Small files and caches, so that files roll and are compacted within seconds."""
     return StorageConfig(
-        journal_directories=journals,
-        ledger_directories=ledgers,
+        journal_directories=JOURNALS[: shape.journals],
+        ledger_directories=LEDGERS[: shape.ledger_directories],
         journal=JournalConfig(
             file_bytes_max=shape.journal_bytes,
             preallocate_bytes=16 << 10,
@@ -100,20 +99,20 @@ def storage_config(shape: Shape) -> StorageConfig:
 
 
 class BookieMachine:
-    """A machine with a disk and a name, and the bookie process on it, if one runs."""
+    """A machine with a name and a disk, and its bookie process while one runs."""
 
     def __init__(self, world: World, name: str, platter: Platter) -> None:
         self.world, self.name, self.platter = world, name, platter
         self.promises = Promises()
         self.wall_offset_ms = 0
-        self.is_damaged = False  # has lost data, or has been given up
-        self.is_given_up = False  # it does not start any more, and need not
-        self.unwitnessed: set[int] = set()  # of these ledgers a power cut would hide a loss
-        self.ignores_cookies = False  # a known bug
+        self.is_damaged = False  # has lost synced data
+        self.is_given_up = False  # is not started again: it reported its damage and ended
+        self.unwitnessed: set[int] = set()  # ledgers of which a power cut would hide a loss
+        self.ignores_cookies = False  # set by a known bug
         self.refusal_chance = 0.0  # of each add
         self._is_forced_read_only = False
         self._has_lost_memory = False
-        self._has_room = True
+        self._has_space = True
         self.store: SimStore | None = None
         self.storage: Storage | None = None
         self._config = storage_config(world.shape)
@@ -126,7 +125,7 @@ class BookieMachine:
 
     @property
     def is_running(self) -> bool:
-        """A process is there; it may still be starting."""
+        """True while a process exists; it may still be starting."""
         return self._scope is not None
 
     @property
@@ -137,15 +136,15 @@ class BookieMachine:
         return session._service is self._service and self._disk is not None and not self._disk.is_gone
 
     def wall_ms(self) -> int:
-        """The machine's own idea of the date."""
+        """The machine's own wall clock."""
         return self.world.wall_ms() + self.wall_offset_ms
 
     def lose_memory(self) -> None:
-        """Another machine takes this one's name, or its disk was put back."""
+        """Record that another machine took this one's name, or that its disk was restored from a copy."""
         self._has_lost_memory = True
 
     def _named_in(self) -> set[int]:
-        """The ledgers whose metadata name this bookie now."""
+        """Ids of the ledgers whose metadata name this bookie now."""
         return {
             ledger_id
             for ledger_id, metadata in self.world._metadata.items()
@@ -153,50 +152,54 @@ class BookieMachine:
         }
 
     def _forget_promises(self, kept: set[int]) -> None:
-        """Promises stand, but of ledgers whose metadata do not name this bookie any more: who would know?"""
+        """After a loss of memory, keep the promises for these ledgers only.
+
+        The start-up check learns of its ledgers from metadata. It cannot know of a promise for a ledger whose
+        metadata no longer name this bookie.
+        """
         if self._has_lost_memory:
             self._has_lost_memory = False
             self.forget_promises(self.promises.ledger_ids - kept)
 
     def forget_promises(self, ledger_ids: Collection[int]) -> None:
-        """Of these ledgers."""
+        """Drop all promises for these ledgers."""
         promises = self.promises
         promises.fences.difference_update(ledger_ids)
         for places in (promises.denials, promises.acknowledged):
             places.difference_update([place for place in places if place[0] in ledger_ids])
 
     def read_only(self, forced: bool) -> None:
-        """An operator makes the bookie read-only, or lets it take writes again."""
+        """Make the bookie read-only or writable again, as an operator does."""
         self._is_forced_read_only = forced
         if self._service is not None:
-            self._service.rights.writable = self._has_room and not forced
+            self._service.rights.writable = self._has_space and not forced
 
     def draw_refusal(self) -> None:
-        """Take the next add or refuse it: one and not the other of a run, and nobody is told beforehand."""
+        """Decide by chance whether the next add is refused; adds before and after it may be taken."""
         service = self._service
-        if service is not None and self._has_room and not self._is_forced_read_only:
+        if service is not None and self._has_space and not self._is_forced_read_only:
             service.rights.writable = self.platter.rng.random() >= self.refusal_chance
             self.world.counts["refused adds"] += not service.rights.writable
 
     def accept_adds(self) -> None:
-        """No more refusals."""
+        """Stop refusing adds by chance."""
         self.refusal_chance = 0.0
         self.read_only(self._is_forced_read_only)
 
     def start(self) -> None:
-        """Let a process run, now or as soon as the last one is gone."""
+        """Start a process now, or as soon as the last one has ended."""
         if not self.is_given_up:
             self._wanted.set()
 
     def stop(self) -> None:
-        """Ask the process to end in an orderly way."""
+        """Make the process stop in an orderly way."""
         if self._scope is not None:
             self.world.trace.note(self.name, "is asked to stop")
             self._wanted = trio.Event()
             self._stop.set()
 
     def kill(self, *, power: bool = False) -> None:
-        """End the process at once; with ``power``, what was not synced is at the mercy of chance."""
+        """End the process at once. With ``power``, unsynced writes may be lost (``Platter.cut_power``)."""
         if self._wanted.is_set():
             self._wanted = trio.Event()
         if self._scope is not None:
@@ -214,7 +217,7 @@ class BookieMachine:
             self.world.excuse(self)
 
     async def live(self) -> None:
-        """One process after the other, as ``start`` allows."""
+        """Run one process after the other, each after a call of ``start``."""
         OWNER.set(self.name)
         while True:
             await self._wanted.wait()
@@ -228,11 +231,11 @@ class BookieMachine:
                     NamespaceError,
                     OSError,
                 ) as group:
-                    ended_by = _only_cause(group)
+                    ended_by = only_cause(group)
                 except* Exception as group:
-                    cause = _only_cause(group)
+                    cause = only_cause(group)
                     if self._disk is None or not self._disk.is_gone:
-                        self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+                        self.world.observe(Crashed(self.world.now(), self.name, describe_error(cause)))
             self._clean_up()
             if ended_by is not None and self._wanted.is_set():
                 self._ended(ended_by)
@@ -255,16 +258,16 @@ class BookieMachine:
             while root is not None and not isinstance(root, OSError):
                 root = root.__cause__
             if root is None:
-                self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+                self.world.observe(Crashed(self.world.now(), self.name, describe_error(cause)))
             elif self.is_damaged and self.world.injector.is_over:
-                self._give_up()  # a block of its index that a flush needs: it fails at each start
+                self._give_up()  # each flush needs a damaged block of its index: every start would fail
         elif isinstance(cause, CookieError | StartError):
             if self.is_damaged:
                 self._give_up()
             else:
-                self.world.observe(Crashed(self.world.now(), self.name, _told(cause)))
+                self.world.observe(Crashed(self.world.now(), self.name, describe_error(cause)))
         elif self.is_damaged and self.world.injector.is_over:
-            self._give_up()  # its index cannot be read: it says so, and says it again
+            self._give_up()  # its index cannot be read: every start would fail
 
     def _give_up(self) -> None:
         self.world.trace.note(self.name, "is given up")
@@ -284,22 +287,22 @@ class BookieMachine:
         config = self._config
         journals, ledgers = map(str, config.journal_directories), map(str, config.ledger_directories)
         cookie = Cookie(self.name, tuple(journals), tuple(ledgers))
-        admission = None
+        startup_check = None
         named = self._named_in()
         if not self.ignores_cookies:
-            admission = await begin_admission(
-                store, ROOT, layout, disk, cookie, self._config, config=ADMISSION
+            startup_check = await begin_startup_check(
+                store, ROOT, layout, disk, cookie, self._config, config=STARTUP_CHECK
             )
         async with open_storage(disk, self._config, wall_ms=self.wall_ms) as storage:
-            if admission is not None:
-                count = await admission.complete(storage)
+            if startup_check is not None:
+                count = await startup_check.complete(storage)
                 if count:
-                    world.trace.note(self.name, f"has {count} ledgers in limbo: {admission.doubt}")
+                    world.trace.note(self.name, f"has {count} ledgers in limbo: {startup_check.loss_reason}")
                     world.counts["start with ledgers in limbo"] += 1
             self._service = service = WatchedService(storage, machine=self)
             server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
             self._forget_promises(named & self._named_in())
-            await self._tell_start(storage)
+            await self._report_start(storage)
             registration = Registration(store, ROOT, self.name, b"", wait_s=SESSION_TIMEOUT_S, reopen_s=20.0)
             failure: BaseException | None = None
             async with trio.open_nursery() as nursery:
@@ -321,8 +324,12 @@ class BookieMachine:
                 nursery.start_soon(self._watch_disk, disk, service, registration)
                 live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
                 nursery.start_soon(self._collect, service, live)
-                if admission is not None:
-                    nursery.start_soon(admission.keep, lambda: registration.store, lambda: storage.progress)
+                if startup_check is not None:
+                    nursery.start_soon(
+                        startup_check.keep_raising_incarnation,
+                        lambda: registration.store,
+                        lambda: storage.progress,
+                    )
                 nursery.start_soon(self._repair, storage, node)
                 await self._stop.wait()
                 with trio.move_on_after(2):
@@ -333,16 +340,16 @@ class BookieMachine:
                 nursery.cancel_scope.cancel()
             if failure is not None:
                 raise StorageFailedError(f"the storage failed: {failure}") from failure
-        if admission is not None:
-            await admission.stopped()
+        if startup_check is not None:
+            await startup_check.mark_clean_stop()
         world.trace.note(self.name, "has stopped")
 
     async def _repair(self, storage: Storage, node: Node) -> None:
         rng = random.Random(f"repair {self.name} {self.lives} {self.world.shape.seed}")
         repair = IntegrityRepair(storage, self.name, lambda: self._open_client(node, rng), INTEGRITY)
         await repair.run()
-        if repair.figures.ledgers_repaired:
-            self.world.trace.note(self.name, f"has nothing in limbo any more: {repair.figures}")
+        if repair.stats.ledgers_repaired:
+            self.world.trace.note(self.name, f"has no ledger in limbo any more: {repair.stats}")
             self.world.counts["limbo that ended"] += 1
 
     @asynccontextmanager
@@ -364,8 +371,9 @@ class BookieMachine:
         finally:
             store.abandon()
 
-    async def _tell_start(self, storage: Storage) -> None:
-        fenced = frozenset(i for i in storage.ledger_ids() if storage.ledger(i).fenced)  # type: ignore[union-attr]
+    async def _report_start(self, storage: Storage) -> None:
+        records = [storage.ledger(ledger_id) for ledger_id in storage.ledger_ids()]
+        fenced = frozenset(record.ledger_id for record in records if record is not None and record.fenced)
         wrong = [] if self.lives == 1 else [text async for text in self._wrong_entries(storage)]
         deleted = self.world.deleted
         self.world.observe(
@@ -378,12 +386,12 @@ class BookieMachine:
             )
         )
 
-    async def _wrong_entries(self, storage: Storage):  # type: ignore[no-untyped-def]
+    async def _wrong_entries(self, storage: Storage) -> AsyncIterator[str]:
         for ledger_id in storage.ledger_ids():
             try:
                 entry_ids = await storage.entry_ids(ledger_id)
             except (EntryUnreadableError, OSError):
-                continue  # its index cannot be read: it will say so whenever it is asked
+                continue  # its index cannot be read: every read of the ledger will fail
             for entry_id in entry_ids:
                 try:
                     body = await storage.read(ledger_id, entry_id)
@@ -393,24 +401,24 @@ class BookieMachine:
                     (ledger_id, entry_id), ()
                 ):
                     which = f"entry {ledger_id}:{entry_id} of {len(body)} bytes"
-                    yield f"{which}, {body[:60]!r}, which nobody sent"
+                    yield f"{which}, {body[:60]!r}, which no client sent"
 
     async def _watch_disk(
         self, disk: ProcessDisk, service: BookieService, registration: Registration
     ) -> None:
-        writable = self._has_room = True
+        writable = self._has_space = True
         while True:
             await trio.sleep(FULLNESS.check_interval_s)
             usages = [await disk.run(disk.usage, path) for path in self._config.ledger_directories]
-            judged = judge(
+            fullness = evaluate_fullness(
                 [(usage.total_bytes, usage.free_bytes) for usage in usages],
-                was_writable=self._has_room,
+                was_writable=self._has_space,
                 config=FULLNESS,
             )
-            self._has_room = judged.writable
-            now_writable = self._has_room and not self._is_forced_read_only
+            self._has_space = fullness.writable
+            now_writable = self._has_space and not self._is_forced_read_only
             service.rights.writable = now_writable
-            service.rights.high_priority_writable = judged.high_priority_writable
+            service.rights.high_priority_writable = fullness.high_priority_writable
             if now_writable != writable:
                 try:
                     if now_writable:
@@ -418,7 +426,7 @@ class BookieMachine:
                     else:
                         await registration.become_read_only()
                 except (NamespaceError, RegistrationError):
-                    continue  # at the next look
+                    continue  # try again at the next check
                 writable = now_writable
                 self.world.trace.note(self.name, "is writable" if writable else "is read-only")
 
@@ -432,13 +440,15 @@ class BookieMachine:
         ).run()
 
 
-def _only_cause(group: BaseException) -> BaseException:
+def only_cause(group: BaseException) -> BaseException:
+    """The first leaf of nested exception groups."""
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
     return group
 
 
-def _told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """An error with the last four places of its traceback."""
     import traceback
 
     frames = traceback.extract_tb(error.__traceback__)

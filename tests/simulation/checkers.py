@@ -1,10 +1,10 @@
-"""The properties of the system, one function each, named as one would say them.
+"""The properties of the system: one function each, whose name states the property.
 
-Inside: rules over single events (``EVENT_CHECKERS``, asked at every step) and over the final state
-(``FINAL_CHECKERS``). Not inside: observing. Each returns what is wrong, or None.
-Always: a checker knows nothing of how the system works; it is tested with made-up histories, good and bad.
+Inside: checkers of single events (``EVENT_CHECKERS``, called for every event) and of the final state
+(``FINAL_CHECKERS``). Each returns its complaint, or None. Not inside: observing events.
+Always: a checker uses no code of the system's logic. Tests call each with good and bad histories.
 
-The invariants of the public TLA+ model of BookKeeper (lessons 2.2) are marked with their numbers.
+The numbers of the invariants are those of the public TLA+ model of BookKeeper (docs/known-bugs.md 81).
 
 Source: Vanlightly/bookkeeper-tlaplus; jepsen.tests.kafka for the vocabulary.
 """
@@ -18,7 +18,6 @@ from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import write_set
 from tests.simulation.history import (
     Accepted,
-    AnsweredRecovery,
     BookieStarted,
     Confirmed,
     Crashed,
@@ -28,10 +27,11 @@ from tests.simulation.history import (
     EntryRead,
     FinalState,
     History,
-    LacTold,
+    LacSeen,
     MetadataWritten,
     Place,
     Replica,
+    RepliedToRecovery,
     Submitted,
 )
 
@@ -39,7 +39,7 @@ OPERATION_S_MAX = 90.0  # after faults have stopped
 
 
 def replica_names(metadata: LedgerMetadata, entry_id: int) -> tuple[str, ...]:
-    """The bookies that should have an entry."""
+    """The bookies that the metadata assign an entry to."""
     bookies = metadata.ensemble_for(entry_id).bookies
     return tuple(bookies[i] for i in write_set(entry_id, len(bookies), metadata.write_quorum))
 
@@ -54,11 +54,11 @@ def _too_few(
     return f"entry {place[0]}:{place[1]} is durable on {good} only, of {list(names)}"
 
 
-# --- at every step --------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def an_acknowledged_entry_is_durable_on_an_ack_quorum(event: Confirmed, history: History) -> str | None:
-    """TLA+ 3 at the moment of the acknowledgement; and synced (apache/bookkeeper#3979)."""
+    """TLA+ 3 at the moment of the acknowledgement, counting synced entries only (apache/bookkeeper#3979)."""
     return _too_few(event.metadata, event.place, event.holders, event.damaged)
 
 
@@ -69,7 +69,7 @@ def acknowledgements_come_in_order(event: Confirmed, history: History) -> str | 
 
 
 def a_closed_ledger_confirms_nothing_beyond_its_end(event: Confirmed, history: History) -> str | None:
-    """TLA+ 2, seen by the writer: a fenced writer confirms nothing more."""
+    """TLA+ 2 for the writer: a fenced writer confirms no further entry."""
     ledger_id, entry_id = event.place
     end = history.ends.get(ledger_id)
     if end is None or entry_id <= end[0]:
@@ -83,7 +83,7 @@ def an_entry_is_written_once(event: Submitted, history: History) -> str | None:
 
 
 def closing_keeps_every_acknowledged_entry(event: MetadataWritten, history: History) -> str | None:
-    """TLA+ 2, seen by whoever closes."""
+    """TLA+ 2 for the client that closes."""
     if not event.after.is_closed:
         return None
     lac = history.confirmed_lac.get(event.ledger_id, -1)
@@ -91,8 +91,8 @@ def closing_keeps_every_acknowledged_entry(event: MetadataWritten, history: Hist
     return None if lac <= end else f"ledger {event.ledger_id} closed at {end}; {lac} was acknowledged"
 
 
-def an_end_once_set_stays(event: MetadataWritten, history: History) -> str | None:
-    """TLA+ 2: exactly one client closes it."""
+def the_end_of_a_closed_ledger_never_changes(event: MetadataWritten, history: History) -> str | None:
+    """TLA+ 2: exactly one client closes a ledger."""
     before = history.ends.get(event.ledger_id)
     if before is None:
         return None
@@ -112,7 +112,7 @@ def metadata_names_the_bookies_that_have_the_acknowledged_entries(
 
 
 def closed_metadata_is_complete(event: MetadataWritten, history: History) -> str | None:
-    """TLA+ 1, as far as metadata goes: segments ascend, and no bookie is twice in one."""
+    """The part of TLA+ 1 about metadata: segments ascend, and a segment names no bookie twice."""
     firsts = [ensemble.first_entry_id for ensemble in event.after.ensembles]
     if firsts != sorted(set(firsts)) or firsts[0] != 0:
         return f"ledger {event.ledger_id}: segments begin at {firsts}"
@@ -122,24 +122,24 @@ def closed_metadata_is_complete(event: MetadataWritten, history: History) -> str
     return None
 
 
-def a_reader_is_told_only_of_entries_on_an_ack_quorum(event: LacTold, history: History) -> str | None:
+def a_reader_sees_a_lac_only_once_it_is_on_an_ack_quorum(event: LacSeen, history: History) -> str | None:
     if event.place[1] < 0:
         return None
     wrong = _too_few(event.metadata, event.place, event.holders, event.damaged)
-    return None if wrong is None else f"{event.client} was told it is confirmed, but {wrong}"
+    return None if wrong is None else f"{event.client} sees LAC {event.place[1]}, but {wrong}"
 
 
-def a_reader_gets_what_was_written(event: EntryRead, history: History) -> str | None:
-    """Nothing is read that was not written; no entry has another's bytes."""
+def a_reader_gets_the_bytes_that_were_written(event: EntryRead, history: History) -> str | None:
+    """A reader gets no entry that was not written, and no bytes of another entry."""
     written = history.submitted.get(event.place)
     if written is None:
-        return f"{event.client} read entry {event.place}, which nobody wrote"
+        return f"{event.client} read entry {event.place}, which no client wrote"
     if written.payload != event.payload:
         return f"{event.client} read {event.payload[:40]!r} at {event.place}, not {written.payload[:40]!r}"
     return None
 
 
-def everybody_sees_one_end(event: EndSeen, history: History) -> str | None:
+def all_clients_see_the_same_end(event: EndSeen, history: History) -> str | None:
     end = history.ends.get(event.ledger_id)
     seen = (event.last_entry_id, event.length_bytes)
     return None if end == seen else f"{event.client} saw ledger {event.ledger_id} end at {seen}; it is {end}"
@@ -148,38 +148,38 @@ def everybody_sees_one_end(event: EndSeen, history: History) -> str | None:
 def an_entry_carries_no_greater_lac_than_was_acknowledged(event: Accepted, history: History) -> str | None:
     ledger_id, entry_id = event.place
     if event.lac >= entry_id:
-        return f"entry {ledger_id}:{entry_id} says that {event.lac} is confirmed"
+        return f"entry {ledger_id}:{entry_id} carries LAC {event.lac}"
     if not event.is_recovery and event.lac > history.confirmed_lac.get(ledger_id, -1):
         known = history.confirmed_lac.get(ledger_id, -1)
-        return f"entry {ledger_id}:{entry_id} says that {event.lac} is confirmed; {known} was"
+        return f"entry {ledger_id}:{entry_id} carries LAC {event.lac}; only {known} was confirmed"
     return None
 
 
 def a_bookie_takes_no_adds_after_a_fence(event: Accepted, history: History) -> str | None:
     if event.is_recovery or not event.after_fence:
         return None
-    return f"{event.bookie} answered a fencing read of ledger {event.place[0]}, and took {event.place} later"
+    return f"{event.bookie} replied to a fencing read of ledger {event.place[0]} and later took {event.place}"
 
 
 def an_entry_denied_to_a_recovery_is_never_accepted(event: Accepted, history: History) -> str | None:
-    """What section 7.4 of the protocol is about. (apache/bookkeeper#2614)"""
+    """The rule of docs/protocol.md 7.4 (apache/bookkeeper#2614)."""
     if event.is_recovery or not event.after_denial:
         return None
-    return f"{event.bookie} denied entry {event.place} to a recovery, and took it from its writer later"
+    return f"{event.bookie} denied entry {event.place} to a recovery and later took it from its writer"
 
 
-def whoever_answers_a_recovery_has_fenced_the_ledger(event: AnsweredRecovery, history: History) -> str | None:
-    """Section 7.4 of the protocol again, before any harm is done."""
+def a_bookie_fences_before_it_replies_to_a_recovery(event: RepliedToRecovery, history: History) -> str | None:
+    """The rule of docs/protocol.md 7.4, checked before an entry is lost."""
     if event.is_fenced:
         return None
-    return f"{event.bookie} told a recovery of {event.place} without having fenced the ledger"
+    return f"{event.bookie} replied to a recovery's read of {event.place} without a fence of the ledger"
 
 
-def a_bookie_denies_nothing_that_it_acknowledged(event: Denied, history: History) -> str | None:
-    """Also one that has lost data: it may be silent, or say that it cannot tell. (apache/bookkeeper#2612)"""
+def a_bookie_denies_no_entry_that_it_acknowledged(event: Denied, history: History) -> str | None:
+    """A bookie that lost data may give no reply, or reply that it cannot tell (apache/bookkeeper#2612)."""
     if not event.had_acknowledged:
         return None
-    return f"{event.bookie} denied entry {event.place}, and had acknowledged it"
+    return f"{event.bookie} denied entry {event.place}, which it had acknowledged"
 
 
 def a_recovery_writes_only_to_the_last_segment(event: Accepted, history: History) -> str | None:
@@ -198,8 +198,8 @@ def a_bookie_forgets_no_fence(event: BookieStarted, history: History) -> str | N
     return f"{event.bookie} started without its fence of ledgers {sorted(lost)}" if lost else None
 
 
-def a_bookie_has_only_what_was_sent_to_it(event: BookieStarted, history: History) -> str | None:
-    """TLA+ 5, NoOutOfOrderEntries: id and body agree on every bookie."""
+def a_bookie_has_only_entries_that_were_sent_to_it(event: BookieStarted, history: History) -> str | None:
+    """TLA+ 5, NoOutOfOrderEntries: id and body match on every bookie."""
     return f"{event.bookie} started with {event.wrong_entries[0]}" if event.wrong_entries else None
 
 
@@ -209,14 +209,14 @@ def once_faults_stop_every_operation_ends(event: Ended, history: History) -> str
     seconds = event.at - max(event.began_at, event.faults_ended_at)
     if seconds <= OPERATION_S_MAX:
         return None
-    return f"{event.client}: {event.what} took {seconds:.0f} s without any fault"
+    return f"{event.client}: {event.what} took {seconds:.0f} s without a fault"
 
 
 def no_process_ends_by_a_bug(event: Crashed, history: History) -> str | None:
     return f"{event.process}: {event.error}"
 
 
-# --- when all is over -----------------------------------------------------------------------------
+# --- the final state ------------------------------------------------------------------------------
 
 
 def every_acknowledged_entry_is_readable(state: FinalState, history: History) -> str | None:
@@ -239,11 +239,13 @@ def a_closed_ledger_holds_every_acknowledged_entry(state: FinalState, history: H
     return None
 
 
-def what_readers_were_told_stays(state: FinalState, history: History) -> str | None:
-    for ledger_id, lac in sorted(history.told_lac.items()):
+def a_closed_ledger_holds_every_entry_that_a_reader_saw_confirmed(
+    state: FinalState, history: History
+) -> str | None:
+    for ledger_id, lac in sorted(history.seen_lac.items()):
         metadata = state.metadata.get(ledger_id)
         if metadata is not None and metadata.is_closed and metadata.last_entry_id < lac:
-            return f"ledger {ledger_id} ends at {metadata.last_entry_id}; a reader was told of {lac}"
+            return f"ledger {ledger_id} ends at {metadata.last_entry_id}; a reader saw LAC {lac}"
     return None
 
 
@@ -262,7 +264,7 @@ def every_entry_of_a_closed_ledger_is_on_an_ack_quorum(state: FinalState, histor
 
 
 def replicas_do_not_diverge(state: FinalState, history: History) -> str | None:
-    """TLA+ 5: below a closed ledger's end all replicas have the same bytes, but for the LAC in them."""
+    """TLA+ 5: up to a closed ledger's end all replicas have the same bytes, except for the LAC in them."""
     for place, found in sorted(state.replicas.items()):
         metadata = state.metadata.get(place[0])
         if metadata is None or not metadata.is_closed or place[1] > metadata.last_entry_id:
@@ -275,11 +277,11 @@ def replicas_do_not_diverge(state: FinalState, history: History) -> str | None:
 
 
 def undamaged_replicas_are_readable(state: FinalState, history: History) -> str | None:
-    """A bookie that lost nothing answers with an entry or denies it; it has no others."""
+    """A bookie that lost no data can read every entry that it has."""
     for place, found in sorted(state.replicas.items()):
         for name, replica in sorted(found.items()):
             if isinstance(replica, str) and name not in state.damaged:
-                return f"{name} cannot show entry {place}: {replica}"
+                return f"{name} cannot read entry {place}: {replica}"
     return None
 
 
@@ -289,14 +291,14 @@ def the_length_of_a_closed_ledger_is_that_of_its_entries(state: FinalState, hist
             continue
         places = [(ledger_id, entry_id) for entry_id in range(metadata.last_entry_id + 1)]
         if any(place not in history.submitted for place in places):
-            return f"ledger {ledger_id} ends at {metadata.last_entry_id}; nobody wrote so much"
+            return f"ledger {ledger_id} ends at {metadata.last_entry_id}; no client wrote so many entries"
         length = sum(len(history.submitted[place].payload) for place in places)
         if length != metadata.length_bytes:
             return f"ledger {ledger_id} has {length} bytes; its metadata says {metadata.length_bytes}"
     return None
 
 
-def every_ledger_can_be_closed_in_the_end(state: FinalState, history: History) -> str | None:
+def every_ledger_can_be_closed_after_the_faults(state: FinalState, history: History) -> str | None:
     """TLA+ 6, liveness."""
     for ledger_id, why in sorted(state.unclosed.items()):
         return f"ledger {ledger_id} cannot be recovered: {why}"
@@ -317,9 +319,9 @@ def every_non_empty_ledger_is_in_its_log(state: FinalState, history: History) ->
 
 
 def a_log_keeps_the_order_of_its_entries(state: FinalState, history: History) -> str | None:
-    """TLA+ 8: what was acknowledged before another entry was written comes before it in the log."""
+    """TLA+ 8: an entry acknowledged before another one was written precedes it in the log."""
     for name, chain in sorted(state.chains.items()):
-        latest, whose = -1.0, (-1, -1)
+        latest, latest_place = -1.0, (-1, -1)
         for ledger_id in chain:
             metadata = state.metadata.get(ledger_id)
             if metadata is None or not metadata.is_closed:
@@ -328,10 +330,13 @@ def a_log_keeps_the_order_of_its_entries(state: FinalState, history: History) ->
                 place = (ledger_id, entry_id)
                 confirmed_at = history.confirmed.get(place)
                 if confirmed_at is not None and confirmed_at < latest:
-                    return f"log {name}: {place} was acknowledged before {whose} was written, and comes later"
+                    return (
+                        f"log {name}: {place} was acknowledged before {latest_place} was written, but comes"
+                        " after it"
+                    )
                 submitted = history.submitted.get(place)
                 if submitted is not None and submitted.at > latest:
-                    latest, whose = submitted.at, place
+                    latest, latest_place = submitted.at, place
     return None
 
 
@@ -341,7 +346,7 @@ def only_the_last_ledger_of_a_log_may_be_open(state: FinalState, history: Histor
         for ledger_id in chain[:-1]:
             metadata = state.metadata.get(ledger_id)
             if metadata is not None and metadata.state is LedgerState.OPEN:
-                return f"log {name}: ledger {ledger_id} is open, and not the last of {chain}"
+                return f"log {name}: ledger {ledger_id} is open, but is not the last of {chain}"
     return None
 
 
@@ -354,36 +359,41 @@ EVENT_CHECKERS: dict[type, tuple[Callable[[Any, History], str | None], ...]] = {
     Submitted: (an_entry_is_written_once,),
     MetadataWritten: (
         closing_keeps_every_acknowledged_entry,
-        an_end_once_set_stays,
+        the_end_of_a_closed_ledger_never_changes,
         metadata_names_the_bookies_that_have_the_acknowledged_entries,
         closed_metadata_is_complete,
     ),
-    LacTold: (a_reader_is_told_only_of_entries_on_an_ack_quorum,),
-    EntryRead: (a_reader_gets_what_was_written,),
-    EndSeen: (everybody_sees_one_end,),
+    LacSeen: (a_reader_sees_a_lac_only_once_it_is_on_an_ack_quorum,),
+    EntryRead: (a_reader_gets_the_bytes_that_were_written,),
+    EndSeen: (all_clients_see_the_same_end,),
     Accepted: (
         an_entry_carries_no_greater_lac_than_was_acknowledged,
         a_bookie_takes_no_adds_after_a_fence,
         an_entry_denied_to_a_recovery_is_never_accepted,
         a_recovery_writes_only_to_the_last_segment,
     ),
-    AnsweredRecovery: (whoever_answers_a_recovery_has_fenced_the_ledger,),
-    Denied: (a_bookie_denies_nothing_that_it_acknowledged,),
-    BookieStarted: (a_bookie_forgets_no_fence, a_bookie_has_only_what_was_sent_to_it),
+    RepliedToRecovery: (a_bookie_fences_before_it_replies_to_a_recovery,),
+    Denied: (a_bookie_denies_no_entry_that_it_acknowledged,),
+    BookieStarted: (a_bookie_forgets_no_fence, a_bookie_has_only_entries_that_were_sent_to_it),
     Ended: (once_faults_stop_every_operation_ends,),
     Crashed: (no_process_ends_by_a_bug,),
 }
 
-# Hold also for ledgers of which a bookie lost something without being able to know it.
+# These hold even for ledgers of which a bookie lost entries without being able to detect it.
 EVEN_IF_EXCUSED: frozenset[Callable[[Any, History], str | None]] = frozenset(
-    {a_reader_gets_what_was_written, an_entry_is_written_once, an_end_once_set_stays, everybody_sees_one_end}
+    {
+        a_reader_gets_the_bytes_that_were_written,
+        an_entry_is_written_once,
+        the_end_of_a_closed_ledger_never_changes,
+        all_clients_see_the_same_end,
+    }
 )
 
 FINAL_CHECKERS: tuple[Callable[[FinalState, History], str | None], ...] = (
     every_operation_has_ended,
-    every_ledger_can_be_closed_in_the_end,
+    every_ledger_can_be_closed_after_the_faults,
     a_closed_ledger_holds_every_acknowledged_entry,
-    what_readers_were_told_stays,
+    a_closed_ledger_holds_every_entry_that_a_reader_saw_confirmed,
     every_acknowledged_entry_is_readable,
     every_entry_of_a_closed_ledger_is_on_an_ack_quorum,
     replicas_do_not_diverge,

@@ -1,12 +1,13 @@
-"""Clients in the world: writers that take logs over from each other, readers that follow them.
+"""Clients of a world: writers that take logs over from each other, readers that follow the logs.
 
-Inside: processes of clients (``ClientProcess``), the life of a writer and of a reader, operations that may be
-cancelled at any await and whose ends are recorded. Not inside: bookies, faults, judging.
-Always: what a client is told is told to the world at that moment; an error that the packages do not announce
-is a bug and told as one.
+Inside: client processes (``ClientProcess``), the behaviour of a writer and of a reader, operations that may
+be cancelled at any await and whose ends are recorded. Not inside: bookies, faults, judging.
+Always: a client reports each result to the world at once. An error that the packages do not announce is
+reported as a crash.
 
-A log here is what DistributedLog makes of ledgers, as small as it can be: a node with the ids of its ledgers,
-in order. Who takes it over recovers the last ledger, makes a new one and appends its id by compare-and-set.
+A log here is a minimal form of a DistributedLog stream: a node with the ids of its ledgers, in order. A
+writer that takes the log over recovers the last ledger, creates a new one and appends its id by
+compare-and-set.
 
 Source: bookkeeper-tlaplus, LedgerChaining.
 """
@@ -17,7 +18,7 @@ import json
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import attrs
 import trio
@@ -25,13 +26,13 @@ import trio
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.read_handle import ReadHandle
-from ledger.transport_config import TransportConfig
-from ledger.write_handle import WriteHandle
+from ledger.read.handle import ReadHandle
+from ledger.transport.config import TransportConfig
+from ledger.write.handle import WriteHandle
 from namespace.errors import BadVersionError, ConnectionLostError, NamespaceError
 from namespace.store import SessionState
-from tests.simulation.bookies import ROOT, _only_cause, _told
-from tests.simulation.history import Crashed, Ended, EndSeen, EntryRead
+from tests.simulation.bookies import ROOT, describe_error, only_cause
+from tests.simulation.history import Crashed, Ended, EntryRead
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimStore
 
@@ -42,16 +43,16 @@ T = TypeVar("T")
 RESTART_S = 1.0
 
 
-def client_config(version: int) -> ClientConfig:
-    """Short patience: a world lasts for a minute."""
+def client_config(version: Literal[2, 3]) -> ClientConfig:
+    """Short timeouts, since a world lasts for a minute."""
     return ClientConfig(
         transport=TransportConfig(
-            add_version=version,  # type: ignore[arg-type]
+            add_version=version,
             connect_timeout_s=2.0,
             request_timeout_s=1.5,
             add_timeout_s=1.5,
         ),
-        unavailable_patience_s=6.0,
+        unavailable_timeout_s=6.0,
         retry_backoff_max_s=1.0,
         long_poll_max_s=2.0,
         speculative_poll_s=0.7,
@@ -61,12 +62,12 @@ def client_config(version: int) -> ClientConfig:
 
 
 class OperationEndedError(Exception):
-    """The operation was cancelled, or failed in a way that was announced."""
+    """The operation was cancelled, or failed with an error that the packages announce."""
 
 
 @attrs.define(eq=False)
 class Operation:
-    """Something a client is doing."""
+    """One operation of a client, while it runs."""
 
     client: str
     what: str
@@ -75,7 +76,7 @@ class Operation:
 
 
 class ClientProcess:
-    """A program that uses ledgers; it may be killed and started again."""
+    """A program that uses ledgers; it is killed and started again."""
 
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self.world, self.name, self.rng = world, name, rng
@@ -83,12 +84,12 @@ class ClientProcess:
         self.store: SimStore | None = None
         self.lives = 0
         self.wall_offset_ms = 0
-        self.wake = trio.Event()  # of the pause it makes
+        self.wake = trio.Event()  # ends the current ``pause``
         self._scope: trio.CancelScope | None = None
         self._is_dead = False
 
     def kill(self) -> None:
-        """End it at once, wherever it is."""
+        """End the process at once."""
         if self._scope is not None and not self._is_dead:
             self.world.trace.note(self.name, "is killed")
             self._is_dead = True
@@ -98,7 +99,7 @@ class ClientProcess:
             self._scope.cancel()
 
     async def live(self) -> None:
-        """One process after the other until the world ends."""
+        """Run one process after the other until the world ends."""
         OWNER.set(self.name)
         world = self.world
         while not world.is_ending:
@@ -107,10 +108,10 @@ class ClientProcess:
                 try:
                     await self._run()
                 except* (LedgerError, NamespaceError, OperationEndedError, OSError) as group:
-                    world.trace.note(self.name, f"gives up: {_only_cause(group)!r}"[:300])
+                    world.trace.note(self.name, f"gives up: {only_cause(group)!r}"[:300])
                 except* Exception as group:
                     if not self._is_dead:
-                        world.observe(Crashed(world.now(), self.name, _told(_only_cause(group))))
+                        world.observe(Crashed(world.now(), self.name, describe_error(only_cause(group))))
             self._scope = None
             if self.store is not None:
                 self.store.abandon()
@@ -136,10 +137,14 @@ class ClientProcess:
             await self.behave(client, store)
 
     async def behave(self, client: LedgerClient, store: SimStore) -> None:
-        raise AssertionError("a subclass says what it does")
+        raise AssertionError("a subclass defines this")
 
     async def do(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Do one operation, which a fault may cancel; ``OperationEndedError`` if it brought nothing."""
+        """Run one operation, which a fault may cancel, and record its end.
+
+        Raises:
+            OperationEndedError: It was cancelled or failed.
+        """
         world = self.world
         result: list[T] = []
         problem: Exception | None = None
@@ -158,22 +163,22 @@ class ClientProcess:
         if result:
             world.trace.note(self.name, f"{what}: done")
             return result[0]
-        told = "cancelled" if problem is None else f"{type(problem).__name__}: {problem}"
-        world.trace.note(self.name, f"{what}: {told}"[:400])
+        reason = "cancelled" if problem is None else f"{type(problem).__name__}: {problem}"
+        world.trace.note(self.name, f"{what}: {reason}"[:400])
         try:
-            raise OperationEndedError(told) from problem
+            raise OperationEndedError(reason) from problem
         finally:
-            del problem  # its traceback has this frame: the two would be garbage
+            del problem  # its traceback holds this frame: the two would form a cycle
 
     async def pause(self, seconds: float) -> None:
-        """Do nothing for a while, or until the world ends or a writer has reason to hurry."""
+        """Sleep, but return early once ``wake`` is set: the world ends, or a writer is to take over."""
         self.wake = wake = trio.Event()
         if not self.world.is_ending:
             self.world.timeline.after(seconds, wake.set)
             await wake.wait()
 
     async def ledgers_of(self, store: SimStore, log: str) -> tuple[list[int], int]:
-        """The ids of a log's ledgers, and the version of their list."""
+        """The ids of a log's ledgers, and the version of the node that lists them."""
         await store.sync(log_path(log))
         node = await store.get(log_path(log))
         return json.loads(node.value), node.stat.version
@@ -184,7 +189,7 @@ def log_path(log: str) -> str:
 
 
 class WriterProcess(ClientProcess):
-    """Takes a log over, writes for a while, and again."""
+    """Takes a log over, writes to it for a while, and begins again."""
 
     def __init__(self, world: World, name: str, rng: random.Random, log: str) -> None:
         super().__init__(world, name, rng)
@@ -193,7 +198,7 @@ class WriterProcess(ClientProcess):
         self._is_idle = False
 
     def kick(self) -> None:
-        """Take over now, unless it is writing."""
+        """End the pause before the next take-over, if there is one."""
         if self._is_idle:
             self.wake.set()
 
@@ -222,7 +227,7 @@ class WriterProcess(ClientProcess):
                 world.saw_end(self.name, reader)
         if len(ledger_ids) > 3 and rng.random() < shape.truncation:
             victim = ledger_ids[0]
-            world.deletes(victim)  # before: whether the list was written may stay unknown
+            world.deletes(victim)  # before the write, whose outcome may stay unknown
             await store.put(log_path(self.log), json.dumps(ledger_ids[1:]).encode(), expected=version)
             ledger_ids, version = ledger_ids[1:], version + 1
             await client.delete(victim)
@@ -240,7 +245,7 @@ class WriterProcess(ClientProcess):
             handle.abandon()
             return None
         except ConnectionLostError:
-            # Ours if it was applied, and nobody has taken over since.
+            # The log is ours if the write was applied and no other writer has taken over since.
             await trio.sleep(0.5)
             found, _ = await self.ledgers_of(store, self.log)
             if found != mine:
@@ -256,7 +261,8 @@ class WriterProcess(ClientProcess):
                 if world.is_ending:
                     break
                 for _ in range(1 if shape.storm == "ensemble" else rng.choice([1, 1, 2, 5])):
-                    await self.do("wait for room", handle.wait_room) if rng.random() < 0.05 else None
+                    if rng.random() < 0.05:
+                        await self.do("wait for capacity", handle.wait_capacity)
                     world.submit(self.name, handle, self._payload())
                 fate = rng.random()
                 if fate < (0.04 if shape.storm == "ensemble" else 0.35):
@@ -268,7 +274,7 @@ class WriterProcess(ClientProcess):
                     await self.pause(rng.expovariate(1) * shape.pause_s)
             fate = rng.random()
             if fate < 0.2:
-                await self.pause(rng.uniform(0.5, 8))  # idle, perhaps until somebody takes over
+                await self.pause(rng.uniform(0.5, 8))  # idle, perhaps until another writer takes over
                 if rng.random() < 0.5:
                     world.submit(self.name, handle, self._payload())
             if fate < 0.75:
@@ -277,9 +283,8 @@ class WriterProcess(ClientProcess):
         except LedgerError as exc:
             world.trace.note(self.name, f"ledger {handle.ledger_id}: {type(exc).__name__}: {exc}"[:300])
         except OperationEndedError:
-            if (
-                rng.random() < 0.5 and not world.is_ending
-            ):  # a cancelled or failed wait leaves it usable, or closable
+            # After a cancelled or failed wait the handle is still usable, or can be closed.
+            if rng.random() < 0.5 and not world.is_ending:
                 try:
                     await self.do(f"close {handle.ledger_id}", handle.close)
                     world.saw_closed(self.name, handle)
@@ -322,7 +327,7 @@ class ReaderProcess(ClientProcess):
             f"open {ledger_id}", lambda: client.open(ledger_id, password=world.shape.password, recover=False)
         )
         async with reader:
-            world.told_lac(self.name, reader)
+            world.saw_lac(self.name, reader)
             at = 0
             for _ in range(rng.randint(1, 4)):
                 at = await self._read(reader, at)
@@ -333,7 +338,7 @@ class ReaderProcess(ClientProcess):
                     f"wait for {ledger_id} beyond {seen}",
                     partial(reader.wait_last_confirmed_beyond, seen, timeout_s=1.5),
                 )
-                world.told_lac(self.name, reader)
+                world.saw_lac(self.name, reader)
             if reader.is_closed:
                 world.saw_end(self.name, reader)
 
@@ -347,12 +352,8 @@ class ReaderProcess(ClientProcess):
                 payloads = [entry.payload for entry in entries]
             else:
                 payloads = await self.do(what, partial(reader.read_payloads, at, last))
-            world.told_lac(self.name, reader)
+            world.saw_lac(self.name, reader)
             for payload in payloads:
                 world.observe(EntryRead(world.now(), self.name, (reader.ledger_id, at), payload))
                 at += 1
         return at
-
-
-def end_seen(at: float, client: str, reader: ReadHandle) -> EndSeen:
-    return EndSeen(at, client, reader.ledger_id, reader.last_confirmed, reader.length_bytes or 0)

@@ -1,10 +1,10 @@
-"""Virtual time: what makes one seed one run, together with ``loop``.
+"""Virtual time. Together with ``loop`` it makes the run of a seed repeatable.
 
-Inside: ``Timeline``, the things that will happen and when; ``run_repeatably``, trio in virtual time. Not
-inside: stepping tasks (``loop``), what happens (everything else here).
-Always: callbacks run when no task can, in the order of their times and then of their making; time passes
-only when nothing else can happen. Nothing here or in the world may depend on the order of a set of objects,
-on ``id``, ``hash`` of a string, or the machine's clock.
+Inside: ``Timeline``, a queue of callbacks by time; ``run_repeatably``, which runs trio in virtual time.
+Not inside: stepping tasks (``loop``); the callbacks (all other modules).
+Always: callbacks run while no task is ready, by time and then in the order in which they were scheduled. Time
+passes only while no task is ready and no callback is due. Nothing here or in the world may depend on the
+order of a set of objects, on ``id``, on the ``hash`` of a string, or on the machine's clock.
 
 Source: FoundationDB's simulator for the idea.
 """
@@ -21,16 +21,16 @@ from trio._core._run import Runner
 
 from tests.simulation.loop import Loop, playing_in
 
-GRID_S = 2.0**-8  # times are rounded up to this, exactly, so that some things happen at the same time
+GRID_S = 2.0**-8  # times are rounded up to multiples of this, so that some callbacks share a time
 _SLACK_S = 1e-9
 
 
 class StuckError(Exception):
-    """No task can run, nothing will happen, and nobody waits for a time: the world has stopped."""
+    """The world has stopped: no task is ready, no callback is scheduled, no deadline is pending."""
 
 
 class Timeline:
-    """Virtual time, and what will happen in it."""
+    """Virtual time and its scheduled callbacks."""
 
     def __init__(self, seed: int) -> None:
         self.time_s = 0.0
@@ -45,18 +45,18 @@ class Timeline:
         return self.time_s
 
     def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
-        """Have ``call(*args)`` run at this time, rounded up, or as soon as no task can run."""
+        """Schedule ``call(*args)`` at this time, rounded up. A time in the past means as soon as possible."""
         self._count += 1
         heapq.heappush(self._heap, (math.ceil(when / GRID_S) * GRID_S, self._count, call, args))
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """The same, from now."""
+        """As ``at``, with a time relative to now."""
         self._count += 1
         when = math.ceil((self.time_s + delay_s) / GRID_S) * GRID_S
         heapq.heappush(self._heap, (when, self._count, call, args))
 
     async def sleep(self, seconds: float) -> None:
-        """As ``trio.sleep``, at a third of its cost: a world sleeps a lot."""
+        """As ``trio.sleep``, at a third of its cost; a world sleeps often. If cancelled, nothing remains."""
         slot = [trio.lowlevel.current_task()]
 
         def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
@@ -67,7 +67,7 @@ class Timeline:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def advance(self, runner: Runner) -> None:
-        """No task can run: go on to a time at which one can, or may."""
+        """Let time pass until a task is ready or a deadline is reached."""
         heap, ready, deadlines, pop = self._heap, runner.runq, runner.deadlines, heapq.heappop
         try:
             while not ready:
@@ -75,8 +75,8 @@ class Timeline:
                 if heap and heap[0][0] < deadline:
                     target = heap[0][0]
                 elif deadline == math.inf:
-                    raise StuckError("nothing can happen any more")
-                # Up to the grid, so that deadlines and events close to each other come together.
+                    raise StuckError("no task is ready, no callback is scheduled, no deadline is pending")
+                # Round up to the grid, so that deadlines and callbacks close to each other share a time.
                 self.time_s = max(self.time_s, target, math.ceil(target / GRID_S) * GRID_S)
                 limit = self.time_s + _SLACK_S
                 while heap and heap[0][0] <= limit:
@@ -86,7 +86,7 @@ class Timeline:
                     return
         except BaseException as exc:
             if self.failure is not None:
-                raise  # it was to end, and did not
+                raise  # on_failure has run already, and did not end the world
             self.failure = exc
             self._heap.clear()
             self.on_failure()
@@ -98,7 +98,7 @@ def _wake(slot: list[trio.lowlevel.Task]) -> None:
 
 
 class _Clock(trio.abc.Clock):
-    """Tells trio the time of a world."""
+    """trio's clock, which shows the time of a world."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -110,10 +110,10 @@ class _Clock(trio.abc.Clock):
         return self._timeline.time_s
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        raise AssertionError("the loop of a world never waits")
+        raise AssertionError("the loop of a world never sleeps")
 
 
 def run_repeatably(timeline: Timeline, main: Callable[[], Awaitable[None]]) -> None:
-    """``trio.run`` in virtual time, with an order of tasks that depends on the timeline's seed alone."""
+    """Run ``main`` with trio in virtual time; the order of tasks depends on the timeline's seed alone."""
     with playing_in(timeline.loop):
         trio.run(main, clock=_Clock(timeline))

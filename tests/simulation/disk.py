@@ -1,9 +1,9 @@
-"""The bookie's disk seam over a disk that forgets, for the life of one process; its threads in virtual time.
+"""The bookie's disk seam for one process, over a simulated disk, with threads in virtual time.
 
-Inside: ``ProcessDisk`` with its files, index and threads: every operation is a step at which the process may
-die, the power may go, or an error may come back. Not inside: what the disk holds (``platter``), when faults
-happen (``faults``), what bookies make of it.
-Always: after its process has died no operation has any effect; a kill loses nothing that was written.
+Inside: ``ProcessDisk`` with its files, index and threads. Every operation is a step at which the process may
+be killed, the power may be cut, or an error may be returned. Not inside: the content of the disk
+(``platter``), the times of faults (``faults``).
+Always: after the death of its process no operation has an effect. A kill loses no write.
 
 Source: as ``platter``.
 """
@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 import trio
 from crc32c import crc32c
 
-from bookie.disk import Buffer, Disk, DiskThread, DiskUsage, File
+from bookie.disk.disk import Buffer, Disk, DiskThread, DiskUsage, File
+from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import DirectoryInUseError
-from bookie.key_values import KeyValues, Operation
 from tests.simulation.platter import OUT_OF_ORDER, Inode, MapState, Platter
 
 TOTAL_BYTES = 1 << 40
@@ -31,14 +31,14 @@ Done = Callable[[Any, BaseException | None], None]
 
 
 class ProcessGoneError(OSError):
-    """The process that asks is dead: nothing it does has any effect."""
+    """The process of this disk is dead; the operation had no effect."""
 
 
 class ProcessDisk(Disk):
-    """The disk seam as one process has it."""
+    """The disk seam of one process."""
 
     def __init__(self, platter: Platter, jobs_held: Callable[[], trio.Event | None]) -> None:
-        """``jobs_held``: an event to wait for before any job may run, while the process is paused."""
+        """``jobs_held``: while the process is paused, returns the event that ends the pause; else None."""
         self.platter = platter
         self.is_gone = False
         self._locks: set[Path] = set()
@@ -46,11 +46,11 @@ class ProcessDisk(Disk):
         self._threads: list[SimThread] = []
 
     def die(self) -> None:
-        """The process is dead. What waits for the disk is told so, and nothing is done any more."""
+        """Mark the process as dead: every later operation raises ``ProcessGoneError``."""
         self.is_gone = True
 
     def step(self, what: str, path: Path | None, *, sync: bool = False, grows: bool = True) -> None:
-        """One operation that changes something: the place where things go wrong."""
+        """Called before each operation that changes something; kills, power cuts and errors happen here."""
         platter = self.platter
         if self.is_gone:
             raise ProcessGoneError(f"{what}: the process is dead")
@@ -60,7 +60,7 @@ class ProcessDisk(Disk):
             if troubles.cut_at_step <= 0:
                 troubles.cut_at_step = None
                 troubles.on_cut()
-                raise ProcessGoneError(f"{what}: the end came")
+                raise ProcessGoneError(f"{what}: the process was killed")
         if troubles.is_full and grows:
             platter.counts["disk full"] += 1
             raise OSError(errno.ENOSPC, f"no space left: {what}", str(path))
@@ -122,7 +122,7 @@ class ProcessDisk(Disk):
         self.platter.change_names((name, None))
 
     def remove_tree(self, path: Path) -> None:
-        raise AssertionError("a bookie that serves deletes no directories")
+        raise AssertionError("a serving bookie deletes no directories")
 
     def list_directory(self, path: Path) -> list[str]:
         if self.is_gone:
@@ -167,7 +167,7 @@ class ProcessDisk(Disk):
         return job(*args)
 
     def held(self) -> bool:
-        """Whether jobs must wait, since the process is paused."""
+        """True while jobs must wait because the process is paused."""
         return not self.is_gone and self._jobs_held() is not None
 
 
@@ -196,7 +196,7 @@ class SimFile(File):
             raise
         except OSError as exc:
             if exc.errno == errno.EIO:
-                inode.write(content, offset)  # it had begun: any part of it may be there
+                inode.write(content, offset)  # the write had begun: any part of it may be on the disk
             raise
         inode.write(content, offset)
         platter = self._disk.platter
@@ -229,11 +229,11 @@ class SimFile(File):
         except ProcessGoneError:
             raise
         except OSError:
-            # The kernel drops the dirty pages it could not write: a second sync would "succeed".
+            # The kernel drops dirty pages that it cannot write, so that a second sync "succeeds".
             platter = self._disk.platter
             shown = bytearray(self._inode.now)
             self._inode.lose(platter.rng, OUT_OF_ORDER, platter.counts)
-            self._inode.now = shown  # still in the page cache, for as long as that lasts
+            self._inode.now = shown  # the page cache still has them
             raise
         self._inode.sync()
 
@@ -248,7 +248,7 @@ class SimFile(File):
 
 
 class SimMap(KeyValues):
-    """The index database in memory; the disk's state of it outlives the process."""
+    """The index database of one process; its ``MapState`` outlives the process."""
 
     def __init__(self, disk: ProcessDisk, path: Path, state: MapState) -> None:
         self._disk, self._path, self._state = disk, path, state
@@ -269,7 +269,7 @@ class SimMap(KeyValues):
     def _check(self, key: bytes) -> None:
         if key in self._state.damaged:
             self._disk.platter.counts["damage found in the index"] += 1
-            raise OSError(errno.EIO, "index: a block does not fit its checksum", str(self._path))
+            raise OSError(errno.EIO, "index: a block has a wrong checksum", str(self._path))
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
         keys = self._state.keys
@@ -296,7 +296,7 @@ class SimMap(KeyValues):
 
 
 class SimThread(DiskThread):
-    """A thread of a bookie, in virtual time: its jobs run one after the other, each after a while."""
+    """A bookie's thread in virtual time: its jobs run one after the other, each after a random delay."""
 
     def __init__(self, disk: ProcessDisk, name: str) -> None:
         self._disk, self._name = disk, name
@@ -327,7 +327,7 @@ class SimThread(DiskThread):
 
     def _run(self) -> None:
         if self._disk.held():
-            self._disk.platter.timeline.after(0.05, self._run)  # look again: the process is paused
+            self._disk.platter.timeline.after(0.05, self._run)  # the process is paused: try again later
             return
         self._is_scheduled = False
         if not self._jobs:

@@ -1,26 +1,29 @@
-"""What can go wrong, each on its own switch, and how much of it the system promises to survive.
+"""The kinds of faults, each with a switch, and the promise: the faults that the system survives.
 
 Inside: the kinds (``KINDS``), a plan of faults drawn from a generator (``draw_plan``), the promise
-(``Promise``). Not inside: doing it (``injector``).
-Always: a plan is a list of values: it can be printed, written to a file, and made smaller.
+(``Promise``). Not inside: performing them (``injector``).
+Always: a plan is a list of values, so that it can be printed, written to a file and made smaller.
 
 **The promise.** Entries are durable on an ack quorum (Qa of Qw bookies). Crashes, power cuts, partitions,
-pauses, full disks, I/O errors, lost sessions may hit anybody, at any time, all at once: the system may stand
-still, and nothing acknowledged is lost. *Losing data that was synced* is different. At most Qa - 1 machines
-of a world may lose data, and it must be visible to the machine that lost some: its cookie is gone, its
-journal breaks off before its end, an entry's digest does not hold, its number in the metadata store is ahead
-of that on its disk. Then it does not start, or answers "cannot read", or has the ledgers concerned in limbo
-until it has copied what it lacks; and Qa - 1 bookies without an answer keep nobody from deciding.
+pauses, full disks, I/O errors and lost sessions may hit all machines, at any time and at once. Then the
+system may stop making progress, but no acknowledged entry is lost. *Loss of synced data* is limited: at most
+Qa - 1 machines of a world may lose data, and the machine that lost data must be able to detect it. Its cookie
+is missing, its journal ends early, an entry's digest is wrong, or its incarnation number in the metadata
+store is greater than the one on its disk. Such a machine does not start, or replies "cannot read", or keeps
+the affected ledgers in limbo until it has copied its missing entries. Recovery works without the replies of
+Qa - 1 bookies.
 
-Beyond the promise, and therefore left out:
+Two faults are beyond the promise:
 
-- an old copy of a disk that is younger than the last raise of its number (``bookie.incarnation``): nobody can
-  tell. It denies entries it acknowledged, and a recovery believes it (apache/bookkeeper#2612).
-- a bit flip in the last group of a journal, followed by a power cut, looks like a torn tail: what was
-  acknowledged with it is lost in silence, and so the ledgers of that time are excused (``World.excuse``). It
-  is done all the same, for what must hold even then.
+- An old copy of a disk that is younger than the last raise of its incarnation number
+  (``bookie.cluster.incarnation``). The bookie cannot detect the loss. It denies entries it acknowledged, and
+  a recovery acts on that (apache/bookkeeper#2612). This fault is left out.
+- A bit flip in the last group of a journal, followed by a power cut. It looks like a torn tail, so entries
+  acknowledged with that group are lost without notice. This fault is performed; the ledgers of that time are
+  excused (``World.excuse``) from all checkers but those that must hold even then.
 
-Source: lessons 2.4; Jepsen's mixes, redrawn every few seconds, none of them for a quarter of the time.
+Source: docs/known-bugs.md 83; Jepsen's mixes of faults: a new mix every few seconds, and no faults for a
+quarter of the time.
 """
 
 from __future__ import annotations
@@ -37,11 +40,11 @@ PERIOD_S = 6.0
 
 @attrs.frozen
 class Kind:
-    """One switch."""
+    """One kind of fault."""
 
     group: str
     weight: float
-    seconds: tuple[float, float]  # how long it lasts
+    seconds: tuple[float, float]  # the range of its duration
     targets: str  # bookie, client, any, none
     on: bool = True
 
@@ -85,7 +88,7 @@ KINDS: Mapping[str, Kind] = {
     # the metadata store
     "session expiry": Kind("metadata", 1, (0, 0), "any"),
     "store request lost": Kind("metadata", 1, (0.5, 3), "none"),
-    "store answer lost": Kind("metadata", 1, (0.5, 3), "none"),
+    "store reply lost": Kind("metadata", 1, (0.5, 3), "none"),
     "slow store": Kind("metadata", 2, (0.5, 5), "none"),
     "stale reads": Kind("metadata", 1.5, (1, 6), "none"),
     "lost watches": Kind("metadata", 2, (1, 6), "none"),
@@ -114,32 +117,36 @@ DATA_LOSING = frozenset(
 
 @attrs.frozen
 class Fault:
-    """One thing that goes wrong."""
+    """One fault of a plan."""
 
     at_s: float
     kind: str
     target: str  # a node's name, or empty
     seconds: float
-    number: int  # decides its details
-    step: int = 0  # of the target, at which it strikes; 0: drawn from the number
+    number: int  # the seed of its details
+    step: int = 0  # the step of the target at which it strikes; 0: drawn from ``number``
 
     def __str__(self) -> str:
         return f"{self.at_s:7.3f} s  {self.kind} {self.target} for {self.seconds:.2f} s (#{self.number})"
 
 
 class Promise:
-    """Who may lose data: at most ``ack_quorum - 1`` machines in the life of a world."""
+    """Limits data loss to ``ack_quorum - 1`` machines of a world."""
 
     def __init__(self, ack_quorum: int) -> None:
         self._damaged_max = ack_quorum - 1
 
     def allows(self, damaged: Collection[str], name: str) -> bool:
-        """Whether this machine may lose synced data, given those that did."""
+        """Whether this machine may lose synced data, given the machines that did."""
         return name in damaged or len(damaged) < self._damaged_max
 
 
 def enabled(switches: Mapping[str, bool]) -> frozenset[str]:
-    """The kinds that are on: their defaults, but for the switches given. ``ValueError`` for unknown names."""
+    """The kinds that are on: the given switches, and the defaults of the others.
+
+    Raises:
+        ValueError: A switch names no kind.
+    """
     unknown = sorted(set(switches) - set(KINDS))
     if unknown:
         raise ValueError(f"no fault is called {unknown[0]!r}; there are: {', '.join(KINDS)}")
@@ -155,10 +162,13 @@ def draw_plan(
     kinds: Collection[str],
     is_light: bool = False,
 ) -> tuple[Fault, ...]:
-    """Faults for a world, period by period: a quarter of the periods has none, the others a mix of a few.
+    """Draw faults for a world, period by period.
 
-    Half of the worlds know a few kinds only, and those often: rare things need several of one kind.
-    ``is_light``: only now and then something, for worlds that are stormy anyway.
+    A quarter of the periods has none, the others have a mix of kinds. Half of the worlds have few kinds and
+    many faults of each: rare failures need several faults of one kind.
+
+    Args:
+        is_light: Draw few faults, for worlds with a storm.
     """
     names = sorted(name for name in kinds if KINDS[name].weight > 0)
     is_swarm = not is_light and rng.random() < 0.5

@@ -1,6 +1,6 @@
-"""Looking at everything when all is over: recover every ledger, read it, ask every bookie for what it has.
+"""The final look at a world: recover every ledger, read it, and read every bookie's storage.
 
-Inside: gathering a ``FinalState`` as an ordinary client and from the bookies' own storage.
+Inside: gathering a ``FinalState``, as an ordinary client and from the storage of each bookie.
 Not inside: judging it (``checkers``).
 """
 
@@ -25,11 +25,11 @@ from tests.simulation.history import FinalState, Place, Replica
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-PATIENCE_S = 60.0
+RETRY_TIMEOUT_S = 60.0
 
 
 async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> FinalState:
-    """Recover, read and compare; nothing goes wrong any more."""
+    """Recover and read every ledger, then read every bookie. Faults have stopped before."""
     unclosed: dict[int, str] = {}
     read: dict[Place, bytes | str] = {}
     node = world.network.join("judge")
@@ -44,14 +44,14 @@ async def look_at_everything(world: World, unfinished: tuple[str, ...]) -> Final
         for ledger_id in sorted(world._metadata):
             if ledger_id not in world.deleted:
                 await _read_ledger(world, client, ledger_id, unclosed, read)
-    # Nothing is said of a ledger that a client wanted to delete, or of which something was lost in silence.
-    unspoken = world.deleted | world.excused
-    metadata = {i: m for i, m in world._metadata.items() if i not in unspoken}
-    unclosed = {i: why for i, why in unclosed.items() if i not in unspoken}
+    # Not judged: ledgers that a client began to delete, and ledgers with a loss that no bookie can detect.
+    skipped = world.deleted | world.excused
+    metadata = {i: m for i, m in world._metadata.items() if i not in skipped}
+    unclosed = {i: why for i, why in unclosed.items() if i not in skipped}
     replicas: dict[Place, dict[str, Replica | str]] = {}
     for name, machine in sorted(world.bookies.items()):
         if machine.storage is not None:
-            await _ask_bookie(world, name, metadata, replicas)
+            await _read_bookie(world, name, metadata, replicas)
     chains = {}
     for log in world.logs:
         found = world.tree.value_now(log_path(log))
@@ -66,7 +66,7 @@ async def _read_ledger(
     unclosed: dict[int, str],
     read: dict[Place, bytes | str],
 ) -> None:
-    deadline = world.now() + PATIENCE_S
+    deadline = world.now() + RETRY_TIMEOUT_S
     while True:
         try:
             reader = await client.open(ledger_id, password=world.shape.password)
@@ -91,7 +91,7 @@ async def _read_ledger(
                 at += 1
 
 
-async def _ask_bookie(
+async def _read_bookie(
     world: World,
     name: str,
     metadata: dict[int, LedgerMetadata],

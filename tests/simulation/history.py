@@ -1,7 +1,7 @@
-"""What was observed in a world: the events that checkers judge.
+"""The events of a world, which the checkers judge.
 
-Inside: frozen events, and ``History``, which keeps what later events are compared with.
-Not inside: judging (``checkers``), how events are observed (``bookies``, ``clients``, ``world``).
+Inside: frozen events; ``History``, which keeps what the checkers compare later events with.
+Not inside: judging (``checkers``), observing (``bookies``, ``clients``, ``world``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Place = tuple[int, int]  # ledger id, entry id
 
 @attrs.frozen
 class Submitted:
-    """A writer gave an entry its place."""
+    """A writer submitted an entry, which thereby has its id."""
 
     at: float
     client: str
@@ -28,14 +28,14 @@ class Submitted:
 
 @attrs.frozen
 class Confirmed:
-    """A writer was told that an entry is durable."""
+    """A writer's handle confirmed an entry."""
 
     at: float
     client: str
     place: Place
-    metadata: LedgerMetadata  # as the store has it at that moment
-    holders: frozenset[str]  # bookies that would still have it after a power cut at that moment
-    damaged: frozenset[str]  # bookies that have lost data, which is beyond what they can promise
+    metadata: LedgerMetadata  # in the store at that moment
+    holders: frozenset[str]  # bookies that would still have the entry after a power cut at that moment
+    damaged: frozenset[str]  # bookies that have lost synced data
 
 
 @attrs.frozen
@@ -51,12 +51,12 @@ class MetadataWritten:
 
 
 @attrs.frozen
-class LacTold:
-    """A reader learnt how far a ledger is confirmed."""
+class LacSeen:
+    """A reader's handle shows a LAC."""
 
     at: float
     client: str
-    place: Place  # of the last confirmed entry
+    place: Place  # the last confirmed entry
     metadata: LedgerMetadata
     holders: frozenset[str]
     damaged: frozenset[str]
@@ -64,7 +64,7 @@ class LacTold:
 
 @attrs.frozen
 class EntryRead:
-    """A reader got an entry."""
+    """A reader read an entry."""
 
     at: float
     client: str
@@ -74,7 +74,7 @@ class EntryRead:
 
 @attrs.frozen
 class EndSeen:
-    """Somebody saw a closed ledger's end."""
+    """A client saw the end of a closed ledger."""
 
     at: float
     client: str
@@ -91,46 +91,46 @@ class Accepted:
     bookie: str
     place: Place
     is_recovery: bool
-    lac: int  # inside the entry
-    after_fence: bool  # it came after the bookie had answered a fencing read of the ledger
-    after_denial: bool  # it came after the bookie had denied this very entry to a recovery
-    metadata: LedgerMetadata | None  # as the store has it at that moment
+    lac: int  # that the entry carries
+    after_fence: bool  # the add arrived after the bookie had replied to a fencing read of the ledger
+    after_denial: bool  # the add arrived after the bookie had denied this entry to a recovery
+    metadata: LedgerMetadata | None  # in the store at that moment; only for adds of a recovery
 
 
 @attrs.frozen
-class AnsweredRecovery:
-    """A bookie told a recovery what it has of an entry."""
+class RepliedToRecovery:
+    """A bookie replied to a recovery's read: the entry, or that it has none."""
 
     at: float
     bookie: str
     place: Place
-    is_fenced: bool  # whether the ledger is fenced there at that moment
+    is_fenced: bool  # whether the bookie has the ledger fenced at that moment
 
 
 @attrs.frozen
 class Denied:
-    """A bookie told somebody that it never stored an entry."""
+    """A bookie replied that it never stored an entry."""
 
     at: float
     bookie: str
     place: Place
-    had_acknowledged: bool  # in this life or an earlier one
+    had_acknowledged: bool  # since the machine exists, by this process or an earlier one
 
 
 @attrs.frozen
 class BookieStarted:
-    """A bookie serves again; what it knows against what it had promised in its lives before."""
+    """A bookie has started: what its storage holds, and what its earlier processes promised."""
 
     at: float
     bookie: str
     promised_fences: frozenset[int]
     fenced: frozenset[int]
-    wrong_entries: tuple[str, ...]  # entries it has that nobody sent to it
+    wrong_entries: tuple[str, ...]  # entries in its storage that no client sent to it
 
 
 @attrs.frozen
 class Ended:
-    """An operation of a client is over."""
+    """An operation of a client has ended, with success or not."""
 
     at: float
     client: str
@@ -141,7 +141,7 @@ class Ended:
 
 @attrs.frozen
 class Crashed:
-    """A process ended by an error that nobody should ever see."""
+    """A process ended by an error that its package does not announce."""
 
     at: float
     process: str
@@ -152,11 +152,11 @@ Event = (
     Submitted
     | Confirmed
     | MetadataWritten
-    | LacTold
+    | LacSeen
     | EntryRead
     | EndSeen
     | Accepted
-    | AnsweredRecovery
+    | RepliedToRecovery
     | Denied
     | BookieStarted
     | Ended
@@ -165,7 +165,7 @@ Event = (
 
 
 def ledger_of(event: Event) -> int | None:
-    """The ledger that an event is about, if it is about one."""
+    """The ledger of an event, or None."""
     match event:
         case MetadataWritten() | EndSeen():
             return event.ledger_id
@@ -177,7 +177,7 @@ def ledger_of(event: Event) -> int | None:
 
 @attrs.frozen
 class Replica:
-    """What a bookie has of an entry when all is over."""
+    """One bookie's copy of an entry at the end of a world."""
 
     payload: bytes
     length_bytes: int
@@ -186,26 +186,26 @@ class Replica:
 
 @attrs.frozen
 class FinalState:
-    """The world when faults have stopped, every ledger was recovered and every bookie asked."""
+    """The world after faults have stopped, every ledger was recovered and every bookie was read."""
 
     metadata: Mapping[int, LedgerMetadata]
     unclosed: Mapping[int, str]  # ledgers that could not be recovered, and why
-    replicas: Mapping[Place, Mapping[str, Replica | str]]  # by bookie; a string is an error that was answered
-    read: Mapping[Place, bytes | str]  # what an ordinary reader got
+    replicas: Mapping[Place, Mapping[str, Replica | str]]  # by bookie; a string is the error of the read
+    read: Mapping[Place, bytes | str]  # payloads that an ordinary reader got; a string is an error
     damaged: frozenset[str]
-    chains: Mapping[str, tuple[int, ...]]  # of each log the ledgers, in order
+    chains: Mapping[str, tuple[int, ...]]  # the ledgers of each log, in order
     unfinished: tuple[str, ...]  # operations that did not end
 
 
 @attrs.define
 class History:
-    """What later events are compared with. ``note`` an event after it was judged."""
+    """The past that the checkers compare an event with. Call ``note`` after the event was checked."""
 
     submitted: dict[Place, Submitted] = attrs.field(factory=dict)
     confirmed: dict[Place, float] = attrs.field(factory=dict)
     confirmed_lac: dict[int, int] = attrs.field(factory=dict)
-    told_lac: dict[int, int] = attrs.field(factory=dict)
-    ends: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # of closed ledgers: last entry, length
+    seen_lac: dict[int, int] = attrs.field(factory=dict)  # the greatest that any reader saw
+    ends: dict[int, tuple[int, int]] = attrs.field(factory=dict)  # closed ledgers: last entry id, length
     last_confirmed_at: dict[int, float] = attrs.field(factory=dict)
     order: defaultdict[str, list[Place]] = attrs.field(factory=lambda: defaultdict(list))
 
@@ -217,9 +217,9 @@ class History:
                 ledger_id, entry_id = event.place
                 self.confirmed[event.place] = event.at
                 self.confirmed_lac[ledger_id] = max(self.confirmed_lac.get(ledger_id, -1), entry_id)
-            case LacTold():
+            case LacSeen():
                 ledger_id, entry_id = event.place
-                self.told_lac[ledger_id] = max(self.told_lac.get(ledger_id, -1), entry_id)
+                self.seen_lac[ledger_id] = max(self.seen_lac.get(ledger_id, -1), entry_id)
             case MetadataWritten() if event.after.is_closed:
                 self.ends.setdefault(event.ledger_id, (event.after.last_entry_id, event.after.length_bytes))
             case _:

@@ -1,8 +1,8 @@
-"""Doing what a plan of faults says, to a running world.
+"""Performing the faults of a plan in a running world.
 
-Inside: one method for each kind. Not inside: which faults and when (``faults``).
-Always: whatever is done is counted when it takes effect, and is undone when its time is over or when faults
-end; nobody loses data beyond the promise.
+Inside: the effect of each kind of fault. Not inside: drawing faults and their times (``faults``).
+Always: each fault is counted when it takes effect. It is undone when its time is over or when faults end. No
+machine loses data beyond the promise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.paths import cookie_path
+from ledger.catalog.paths import cookie_path
 from tests.simulation.bookies import JOURNALS, LEDGERS, ROOT, BookieMachine
 from tests.simulation.clients import ClientProcess
 from tests.simulation.faults import DATA_LOSING, Fault, Promise
@@ -21,14 +21,14 @@ from tests.simulation.metadata import STORE
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-STEPS_MAX = 250  # of tasks, before a crash that was announced
+STEPS_MAX = 250  # of the target's tasks, from a fault's time until it strikes
 DISK_STEPS_MAX = 12
 DISK_SYNCS_MAX = 3
-STORM_REFUSAL_CHANCE = 0.05  # of each add, in a storm of ensemble changes
+STORM_REFUSAL_CHANCE = 0.05  # that a bookie refuses an add, in a storm of ensemble changes
 
 
 class Injector:
-    """Performs faults until told to stop."""
+    """Performs faults until ``stop``."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -41,14 +41,14 @@ class Injector:
             self._world.timeline.at(fault.at_s, self._perform, fault)
         shape = self._world.shape
         if shape.storm == "takeover":
-            self._world.store_troubles.late_watch = 0.5  # writers learn late that they were followed
+            self._world.store_troubles.late_watch = 0.5  # writers learn late that another writer took over
         if shape.storm == "ensemble":
             self._world.store_troubles.slow_chance = 0.5
             for machine in self._world.bookies.values():
                 machine.refusal_chance = STORM_REFUSAL_CHANCE
 
     def stop(self) -> None:
-        """No faults from now on; what lasts is undone."""
+        """Perform no further faults and undo the current ones."""
         self.is_over = True
         world = self._world
         for undo in self._undo:
@@ -69,7 +69,7 @@ class Injector:
             node.resume()
         world.network.pump_all()
         for session in world.sessions:
-            session.resume()  # watches that were lost fire with the reconnection
+            session.resume()  # watches whose notice was lost fire upon reconnection
         for machine in world.bookies.values():
             machine.start()
 
@@ -132,9 +132,9 @@ class Injector:
             case "pause" | "sleeping writer":
                 self._pause(fault.target, fault.seconds)
             case "clock jump":
-                whose = machine or client
-                assert whose is not None
-                whose.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
+                process = machine or client
+                assert process is not None
+                process.wall_offset_ms += rng.choice([-1, 1]) * rng.choice([500, 60_000, 86_400_000])
             case "cancellation":
                 assert client is not None
                 self._at_some_step(fault, rng, lambda: self._cancel(client))
@@ -191,13 +191,13 @@ class Injector:
                 self._restore_later(machine, fault)
             case "session expiry":
                 world.expire_sessions(fault.target)
-            case "store request lost" | "store answer lost" | "slow store" | "stale reads" | "lost watches":
+            case "store request lost" | "store reply lost" | "slow store" | "stale reads" | "lost watches":
                 self._store_trouble(fault, rng)
             case _:
-                raise AssertionError(f"nobody knows how to do {fault.kind!r}")
+                raise AssertionError(f"no code performs {fault.kind!r}")
 
     def _for(self, seconds: float, undo: Callable[[], None]) -> None:
-        """Undo when the time is over, or when faults end."""
+        """Call ``undo`` after some seconds, or when faults end."""
         self._undo.append(undo)
 
         def now() -> None:
@@ -213,7 +213,7 @@ class Injector:
         self._for(seconds, lambda: network.unblock(source, target))
 
     def _swizzle(self, rng: random.Random, seconds: float) -> None:
-        # Clog connections one by one, then unclog them in another order.
+        # Block nodes one by one, then unblock them in another order.
         world = self._world
         names = rng.sample(sorted(world.network.nodes), min(len(world.network.nodes), rng.randint(2, 4)))
         others = sorted(world.network.nodes)
@@ -230,7 +230,7 @@ class Injector:
             world.timeline.after(begin_s, clog)
 
     def _at_some_step(self, fault: Fault, rng: random.Random, act: Callable[[], None]) -> None:
-        # Steps of its own tasks: so it strikes where it is at work, at any await of it.
+        # Counts the steps of the target's own tasks, so that the fault strikes at one of its awaits.
         def unless_over() -> None:
             if not self.is_over:
                 self._world.counts["struck at a step"] += 1
@@ -254,7 +254,7 @@ class Injector:
         if node is None or node.is_paused:
             return
         node.pause()
-        world.suspend_sessions(name, seconds)  # its heartbeats stop as well
+        world.suspend_sessions(name, seconds)  # a paused process sends no heartbeats
 
         world.contend(name)
 
@@ -315,7 +315,7 @@ class Injector:
         flipped = machine.platter.flip_bit(lambda path: path in newest, rng)
         if flipped is not None:
             if machine.platter.is_near_the_end(*flipped):
-                # Only a note that is not synced tells it from a torn tail.
+                # Only a note that is not synced distinguishes this damage from a torn tail.
                 machine.unwitnessed |= self._world.ledger_ids()
             self._damaged(machine, f"{flipped[0].name} byte {flipped[1]}")
 
@@ -344,7 +344,7 @@ class Injector:
         else:
             machine.platter.lose_directory(part)
         if fault.kind == "replaced bookie":
-            world.remove_node(cookie_path(ROOT, machine.name))  # what an operator does before such a start
+            world.remove_node(cookie_path(ROOT, machine.name))  # as an operator does before such a start
             machine.lose_memory()
         world.timeline.after(fault.seconds, machine.start)
 
@@ -358,9 +358,9 @@ class Injector:
             if self.is_over or before is None or now is None:
                 return
             if not self._promise.allows(self._world.damaged, machine.name):
-                return  # others have lost something meanwhile
+                return  # other machines have lost data meanwhile
             if now.stat.version < before.stat.version + 2:
-                # Younger than the last raise of its number: nobody can tell, and nobody promises to.
+                # A copy younger than the last raise of its number cannot be detected: beyond the promise.
                 self._world.timeline.after(0.5, restore)
                 return
             machine.kill()
@@ -376,7 +376,7 @@ class Injector:
         match fault.kind:
             case "store request lost":
                 troubles.lost_before = rng.choice([0.05, 0.3])
-            case "store answer lost":
+            case "store reply lost":
                 troubles.lost_after = rng.choice([0.05, 0.3])
             case "slow store":
                 troubles.slow_chance = rng.choice([0.1, 0.5])
@@ -389,7 +389,7 @@ class Injector:
             match fault.kind:
                 case "store request lost":
                     troubles.lost_before = 0.0
-                case "store answer lost":
+                case "store reply lost":
                     troubles.lost_after = 0.0
                 case "slow store":
                     troubles.slow_chance = 0.0

@@ -1,8 +1,8 @@
-"""The bugs of the field, put back one by one, to see that the world finds them.
+"""Bugs of other systems, put back one at a time, to check that the simulation finds them.
 
-Inside: ``KNOWN_BUGS``: for each a name, what it is, and a patch for the time of some worlds.
-Not inside: the stories behind them (``known_bugs.md``).
-Always: nothing of it is in the product; leaving the ``with`` takes the bug out again.
+Inside: ``KNOWN_BUGS``: the name, the source and a patch of each bug. Not inside: descriptions
+(``known_bugs.md``).
+Always: the product contains none of this; leaving the ``with`` block removes the bug.
 """
 
 from __future__ import annotations
@@ -14,20 +14,24 @@ from unittest.mock import patch
 
 import attrs
 
-from bookie import admission, integrity, limbo, replay
-from bookie.journal import Journal
-from bookie.ledgers import LedgerRecord
-from bookie.replay import JournalScan
-from bookie.service import BookieService, Session
-from bookie.storage import Storage
+from bookie.cluster import integrity, limbo, startup_check
+from bookie.journal import replay
+from bookie.journal.group_commit import WriteBatch
+from bookie.journal.journal import Journal
+from bookie.journal.replay import JournalScan
+from bookie.ledger_record import LedgerRecord
+from bookie.server.service import BookieService, ClientSession
+from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec
-from ledger.ensemble_change import EnsembleChange
 from ledger.metadata import Ensemble, LedgerMetadata
-from ledger.recovery import Recovery
-from ledger.recovery_run import RecoveryRun
-from ledger.repair import EnsembleRepair
+from ledger.recovery.driver import RecoveryDriver
+from ledger.recovery.recovery import Recovery
 from ledger.wire.messages import ReadRequest
-from ledger.writer import LedgerWriter
+from ledger.write.actions import Action, BeginRepair
+from ledger.write.ensemble_change import EnsembleChange
+from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleState
+from ledger.write.repair import EnsembleRepair
+from ledger.write.writer import LedgerWriter
 from tests.simulation import bookies, checkers
 
 if TYPE_CHECKING:
@@ -36,11 +40,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class KnownBug:
-    """One bug that others had."""
+    """One bug of another system."""
 
     name: str
     source: str
-    seen_by: tuple[str, ...]  # the checkers that should see it
+    seen_by: tuple[str, ...]  # the checkers that should report it
     patched: Callable[[], AbstractContextManager[None]]
     prepare: Callable[[World], None] | None = None
 
@@ -70,8 +74,9 @@ def _known_bug(
 def _ack_before_fsync() -> Iterator[None]:
     original = Journal.submit
 
-    def submit(self: Journal, records: list[bytes], size_bytes: int, on_durable: Any, *, sync: bool) -> None:
-        original(self, records, size_bytes, on_durable, sync=False)
+    def submit(self: Journal, batch: WriteBatch) -> None:
+        batch.sync = False
+        original(self, batch)
 
     with patch.object(Journal, "submit", submit):
         yield
@@ -80,18 +85,18 @@ def _ack_before_fsync() -> Iterator[None]:
 @_known_bug(
     "fencing by LAC read alone",
     "apache/bookkeeper#2614",
-    checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
+    checkers.a_bookie_fences_before_it_replies_to_a_recovery,
     checkers.a_bookie_takes_no_adds_after_a_fence,
     checkers.a_bookie_forgets_no_fence,
 )
 def _fencing_by_lac_read_alone() -> Iterator[None]:
-    original = RecoveryRun._fencing_read
+    original = RecoveryDriver._fencing_read
 
-    def fencing_read(self: RecoveryRun, entry_id: int) -> ReadRequest:
+    def fencing_read(self: RecoveryDriver, entry_id: int) -> ReadRequest:
         request = original(self, entry_id)
         return request if entry_id < 0 else attrs.evolve(request, fence=False, master_key=None)
 
-    with patch.object(RecoveryRun, "_fencing_read", fencing_read):
+    with patch.object(RecoveryDriver, "_fencing_read", fencing_read):
         yield
 
 
@@ -101,7 +106,7 @@ def _fencing_by_lac_read_alone() -> Iterator[None]:
     checkers.a_recovery_writes_only_to_the_last_segment,
 )
 def _recovery_from_the_beginning() -> Iterator[None]:
-    # Without the floor of the last segment, an empty one leads back into the segments before it.
+    # Recovery then does not stop at the first entry of the last segment, and an empty one leads further back.
     original = Recovery._begin_reading
 
     class NoFloor:
@@ -129,12 +134,14 @@ def _recovery_from_the_beginning() -> Iterator[None]:
 def _ensemble_change_confirmed_early() -> Iterator[None]:
     original = LedgerWriter.advance
 
-    def advance(self: LedgerWriter) -> bool:
-        is_changing, self.changing_ensemble = self.changing_ensemble, False
+    def advance(self: LedgerWriter) -> range:
+        state = self.state
+        if state is EnsembleState.CHANGING:
+            self.state = EnsembleState.DEGRADED
         try:
             return original(self)
         finally:
-            self.changing_ensemble = is_changing
+            self.state = state
 
     with patch.object(LedgerWriter, "advance", advance):
         yield
@@ -148,30 +155,29 @@ def _ensemble_change_confirmed_early() -> Iterator[None]:
     checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
 )
 def _overlapping_ensemble_changes() -> Iterator[None]:
-    # Failures during a change begin another one; whichever ends first lets entries be confirmed.
-    begin, finish = LedgerWriter.begin_change, LedgerWriter.finish_change
+    # A failure during a change begins another change; the first of them to end lets entries be confirmed.
+    targets = {event: target for (_, event), target in TRANSITIONS.items()}
+    bookie_failed, wait = EnsembleRepair.on_bookie_failed, EnsembleRepair._wait
 
-    def begin_change(self: LedgerWriter) -> None:
-        self.changing_ensemble = False
-        begin(self)
+    def move(self: LedgerWriter, event: EnsembleEvent) -> None:
+        if self.state is not EnsembleState.CHANGING or event in (
+            EnsembleEvent.SETTLE_CHANGE,
+            EnsembleEvent.END,
+        ):
+            self.state = TRANSITIONS.get((self.state, event), targets[event])
 
-    def finish_change(self: LedgerWriter, ensemble: Sequence[str]) -> Any:
-        self.changing_ensemble = True
-        return finish(self, ensemble)
+    def always_begin_repair(self: EnsembleRepair, *arguments: Any, **keywords: Any) -> list[Action]:
+        actions = bookie_failed(self, *arguments, **keywords)
+        return [*actions[:2], BeginRepair()] if actions and not self.is_over else actions
 
-    try_again = EnsembleRepair._try_again
+    def wait_if_any(self: EnsembleRepair, now_s: float) -> list[Action]:
+        return wait(self, now_s) if self._writer.failures else []  # another change may have ended them
 
-    async def try_again_if_any(self: EnsembleRepair) -> None:
-        if self._writer.failures:  # another change may have ended them
-            await try_again(self)
-
-    never = property(lambda self: False, lambda self, value: None)
     with (
-        patch.object(LedgerWriter, "begin_change", begin_change),
-        patch.object(LedgerWriter, "finish_change", finish_change),
-        patch.object(EnsembleRepair, "_try_again", try_again_if_any),
+        patch.object(LedgerWriter, "move", move),
+        patch.object(EnsembleRepair, "on_bookie_failed", always_begin_repair),
+        patch.object(EnsembleRepair, "_wait", wait_if_any),
         patch.object(EnsembleChange, "check_found", lambda self, metadata: None),
-        patch.object(EnsembleRepair, "is_running", never, create=True),
     ):
         yield
 
@@ -184,7 +190,7 @@ def _without_cookies(world: World) -> None:
 @_known_bug(
     'wiped bookie answering "no entry"',
     "apache/bookkeeper#2612",
-    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_denies_no_entry_that_it_acknowledged,
     checkers.a_bookie_forgets_no_fence,
     prepare=_without_cookies,
 )
@@ -195,23 +201,23 @@ def _wiped_bookie() -> Iterator[None]:
 @_known_bug(
     "no limbo after a wiped disk",
     "apache/bookkeeper#2612, BP-46",
-    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_denies_no_entry_that_it_acknowledged,
     checkers.a_bookie_forgets_no_fence,
 )
 def _no_limbo() -> Iterator[None]:
-    # An empty bookie in the place of another one answers as if it had always been empty.
-    with patch.object(bookies, "ADMISSION", attrs.evolve(bookies.ADMISSION, limbo=False)):
+    # An empty bookie in the place of another one replies as if it had never stored an entry.
+    with patch.object(bookies, "STARTUP_CHECK", attrs.evolve(bookies.STARTUP_CHECK, limbo=False)):
         yield
 
 
 @_known_bug(
     "old copy taken for the newest",
     "apache/bookkeeper#2612; Jepsen's snapshots put back",
-    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_denies_no_entry_that_it_acknowledged,
     checkers.a_bookie_forgets_no_fence,
 )
 def _old_copy() -> Iterator[None]:
-    with patch.object(admission, "doubt_of", lambda found, registered: None):
+    with patch.object(startup_check, "incarnation_mismatch", lambda found, registered: None):
         yield
 
 
@@ -221,23 +227,23 @@ def _old_copy() -> Iterator[None]:
     checkers.a_bookie_forgets_no_fence,
 )
 def _replaced_bookies() -> Iterator[None]:
-    original = limbo.suspicion
+    original = limbo.affected_ledger
 
-    def suspicion(*arguments: Any) -> Any:
+    def affected_ledger(*arguments: Any) -> Any:
         found = original(*arguments)
         return None if found is None else attrs.evolve(found, fence=False)
 
-    with patch.object(limbo, "suspicion", suspicion):
+    with patch.object(limbo, "affected_ledger", affected_ledger):
         yield
 
 
 @_known_bug(
     "limbo that ends too early",
     "BP-46",
-    checkers.a_bookie_denies_nothing_that_it_acknowledged,
+    checkers.a_bookie_denies_no_entry_that_it_acknowledged,
 )
 def _limbo_that_ends_too_early() -> Iterator[None]:
-    # The ledger is recovered, but its entries are not copied before denials are given again.
+    # The ledger is recovered, but the bookie denies entries again before it has copied them.
     with patch.object(integrity, "held_ranges", lambda metadata, bookie_id: iter(())):
         yield
 
@@ -248,8 +254,8 @@ def _limbo_that_ends_too_early() -> Iterator[None]:
     checkers.a_bookie_forgets_no_fence,
 )
 def _fence_lost_on_restart() -> Iterator[None]:
-    def stage_fence(self: Storage, ledger: LedgerRecord) -> None:
-        ledger.fenced = True  # in memory, and nowhere else
+    def stage_fence(self: Storage, batch: WriteBatch, ledger: LedgerRecord) -> None:
+        ledger.fenced = True  # in memory only
 
     def stored(self: LedgerRecord) -> Any:
         return attrs.evolve(original(self), fenced=False)
@@ -281,15 +287,15 @@ def _lac_beyond_acknowledged() -> Iterator[None]:
 @_known_bug(
     "torn journal tail accepted",
     "apache/bookkeeper#4659, #2176",
-    checkers.a_bookie_has_only_what_was_sent_to_it,
+    checkers.a_bookie_has_only_entries_that_were_sent_to_it,
 )
 def _torn_journal_tail_accepted() -> Iterator[None]:
-    # As a reader without checksums does: what has a plausible length is a record.
+    # As a reader without checksums: any bytes with a plausible length are a record.
     def ended(self: JournalScan, start: int, records: list[bytes], at: int, what: str) -> Any:
         return records, at if records else start
 
     with (
-        patch.object(replay, "trailer_holds", lambda *args: True),
+        patch.object(replay, "trailer_matches", lambda *args: True),
         patch.object(JournalScan, "_ended", ended),
     ):
         yield
@@ -300,10 +306,10 @@ def _torn_journal_tail_accepted() -> Iterator[None]:
     "apache/bookkeeper PR#4196, PR#4140, PR#4205",
     checkers.replicas_do_not_diverge,
     checkers.every_acknowledged_entry_is_readable,
-    checkers.a_reader_gets_what_was_written,
+    checkers.a_reader_gets_the_bytes_that_were_written,
 )
 def _digest_over_the_wrong_range() -> Iterator[None]:
-    # Writer and reader agree, so a round trip sees nothing: the digest covers the header alone.
+    # The digest covers the header alone, for writer and reader, so that a round trip does not show the bug.
     original = EntryCodec.__init__
 
     def init(self: EntryCodec, digest_type: DigestType, password: bytes) -> None:
@@ -314,7 +320,7 @@ def _digest_over_the_wrong_range() -> Iterator[None]:
     def payloads(
         self: EntryCodec, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int
     ) -> list[bytes]:
-        # The quick check has its own idea of the range. A bad first entry is told as ever.
+        # The original's quick check covers the whole range. A bad first entry is still reported.
         found = self._payloads_any(bodies, ledger_id, first_entry_id)
         if not found and bodies:
             self.unpack(bodies[0], ledger_id, first_entry_id)
@@ -328,7 +334,7 @@ def _digest_over_the_wrong_range() -> Iterator[None]:
 
 
 class _Handle:
-    """One connection's own idea of a ledger: it does not see a fence that came over another one."""
+    """One connection's own view of a ledger: it misses a fence that came over another connection."""
 
     def __init__(self, record: LedgerRecord) -> None:
         object.__setattr__(self, "_record", record)
@@ -344,7 +350,7 @@ class _Handle:
 
 
 class _OwnHandles:
-    """The storage as one connection sees it."""
+    """The storage with a view of each ledger that belongs to one connection."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -367,14 +373,14 @@ class _OwnHandles:
     "duplicate handle",
     "apache/bookkeeper PR#4701",
     checkers.a_bookie_takes_no_adds_after_a_fence,
-    checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
+    checkers.a_bookie_fences_before_it_replies_to_a_recovery,
 )
 def _duplicate_handle() -> Iterator[None]:
-    original = Session.__init__
+    original = ClientSession.__init__
 
-    def init(self: Session, service: BookieService, send: Any, start: Any) -> None:
+    def init(self: ClientSession, service: BookieService, send: Any, start: Any) -> None:
         original(self, service, send, start)
         self._storage = _OwnHandles(service.storage)  # type: ignore[assignment]
 
-    with patch.object(Session, "__init__", init):
+    with patch.object(ClientSession, "__init__", init):
         yield

@@ -1,16 +1,16 @@
-"""trio's loop for a world: virtual time, no I/O, an order of tasks that repeats itself.
+"""trio's loop for a world: virtual time, no I/O, a repeatable order of tasks.
 
-Inside: ``playing_in``, which puts this loop in the place of trio's for the time of a run, and a few short
-ways in that of long ones; stepping tasks; the hook before the n-th step of somebody's tasks. Not inside: what
-happens when no task can run (``clockwork``).
-Always: tasks see what they see of trio's own loop: each that was ready is stepped once in a round, in any
-order; cancellations of scopes that are overdue come between rounds; a task that asks to wait and has been
-cancelled hears of it at once. Tasks, scopes, nurseries, and delivering cancellation are trio's.
+Inside: ``playing_in``, which replaces trio's loop during a run, and shortens a few of trio's slow functions;
+stepping tasks; the hook before the n-th step of a process's tasks. Not inside: the passing of time while no
+task is ready (``clockwork``).
+Always: tasks cannot tell this loop from trio's. Each ready task is stepped once in a round, in any order;
+scopes whose deadline has passed are cancelled between rounds; a cancelled task that waits is cancelled at
+once. Tasks, scopes, nurseries and the delivery of cancellation are trio's own.
 
-Why not trio's: it asks for I/O, instruments and signals in every round, sorts and shuffles what is mostly one
-task, and is entered anew for each jump of the clock: together an eighth of a world.
+trio's own loop costs an eighth of a world: it polls I/O, instruments and signals in every round, sorts and
+shuffles batches of mostly one task, and starts again after each jump of the clock.
 
-Source: trio._core._run; ``test_simulation_loop`` compares the two.
+Source: trio._core._run; ``test_simulation_loop`` compares the two loops.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from trio._core import _run
 from trio._core._run import _NO_SEND, GLOBAL_RUN_CONTEXT, Runner
 from trio._core._traps import CancelShieldedCheckpoint
 
-OWNER: ContextVar[str] = ContextVar("owner")  # the process, by name, that a task belongs to
-_ROUNDS_PER_LOOK = 1000
-_OUTSIDE_S_MAX = 1.0
+OWNER: ContextVar[str] = ContextVar("owner")  # the name of the process that a task belongs to
+_ROUNDS_PER_POLL = 1000
+_POLL_S_MAX = 1.0
 _age = attrgetter("_counter")
 Abort = Callable[[Any], trio.lowlevel.Abort]
 
@@ -45,14 +45,14 @@ class Time(Protocol):
     time_s: float
 
     def advance(self, runner: Runner) -> None:
-        """No task is ready: let time pass until one is, or a deadline is reached."""
+        """Let time pass until a task is ready or a deadline is reached."""
 
 
 class Loop:
     """Steps the tasks of one run.
 
     Args:
-        seed: Of the order of tasks.
+        seed: Seed of the order of tasks.
     """
 
     def __init__(self, seed: int, time: Time) -> None:
@@ -61,7 +61,7 @@ class Loop:
         self._counters: list[_StepCounter] = []
 
     def before_step(self, steps: int, owner: str, act: Callable[[], None]) -> None:
-        """Have ``act()`` run before the n-th step, from now on, of any task of this owner."""
+        """Call ``act()`` before the n-th step from now of the owner's tasks, counted together."""
         self._counters.append(_StepCounter(steps, owner, act))
 
     def run(
@@ -71,7 +71,7 @@ class Loop:
         args: tuple[Any, ...],
         host_uses_signal_set_wakeup_fd: bool = False,
     ) -> Generator[float, Any, None]:
-        """What trio calls in the place of its own; a generator that never has to wait for anything."""
+        """Replaces ``trio._core._run.unrolled_run``. The generator yields nothing, since it never waits."""
         try:
             runner.clock.start_clock()
             runner.init_task = runner.spawn_impl(runner.init, (main, args), None, "<init>", system_task=True)
@@ -89,19 +89,20 @@ class Loop:
         rounds = 0
         while tasks:
             rounds += 1
-            if rounds % _ROUNDS_PER_LOOK == 0:
-                _look_outside(runner, 0)  # for Ctrl-C
+            if rounds % _ROUNDS_PER_POLL == 0:
+                _poll_io(runner, 0)  # lets Ctrl-C through
             if not ready:
                 if runner.main_task_outcome is None:
                     time.advance(runner)
                 else:
-                    _look_outside(runner, _OUTSIDE_S_MAX)  # trio's own end of a run
+                    _poll_io(runner, _POLL_S_MAX)  # for trio's own tasks at the end of a run
             if deadlines._heap and deadlines._heap[0][0] <= time.time_s:
                 deadlines.expire(time.time_s)
             batch = list(ready)
             ready.clear()
             if len(batch) > 1:
-                # They come in an order that may depend on sets; first in one that does not.
+                # The order of ``ready`` may depend on sets. Sort by age first, so that the seed alone
+                # decides.
                 batch.sort(key=_age)
                 if len(batch) > 2:
                     rng.shuffle(batch)
@@ -114,17 +115,17 @@ class Loop:
                 send, sent = task._next_send_fn, task._next_send
                 task._next_send_fn = task._next_send = None
                 try:
-                    asked = task.context.run(send, sent)  # type: ignore[arg-type]
+                    trap = task.context.run(send, sent)  # type: ignore[arg-type]  # trio's field is Any | None
                 except BaseException as exc:
                     _ended(runner, task, exc)
                     continue
                 task._schedule_points += 1
-                if asked is CancelShieldedCheckpoint:
+                if trap is CancelShieldedCheckpoint:
                     runner.reschedule(task)
                 else:
-                    assert callable(asked), f"a task of a world asks trio for {asked!r}"
+                    assert callable(trap), f"a task yields {trap!r}, which this loop does not support"
                     task._cancel_points += 1
-                    task._abort_func = asked
+                    task._abort_func = trap
                     if runner.ki_pending and task is runner.main_task:
                         task._attempt_delivery_of_pending_ki()
                     if task._cancel_status.effectively_cancelled:
@@ -146,11 +147,12 @@ def _ended(runner: Runner, task: trio.lowlevel.Task, exc: BaseException) -> None
     if isinstance(exc, StopIteration):
         runner.task_exited(task, Value(exc.value))
     else:
-        # As trio has it: the traceback begins with the task's own frame, and keeps nothing of the loop alive.
+        # As in trio: the traceback begins with the task's own frame, so that it keeps no frame of the loop
+        # alive.
         runner.task_exited(task, Error(exc.with_traceback(exc.__traceback__ and exc.__traceback__.tb_next)))
 
 
-def _look_outside(runner: Runner, timeout_s: float) -> None:
+def _poll_io(runner: Runner, timeout_s: float) -> None:
     runner.io_manager.process_events(runner.io_manager.get_events(timeout_s))
 
 
@@ -160,7 +162,7 @@ class _StepCounter:
 
 
 class _Nothing:
-    """What a task gets that is only woken: as ``Value(None)``, but one for all."""
+    """The outcome for a task that is woken without a value: one shared object in place of ``Value(None)``."""
 
     def unwrap(self) -> None:
         return
@@ -171,8 +173,9 @@ _NOTHING: Any = _Nothing()
 
 @coroutine
 def _wait_task_rescheduled(abort: Abort) -> Generator[Abort, Outcome[Any], Any]:
-    """As trio's, but one generator where that has two coroutines and makes a value of what it asks for."""
-    # Without a name for the answer: an error's traceback has this frame, and the two would be garbage.
+    """As trio's function, but one generator for two coroutines, and no wrapper of the trap."""
+    # No local variable for the outcome: an error's traceback holds this frame, and the two would form a
+    # cycle.
     return (yield abort).unwrap()
 
 
@@ -182,9 +185,9 @@ def _cancel_shielded_checkpoint() -> Generator[object, Outcome[Any], None]:
 
 
 def _reschedule(runner: Runner, task: trio.lowlevel.Task, next_send: Outcome[Any] | None = _NO_SEND) -> None:
-    """As ``Runner.reschedule``, which also asks for instruments and for a loop that it is a guest of."""
+    """As ``Runner.reschedule``, without its checks for instruments and guest mode."""
     assert task._runner is runner
-    assert task._next_send_fn is None, "a task is woken twice"
+    assert task._next_send_fn is None, "a task was woken twice"
     task._next_send_fn = task.coro.send
     task._next_send = _NOTHING if next_send is _NO_SEND else next_send
     task._abort_func = None
@@ -193,7 +196,7 @@ def _reschedule(runner: Runner, task: trio.lowlevel.Task, next_send: Outcome[Any
 
 
 class _DeadlineChange:
-    """As ``CancelScope._might_change_registered_deadline``, a generator made at each use of a scope."""
+    """As ``CancelScope._might_change_registered_deadline``, without a generator for each use of a scope."""
 
     __slots__ = ("_scope",)
 
@@ -218,7 +221,7 @@ class _DeadlineChange:
 
 @contextmanager
 def playing_in(loop: Loop) -> Iterator[None]:
-    """``trio.run`` uses this loop inside the block."""
+    """Make ``trio.run`` use this loop inside the block."""
     with (
         patch.object(_run, "unrolled_run", loop.run),
         patch.object(Runner, "reschedule", _reschedule),

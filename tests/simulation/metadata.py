@@ -1,13 +1,13 @@
-"""The metadata store with everything ZooKeeper does to its clients.
+"""The metadata store with the faults that ZooKeeper shows its clients.
 
-Inside: ``HistoricTree``, which remembers what every node was when; ``SimStore``, one process's session over
-it, with delays, lost connections, answers lost after the write was applied, stale reads, late watches.
-Not inside: when any of it happens (``faults``), what the store promises (``namespace.store``).
-Always: what ZooKeeper promises is kept: writes are in one order, a session never sees an older state than it
-has seen or written, ``sync`` brings it up to date. A read without ``sync`` may be old.
+Inside: ``HistoricTree``, which keeps every past state of each node; ``SimStore``, the session of one process,
+with delays, lost connections, replies lost after the write was applied, stale reads, late watches.
+Not inside: the times of these faults (``faults``), the contract of a store (``namespace.store``).
+Always: ZooKeeper's guarantees hold. All writes are in one order; a session never reads an older state than it
+has read or written before; ``sync`` brings it up to date. A read without ``sync`` may be stale.
 
-Source: ZooKeeper programmer's guide, "Consistency Guarantees"; bookkeeper-metadata reference 15; lessons rows
-34, 35, 43.
+Source: ZooKeeper programmer's guide, "Consistency Guarantees"; docs/metadata.md 15;
+docs/known-bugs.md 34, 35, 43.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 import trio
@@ -31,29 +31,29 @@ from tests.simulation.trace import Trace
 
 STORE = "store"  # the name of the metadata store's end of a link
 SESSION_TIMEOUT_S = 4.0
-LOST_AFTER_S = 1.5  # a client notices a dead connection after so long
+LOST_AFTER_S = 1.5  # a client notices a dead connection within this time
 
 T = TypeVar("T")
 
 
 @attrs.define(eq=False)
 class StoreTroubles:
-    """What goes wrong with everybody's requests at the moment."""
+    """The current faults of the store, for the requests of all sessions. Chances are per request."""
 
-    lost_before: float = 0.0
-    lost_after: float = 0.0
+    lost_before: float = 0.0  # that the request is lost
+    lost_after: float = 0.0  # that the reply is lost, after the request was carried out
     slow_chance: float = 0.0
     stale_lag_s: float = 0.0
     late_watch: float = 0.0
 
 
 class HistoricTree(MemoryTree):
-    """A tree whose past can be read."""
+    """A tree whose past states can be read."""
 
     def __init__(self, timeline: Timeline, wall_ms: Callable[[], int]) -> None:
         self._timeline = timeline
         self.zxid = 0
-        self.times: list[float] = [0.0]  # of each zxid
+        self.times: list[float] = [0.0]  # time of each zxid
         self.data: defaultdict[str, list[tuple[int, Node | None]]] = defaultdict(list)
         self.lists: defaultdict[str, list[tuple[int, Children | None]]] = defaultdict(list)
         self.on_change: Callable[[str, Node | None, Node | None], None] = lambda path, before, after: None
@@ -80,18 +80,18 @@ class HistoricTree(MemoryTree):
             self.on_change(path, before, after)
 
     def value_now(self, path: str) -> Node | None:
-        """A node as it is, whoever asks."""
+        """The node's newest state, without a session."""
         node = self._nodes.get(path)
         return None if node is None else Node(node.value, node.stat())
 
     def remove(self, path: str) -> None:
-        """Delete a node by hand, if it is there."""
+        """Delete a node, if it exists, without a session."""
         if path in self._nodes:
             with _Change(self) as change:
                 change.delete(path, ANY_VERSION)
 
     def zxid_at(self, when: float) -> int:
-        """The last change that had happened by then."""
+        """The zxid of the last change up to a time."""
         zxid = self.zxid
         while zxid > 0 and self.times[zxid] > when:
             zxid -= 1
@@ -99,7 +99,7 @@ class HistoricTree(MemoryTree):
 
 
 class _Notice:
-    """Stands in the tree for somebody's watch and sets it when it is time."""
+    """Stands in the tree for a client's watch and passes the notice on with a delay, or not at all."""
 
     def __init__(self, store: SimStore, event: trio.Event, delay_s: float | None) -> None:
         self._store, self._event, self._delay_s = store, event, delay_s
@@ -113,23 +113,23 @@ class _Notice:
 
 
 class _Request:
-    """A request on its way, carried out when it arrives, and its answer on the way back.
+    """A request in flight and its reply.
 
-    Whoever waits for it may be cancelled, or die: once it was sent it is carried out all the same.
+    The request is carried out when it arrives, even if its caller was cancelled or killed after it was sent.
     """
 
     def __init__(self, store: SimStore, path: str, apply: Callable[[], object], *, is_write: bool) -> None:
         self._store, self._path, self._apply, self._is_write = store, path, apply, is_write
         self._task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-        self._asked_at = store._timeline.now()
+        self._began_at = store._timeline.now()
         self._is_sent = True
         self.result: Any = None
         self.error: Exception | None = None
 
     def abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._task = None
-        if self._store._timeline.now() == self._asked_at:
-            self._is_sent = False  # it was cancelled before it could ask
+        if self._store._timeline.now() == self._began_at:
+            self._is_sent = False  # cancelled at the moment of the call: the request was never sent
         return trio.lowlevel.Abort.SUCCEEDED
 
     def arrive(self) -> None:
@@ -148,20 +148,20 @@ class _Request:
             self.error = exc
         if self._is_write:
             store._seen = store._tree.zxid
-        store._timeline.after(store._delay_s(), self.answer)
+        store._timeline.after(store._delay_s(), self.reply)
 
-    def answer(self) -> None:
+    def reply(self) -> None:
         store = self._store
         if store._process.is_paused:
-            store._process.held.append(self.answer)
-        elif store._loses_answer(self._is_write):
-            self._lose("the answer was lost")
+            store._process.held.append(self.reply)
+        elif store._loses_reply(self._is_write):
+            self._lose("the reply was lost")
         else:
             self._wake()
 
     def _lose(self, what: str) -> None:
         store = self._store
-        store._trace.note(store._process.name, f"loses touch with the metadata store: {what}")
+        store._trace.note(store._process.name, f"loses its connection to the metadata store: {what}")
         self.error = ConnectionLostError(self._path, what)
         store._timeline.after(store._rng.uniform(0.05, LOST_AFTER_S), self._notice_loss)
 
@@ -176,7 +176,7 @@ class _Request:
 
 
 class SimStore(MetadataStore):
-    """One process's session. Made by ``World.open_store``."""
+    """The session of one process. Made by ``World.new_session``."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class SimStore(MetadataStore):
         self._timeline, self._rng, self._troubles = timeline, rng, troubles
         self._counts, self._trace = counts, trace
         self.inner = MemorySession(tree)
-        self._seen = tree.zxid  # a session never sees an older state than this
+        self._seen = tree.zxid  # reads never return an older state than this
         self._notices: dict[_Notice, None] = {}
         self.lost_watches: list[trio.Event] = []
         self._silent_since: float | None = None
@@ -210,13 +210,13 @@ class SimStore(MetadataStore):
         return await self.inner.watches.wait_state_change(seen)
 
     def expire(self) -> None:
-        """The server gives the session up."""
+        """End the session, as the server does."""
         self._trace.note(self._process.name, "session expires")
         self.inner.expire()
         self._wake_lost()
 
     def suspend(self, seconds: float) -> None:
-        """Out of touch for a while; too long, and the session is over."""
+        """Disconnect for some seconds; the session expires if that is longer than its timeout."""
         if self.state is not SessionState.CONNECTED:
             return
         self.inner.suspend()
@@ -235,13 +235,13 @@ class SimStore(MetadataStore):
             self.expire()
 
     def _wake_lost(self) -> None:
-        # Contract: watches left before a suspension all fire when it ends, lost ones too.
+        # Contract: all watches set before a suspension fire when it ends, also those whose notice was lost.
         lost, self.lost_watches = self.lost_watches, []
         for event in lost:
             event.set()
 
     def abandon(self) -> None:
-        """The process is dead; the server notices when it has heard nothing for long enough."""
+        """Leave the session of a dead process behind: it expires after a while without heartbeats."""
         if self.state in (SessionState.CONNECTED, SessionState.SUSPENDED):
             self._timeline.after(
                 self._rng.uniform(SESSION_TIMEOUT_S / 2, SESSION_TIMEOUT_S), self.inner.expire
@@ -252,20 +252,20 @@ class SimStore(MetadataStore):
     async def _ask(self, path: str, apply: Callable[[], T], *, write: bool = False) -> T:
         if not self._process.is_up:
             await trio.lowlevel.checkpoint()
-            raise ConnectionLostError(path, "this process is no more")
+            raise ConnectionLostError(path, "this process is dead")
         request = _Request(self, path, apply, is_write=write)
         self._timeline.after(self._delay_s(), request.arrive)
         await trio.lowlevel.wait_task_rescheduled(request.abort)
         error, request.error = request.error, None
         if error is None:
-            return request.result  # type: ignore[no-any-return]
+            return cast(T, request.result)  # apply() returned it
         try:
             raise error
         finally:
-            del error  # its traceback has this frame: the two would be garbage
+            del error  # its traceback holds this frame: the two would form a cycle
 
     def _delay_s(self) -> float:
-        """For how long a request or an answer is on its way."""
+        """Draw the time that a request or a reply is in flight."""
         delay_s = self._rng.uniform(0.001, 0.005)
         if self._troubles.slow_chance and self._rng.random() < self._troubles.slow_chance:
             self._counts["slow store request"] += 1
@@ -280,17 +280,17 @@ class SimStore(MetadataStore):
             return True
         return False
 
-    def _loses_answer(self, is_write: bool) -> bool:
+    def _loses_reply(self, is_write: bool) -> bool:
         if self._network.is_blocked(STORE, self._process.name):
-            self._counts["store answer lost after the write"] += is_write
+            self._counts["store reply lost after the write"] += is_write
             return True
         if self._troubles.lost_after and self._rng.random() < self._troubles.lost_after:
-            self._counts["store answer lost after the write" if is_write else "store request lost"] += 1
+            self._counts["store reply lost after the write" if is_write else "store request lost"] += 1
             return True
         return False
 
     def _past(self) -> int:
-        """As of which change this session reads now."""
+        """Draw the zxid of the state that this session reads now."""
         lag_s = self._troubles.stale_lag_s
         if not lag_s:
             self._seen = self._tree.zxid
@@ -365,7 +365,7 @@ class SimStore(MetadataStore):
         if watch is None:
             return
         if history and history[-1][0] > past:
-            # The server this session reads from has yet to learn of the change: then it will tell.
+            # The server of this session does not know of the change yet; it fires the watch when it does.
             self._timeline.after(self._rng.uniform(0.001, self._troubles.stale_lag_s or 0.5), watch.set)
             return
         notice = self._notice(watch)

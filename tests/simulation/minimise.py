@@ -1,7 +1,7 @@
-"""Making a failing world smaller: fewer faults, fewer clients, a shorter story, the same violation.
+"""Making a failing world smaller: fewer faults, fewer clients, less time, the same violation.
 
-Inside: ``minimise``. Not inside: playing (``world``), showing (``__main__``).
-Always: what is returned still violates the same property.
+Inside: ``minimise``. Not inside: playing (``world``), printing (``__main__``).
+Always: the returned world violates the same property as the first one.
 
 Source: Zeller, delta debugging.
 """
@@ -21,10 +21,10 @@ Fails = Callable[[Shape, tuple[Fault, ...]], bool]
 
 
 def minimise(shape: Shape, plan: tuple[Fault, ...], fails: Fails) -> tuple[Shape, tuple[Fault, ...]]:
-    """The smallest shape and plan found that still fail.
+    """Return the smallest shape and plan found that still fail, after at most ``RUNS_MAX`` worlds.
 
     Args:
-        fails: Plays a world; True if it violates the property that the first one did.
+        fails: Plays a world; True if it violates the same property as the first one.
     """
     left = RUNS_MAX
 

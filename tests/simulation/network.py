@@ -1,12 +1,12 @@
-"""The network: streams between named nodes, over which bytes come late, in pieces, or not at all.
+"""The network: streams between named nodes, on which bytes arrive late, in pieces, or not at all.
 
-Inside: dialling, delivery in virtual time, links that are blocked in one direction, nodes that are paused or
-gone, connections that break with bytes on their way. Not inside: when any of it happens (``faults``).
-Always: within one direction of one connection bytes arrive in order, without gaps, or the connection ends:
-it is TCP that is imagined here. Between connections nothing is in order. Half-open is possible: one side may
-know of the end seconds before the other.
+Inside: dialling, delivery in virtual time, links blocked in one direction, paused and dead nodes, connections
+that break with bytes in flight. Not inside: the times of these faults (``faults``).
+Always: as with TCP, the bytes of one direction of a connection arrive in order and without gaps until the
+connection ends. There is no order between connections. A connection may be half-open: one end may learn of
+its end seconds before the other.
 
-Source: FoundationDB's sim2 (clogging), TigerBeetle's packet simulator; lessons 2.4.
+Source: FoundationDB's sim2 (clogging), TigerBeetle's packet simulator; docs/known-bugs.md 83.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Callable
 import trio
 from crc32c import crc32c
 
-from ledger.dial import Address
+from ledger.transport.dial import Address
 from tests.simulation.clockwork import Timeline
 from tests.simulation.trace import Trace
 
 IN_FLIGHT_BYTES_MAX = 256 * 1024
 LATENCY_MIN_S, LATENCY_MAX_S = 0.001, 0.008
-SLOW_CHANCE = 0.03  # of a message that is late by much, while delays are on
-SPLIT_CHANCE = 0.04
-STORM_CHANCE = 0.04  # of a message that breaks its connection, in a storm
+SLOW_CHANCE = 0.03  # that a message is very late, while delays are on
+SPLIT_CHANCE = 0.04  # that a message arrives in two pieces
+STORM_CHANCE = 0.04  # that a message breaks its connection, in a storm
 JITTER_CHANCE = 0.15
-YIELD_CHANCE = 0.2  # of a send, to let others run first
+YIELD_CHANCE = 0.2  # that a send lets other tasks run first
 
 Accept = Callable[[trio.abc.Stream], None]
 _EPSILON_S = 1e-9
@@ -36,24 +36,24 @@ _LATENCY_RANGE_S = LATENCY_MAX_S - LATENCY_MIN_S
 
 
 class Node:
-    """A process on the network, as long as it lives under one name."""
+    """One process on the network. The next process of the machine is another node of the same name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.accept: Accept | None = None  # None: it listens nowhere
+        self.accept: Accept | None = None  # None: it does not listen
         self.is_up = True
         self.is_paused = False
         self.running = trio.Event()
         self.running.set()
-        self.held: list[Callable[[], None]] = []  # what would have happened while it is paused
+        self.held: list[Callable[[], None]] = []  # calls delayed until the end of the pause
 
     def pause(self) -> None:
-        """Nothing leaves it and nothing reaches it."""
+        """Hold all messages from and to the node."""
         self.is_paused = True
         self.running = trio.Event()
 
     def resume(self) -> None:
-        """What was held goes on."""
+        """End the pause and make the delayed calls."""
         self.is_paused = False
         self.running.set()
         held, self.held = self.held, []
@@ -62,7 +62,7 @@ class Node:
 
 
 class Direction:
-    """Bytes on their way from one end of a connection to the other."""
+    """One direction of a connection: the bytes in flight and the received bytes."""
 
     __slots__ = (
         "due",
@@ -75,7 +75,7 @@ class Direction:
         "queue",
         "reader",
         "reset",
-        "room",
+        "senders",
         "source",
         "target",
     )
@@ -84,17 +84,16 @@ class Direction:
         self.number = number
         self.source, self.target = source, target
         self.link = source.name, target.name
-        self.queue: deque[tuple[float, int, bytes]] = (
-            deque()
-        )  # due time, place on the link, bytes; b"" is the end
+        # Due time, place on the link, bytes; b"" is the end of the stream.
+        self.queue: deque[tuple[float, int, bytes]] = deque()
         self.due = 0.0
         self.in_flight = 0
         self.inbox: deque[bytes] = deque()
         self.is_eof = False
-        self.is_cut = False  # something was lost: nothing that is sent later may arrive
+        self.is_cut = False  # bytes were lost, so later bytes must not arrive
         self.reset = False  # the receiving end knows that the connection is broken
         self.reader: trio.lowlevel.Task | None = None
-        self.room: trio.lowlevel.ParkingLot | None = None  # made when a sender has to wait
+        self.senders: trio.lowlevel.ParkingLot | None = None  # made when the first sender has to wait
 
     def wake(self) -> None:
         reader, self.reader = self.reader, None
@@ -105,15 +104,15 @@ class Direction:
         self.reader = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    async def wait_room(self) -> None:
-        """Until a sender should look again whether there is room."""
-        if self.room is None:
-            self.room = trio.lowlevel.ParkingLot()
-        await self.room.park()
+    async def wait_capacity(self) -> None:
+        """Return when a sender should check the bytes in flight again."""
+        if self.senders is None:
+            self.senders = trio.lowlevel.ParkingLot()
+        await self.senders.park()
 
     def wake_senders(self) -> None:
-        if self.room is not None:
-            self.room.unpark_all()
+        if self.senders is not None:
+            self.senders.unpark_all()
 
 
 class SimStream(trio.abc.Stream):
@@ -130,7 +129,7 @@ class SimStream(trio.abc.Stream):
         return self._in.source.name
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        # Some sends let others run first, some are done at once, as with a socket that has room.
+        # Some sends let other tasks run first; the others return at once, as with a socket that has space.
         if self._network.yields():
             await trio.lowlevel.checkpoint()
         else:
@@ -142,7 +141,7 @@ class SimStream(trio.abc.Stream):
                 raise trio.BrokenResourceError("connection reset")
             if self._out.in_flight < IN_FLIGHT_BYTES_MAX:
                 break
-            await self._out.wait_room()
+            await self._out.wait_capacity()
         if len(data):
             self._network.post(self._out, bytes(data))
 
@@ -152,7 +151,7 @@ class SimStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         incoming = self._in
         if self._is_closed or incoming.inbox or incoming.reset or incoming.is_eof:
-            await trio.lowlevel.checkpoint()  # else it waits below, which is one
+            await trio.lowlevel.checkpoint()  # otherwise the wait below is the checkpoint
         while True:
             if self._is_closed:
                 raise trio.ClosedResourceError("this end is closed")
@@ -172,11 +171,12 @@ class SimStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         self.close_now()
-        # Mostly it is closed by who is cancelled; being told so again would cost as much as the connection.
+        # Most callers are cancelled already. Raising Cancelled once more would cost as much as the
+        # connection.
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     def close_now(self) -> None:
-        """Close this end; the other learns of it in time."""
+        """Close this end; the other end receives the end of the stream later."""
         if not self._is_closed:
             self._is_closed = True
             self._in.wake()
@@ -185,7 +185,7 @@ class SimStream(trio.abc.Stream):
 
 
 class Connection:
-    """Two directions and two ends."""
+    """A connection: two directions and two ends."""
 
     def __init__(self, network: Network, number: int, dialler: Node, listener: Node) -> None:
         self.number = number
@@ -207,12 +207,12 @@ class Network:
         self.nodes: dict[str, Node] = {}
         self.connections: dict[int, Connection] = {}
         self.has_delays = False
-        self.reorders = True  # across connections; within one, never
+        self.reorders = True  # between connections; never within one
         self._link_due: dict[tuple[str, str], float] = {}
-        self.slow_until: dict[tuple[str, str], tuple[float, float]] = {}  # link -> until when, by how much
-        self.flaky: dict[str, tuple[float, float]] = {}  # node -> until when, chance for each message
-        self.is_stormy = False  # connections break all the time
-        self.is_jittery = False  # many messages are a little late
+        self.slow_until: dict[tuple[str, str], tuple[float, float]] = {}  # link -> end time, greatest delay
+        self.flaky: dict[str, tuple[float, float]] = {}  # node -> end time, chance of each message to break
+        self.is_stormy = False  # connections break often
+        self.is_jittery = False  # many messages are slightly late
         self._blocked: Counter[tuple[str, str]] = Counter()
         self._unblocked = trio.lowlevel.ParkingLot()
         self._next_number = 0
@@ -222,16 +222,16 @@ class Network:
     # --- nodes and links ---
 
     def join(self, name: str) -> Node:
-        """A new process under this name."""
+        """Add a new process of this name."""
         node = self.nodes[name] = Node(name)
         return node
 
     def block(self, source: str, target: str) -> None:
-        """Hold whatever goes from one node to the other."""
+        """Hold all messages from one node to the other."""
         self._blocked[source, target] += 1
 
     def unblock(self, source: str, target: str) -> None:
-        """Undo one ``block``; what was held goes on."""
+        """Undo one ``block``; after the last, deliver the held messages."""
         self._blocked[source, target] -= 1
         if not self._blocked[source, target]:
             del self._blocked[source, target]
@@ -241,14 +241,14 @@ class Network:
         return (source, target) in self._blocked
 
     def pump_all(self) -> None:
-        """Deliver what is due and no longer held."""
+        """Deliver all messages that are due and not held."""
         for connection in list(self.connections.values()):
             self._pump(connection.there)
             self._pump(connection.back)
         self._unblocked.unpark_all()
 
     def heal(self) -> None:
-        """No link is blocked or slow any more."""
+        """End all blocks and delays of links."""
         self._blocked.clear()
         self.slow_until.clear()
         self.flaky.clear()
@@ -258,7 +258,11 @@ class Network:
     # --- connections ---
 
     async def dial(self, source: Node, address: Address) -> trio.abc.Stream:
-        """Connect; ``OSError`` if nobody listens there. Waits while the link is blocked."""
+        """Connect to a node, waiting while the link is blocked.
+
+        Raises:
+            OSError: No process listens there, or the dialling process is dead.
+        """
         name = str(address)
         await self._timeline.sleep(self._latency((source.name, name)))
         while self.is_blocked(source.name, name) or self.is_blocked(name, source.name) or source.is_paused:
@@ -267,7 +271,7 @@ class Network:
         if target is None or not target.is_up or target.accept is None:
             raise ConnectionRefusedError(f"{name} refuses connections")
         if not source.is_up:
-            raise OSError("this process is no more")
+            raise OSError("the dialling process is dead")
         while target.is_paused:
             await self._unblocked.park()
         if not target.is_up or target.accept is None:
@@ -279,7 +283,11 @@ class Network:
         return connection.near
 
     def cut_off(self, node: Node, *, silently: bool) -> None:
-        """A process has died: its connections end. ``silently``: with its machine, so nobody is told."""
+        """End the connections of a process that has died.
+
+        Args:
+            silently: The whole machine is down and sends no reset: its peers learn of it after seconds.
+        """
         node.is_up = False
         node.accept = None
         for connection in list(self.connections.values()):
@@ -288,12 +296,12 @@ class Network:
                 theirs = connection.there if mine is connection.back else connection.back
                 mine.queue.clear()
                 self._reset(mine)
-                # What it had sent may still arrive; after it comes a reset, or nothing for a long time.
+                # Bytes that it had sent may still arrive. A reset follows, at once or after a long time.
                 delay_s = self._rng.uniform(2, 15) if silently else self._rng.uniform(0.0005, 0.003)
                 self._timeline.at(max(theirs.due, self._timeline.now()) + delay_s, self._reset, theirs)
 
     def break_connection(self, connection: Connection) -> None:
-        """Lose what is on its way, but for some first part of it; each end learns of it at its own time."""
+        """Lose the bytes in flight except for a random first part; each end learns of it at its own time."""
         for direction in (connection.there, connection.back):
             if direction.is_cut:
                 continue
@@ -304,7 +312,7 @@ class Network:
             direction.in_flight -= sum(len(data) for _, _, data in lost)
             if lost and len(lost[0][2]) > 1 and self._rng.random() < 0.5:
                 due, place, data = lost[0]
-                part = data[: self._rng.randrange(1, len(data))]  # a frame cut in two
+                part = data[: self._rng.randrange(1, len(data))]  # the first part of a frame
                 direction.queue.append((due, place, part))
                 direction.in_flight += len(part)
             if lost:
@@ -313,15 +321,15 @@ class Network:
             self._timeline.at(max(direction.due, self._timeline.now()) + delay_s, self._reset, direction)
 
     def open_connections(self) -> list[Connection]:
-        """Those that at least one end takes for alive, oldest first."""
+        """Connections of which at least one end does not know that they are over, oldest first."""
         return [connection for connection in self.connections.values() if not connection.is_over]
 
     def yields(self) -> bool:
-        """Whether this send lets other tasks run before it."""
+        """Decide by chance whether a send lets other tasks run first."""
         return self._rng.random() < YIELD_CHANCE
 
     def post(self, direction: Direction, data: bytes) -> None:
-        """Called by a stream: send this, or the end if it is empty."""
+        """Send these bytes, or the end of the stream if there are none. Called by the stream."""
         if not direction.source.is_up or direction.is_cut:
             return
         rng, timeline, link = self._rng, self._timeline, direction.link
@@ -354,7 +362,7 @@ class Network:
 
     def _latency(self, link: tuple[str, str]) -> float:
         rng = self._rng
-        latency_s = LATENCY_MIN_S + _LATENCY_RANGE_S * rng.random()  # a call less than ``uniform``
+        latency_s = LATENCY_MIN_S + _LATENCY_RANGE_S * rng.random()  # saves a call compared with ``uniform``
         if self.has_delays and rng.random() < SLOW_CHANCE:
             self._counts["delay"] += 1
             latency_s += rng.choice([0.02, 0.1, 0.5, 1.5])
@@ -393,7 +401,7 @@ class Network:
         direction.wake_senders()
 
     def _reset(self, direction: Direction) -> None:
-        """The receiving end of this direction learns that the connection is no more."""
+        """Tell the receiving end of this direction that the connection is broken."""
         connection = self.connections.get(direction.number // 2)
         if direction.reset or connection is None:
             return

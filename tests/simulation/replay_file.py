@@ -1,6 +1,6 @@
-"""A failing world in a file: everything that is needed to see it again.
+"""A failing world in a file, from which it can be played again.
 
-Inside: JSON, both directions. Not inside: playing it.
+Inside: encoding to JSON and decoding. Not inside: playing (``world``).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FORMAT = 2
 
 
 class ReplayFileError(ValueError):
-    """The file does not hold a world; nothing was played."""
+    """The file does not hold a world. Nothing was played."""
 
 
 @attrs.frozen
 class Replay:
-    """A world, the violation it ended with, its hash, and the known bug that was put back, if one was."""
+    """A world: shape and plan, its violation, its trace hash, and the known bug that was put back, if any."""
 
     shape: Shape
     plan: tuple[Fault, ...]
@@ -49,7 +49,11 @@ def encode_replay(replay: Replay) -> str:
 
 
 def decode_replay(text: str) -> Replay:
-    """``ReplayFileError`` for anything that ``encode_replay`` did not make."""
+    """Decode what ``encode_replay`` made.
+
+    Raises:
+        ReplayFileError: The text is something else.
+    """
     try:
         content = json.loads(text)
         if content["format"] != FORMAT:

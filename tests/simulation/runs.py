@@ -1,9 +1,8 @@
-"""Many worlds, on one process or several, added up.
+"""Many worlds, in one process or several, and their sums.
 
 Inside: ``Tally``, playing a range of seeds, looking for a known bug. Not inside: one world (``world``), the
 command line (``__main__``).
-Always: what a seed does depends on nothing but the seed: neither on the process nor on what was played
-before it.
+Always: a world depends on its seed alone, not on the process or on the worlds played before it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SEEDS_PER_TASK = 20
 
 @attrs.frozen
 class Setting:
-    """What all worlds of a run have in common."""
+    """The options that all worlds of one command share."""
 
     switches: Mapping[str, bool] = attrs.field(factory=dict)
     bookies: int | None = None
@@ -38,21 +37,21 @@ class Setting:
         return None if self.bug_name is None else KNOWN_BUGS[self.bug_name]
 
     def patched(self) -> AbstractContextManager[None]:
-        """The known bug is there, if one is to be."""
+        """A context in which the known bug, if any, is put back."""
         return nullcontext() if self.bug is None else self.bug.patched()
 
     def shape(self, seed: int) -> Shape:
         return Shape.draw(seed, enabled(self.switches), bookies=self.bookies)
 
     def play(self, shape: Shape, *, plan: tuple[Fault, ...] | None = None, keep: bool = False) -> Outcome:
-        """One world; the known bug must have been put back (``patched``)."""
+        """Play one world. Call it inside ``patched``."""
         prepare = None if self.bug is None else self.bug.prepare
         return play(shape.seed, shape=shape, plan=plan, switches=self.switches, keep=keep, prepare=prepare)
 
 
 @attrs.define
 class Tally:
-    """What came of many worlds."""
+    """The sums over many worlds."""
 
     worlds: int = 0
     virtual_s: float = 0.0
@@ -80,12 +79,12 @@ class Tally:
 
     @property
     def factor(self) -> float:
-        """So many times faster than real time, on one core: virtual time by CPU time."""
+        """How many times faster than real time one core is: virtual time divided by CPU time."""
         return self.virtual_s / max(self.cpu_s, 1e-9)
 
 
 def play_seeds(setting: Setting, seeds: Iterable[int]) -> Tally:
-    """Play these worlds here."""
+    """Play these worlds in this process."""
     tally = Tally()
     with setting.patched():
         for seed in seeds:
@@ -94,20 +93,23 @@ def play_seeds(setting: Setting, seeds: Iterable[int]) -> Tally:
 
 
 def play_on(
-    jobs: int, setting: Setting, seeds: Iterable[int], told: Callable[[Tally], None] = lambda tally: None
+    jobs: int,
+    setting: Setting,
+    seeds: Iterable[int],
+    on_progress: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """Play these worlds on so many processes. ``told`` is called now and then with what there is so far."""
+    """Play these worlds in ``jobs`` processes; ``on_progress`` gets the sums so far, task by task."""
     whole = Tally()
     tasks = _tasks(seeds)
     if jobs == 1:
         for task in tasks:
             whole.merge(play_seeds(setting, task))
-            told(whole)
+            on_progress(whole)
         return whole
     with _pool(jobs) as pool:
         for tally in pool.map(play_seeds, *zip(*((setting, task) for task in tasks), strict=True)):
             whole.merge(tally)
-            told(whole)
+            on_progress(whole)
     return whole
 
 
@@ -127,9 +129,9 @@ def _tasks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def find_known_bug(name: str, seeds_max: int = KNOWN_BUG_SEEDS) -> tuple[int, str] | None:
-    """The first seed in which one of the checkers that should see this bug does, and what it says.
+    """Return the first seed in which one of the bug's ``seen_by`` checkers reports it, and the violation.
 
-    None if none does. Other checkers may see other things the bug does to a world: they do not count.
+    None if no seed does. Reports of other checkers do not count: the bug may have other effects, too.
     """
     setting = Setting(bug_name=name)
     bug = KNOWN_BUGS[name]
@@ -144,7 +146,7 @@ def find_known_bug(name: str, seeds_max: int = KNOWN_BUG_SEEDS) -> tuple[int, st
 def find_known_bugs(
     jobs: int, names: Sequence[str], seeds_max: int = KNOWN_BUG_SEEDS
 ) -> Iterator[tuple[str, tuple[int, str] | None]]:
-    """Look for each; yield its name and what ``find_known_bug`` found."""
+    """Look for each bug; yield its name and the result of ``find_known_bug``."""
     if jobs == 1:
         for name in names:
             yield name, find_known_bug(name, seeds_max)

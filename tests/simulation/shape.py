@@ -1,25 +1,28 @@
-"""How large a world is, and what is in it: drawn from its seed.
+"""The size and the parts of a world, drawn from its seed.
 
-Three kinds of worlds: most have faults from a plan; in a "takeover" storm a log goes from hand to hand while
-connections break; in an "ensemble" storm bookies refuse now and then, so that ensembles change all the time.
-The two storms are where the rare races of replication are less rare (protocol reference 5.6 and 7.4).
+There are three kinds of worlds. Most have faults from a plan only. In a "takeover" storm two writers take a
+log over from each other again and again while connections break. In an "ensemble" storm bookies refuse adds
+now and then, so that ensembles change all the time. The storms make the rare races of replication likely
+(docs/protocol.md 5.6 and 7.4).
 """
 
 from __future__ import annotations
 
 import random
+from typing import Literal
 
 import attrs
 
 from ledger.digest import DigestType
 from tests.simulation.platter import LOSSES, TORN
 
+ADD_VERSIONS: tuple[Literal[2, 3], ...] = (2, 2, 2, 2, 3)
 QUORUMS = [(3, 3, 2)] * 5 + [(3, 2, 2), (4, 3, 2), (5, 3, 2), (3, 3, 3), (2, 2, 2), (3, 2, 1), (2, 2, 1)]
 
 
 @attrs.frozen
 class Shape:
-    """How large a world is, and what is in it; all of it follows from the seed."""
+    """The size and the parts of a world; the seed determines all of it."""
 
     seed: int
     bookies: int
@@ -30,10 +33,10 @@ class Shape:
     writers: int  # of each log
     readers: int
     horizon_s: float  # until faults stop
-    entries_max: int  # turns a writer takes on one ledger
+    entries_max: int  # rounds of writes to one ledger
     pause_s: float
     truncation: float
-    add_version: int
+    add_version: Literal[2, 3]
     digest_type: DigestType
     password: bytes
     flush_interval_s: float
@@ -42,12 +45,12 @@ class Shape:
     ledger_directories: int
     entry_log_bytes: int
     journal_bytes: int
-    has_page_index: bool  # a file for each ledger; else chunks in a map
-    losses: tuple[str, ...]  # what a power cut does to writes that were not synced
+    has_page_index: bool  # an index file for each ledger; else chunks in one map
+    losses: tuple[str, ...]  # how a power cut treats writes that were not synced
     tears: bool
     reorders: bool
     has_delays: bool
-    storm: str  # "takeover": logs go from hand to hand; "ensemble": bookies refuse now and then; or none
+    storm: str  # "takeover", "ensemble", or empty for none
 
     @classmethod
     def draw(cls, seed: int, kinds: frozenset[str], *, bookies: int | None = None) -> Shape:
@@ -75,7 +78,7 @@ class Shape:
             entries_max=rng.choice([2, 6, 15]) if storm != "ensemble" else 20,
             pause_s=rng.choice([0.005, 0.02, 0.05] if storm else [0.05, 0.4, 1.2]),
             truncation=rng.choice([0.0, 0.3, 0.7]),
-            add_version=rng.choice([2, 2, 2, 2, 3]),
+            add_version=rng.choice(ADD_VERSIONS),
             digest_type=rng.choice([DigestType.CRC32C] * 3 + [DigestType.CRC32, DigestType.MAC]),
             password=rng.choice([b"", b"secret"]),
             flush_interval_s=rng.choice([0.7, 2.0, 7.0]),

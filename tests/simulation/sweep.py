@@ -1,8 +1,11 @@
-"""Every await and every disk step of a small world: a fault strikes at the first, then at the second, and so
-on, until the world is over before it strikes.
+"""A fault at every await and every disk step of a small world.
 
-Inside: the small world, what is swept (``SWEEPS``), one sweep. Not inside: doing the fault (``injector``).
-Always: all faults but the one are off, so that every run is the same up to where it strikes.
+The fault strikes at the first step, in the next run at the second, and so on, until the world ends before the
+fault strikes.
+
+Inside: the small world, the list of sweeps (``SWEEPS``), one sweep. Not inside: performing the fault
+(``injector``).
+Always: all other faults are off, so that every run is the same up to the step at which the fault strikes.
 
 Source: SQLite's tests of I/O errors and power cuts; httpcore's of cancellation.
 """
@@ -23,9 +26,9 @@ STRUCK = "struck at a step"  # counted by the injector
 AT_S = 0.05
 HORIZON_S = 2.5
 
-RESTARTING = " that starts"  # it is killed first, and struck in its next life
+RESTARTING = " that starts"  # the bookie is killed first; the fault strikes its next process
 
-# By name: the kind of fault and whom it strikes.
+# Name of a sweep -> kind and target of its fault.
 SWEEPS: Mapping[str, tuple[str, str]] = {
     "crash of a bookie": ("crash at any await", "b1:3181"),
     "crash of a writer": ("client crash at any await", "log0-w0"),
@@ -40,7 +43,7 @@ SWEEPS: Mapping[str, tuple[str, str]] = {
 
 
 def small_world(seed: int) -> Shape:
-    """Three bookies, two writers that take a log over from each other, a reader; over in a few seconds."""
+    """Three bookies, two writers that take a log over from each other, one reader, a few seconds."""
     shape = Shape.draw(seed, enabled({}), bookies=3)
     return attrs.evolve(
         shape,
@@ -63,11 +66,10 @@ def small_world(seed: int) -> Shape:
 
 
 def sweep(name: str, seed: int, *, first: int = 1, stride: int = 1) -> Iterator[tuple[int, Outcome]]:
-    """Play the small world with the fault at its first step, then later and later; each step and outcome.
+    """Play the small world with the fault at step ``first``, then at later ones; yield step and outcome.
 
     Args:
-        first: The first step to strike.
-        stride: Strike every so many steps.
+        stride: From one struck step to the next.
     """
     kind, target = SWEEPS[name]
     shape = small_world(seed)

@@ -1,4 +1,4 @@
-"""Worlds: the same seed is the same run; many seeds hold; known bugs are found; failures can be replayed."""
+"""Worlds: equal seeds give equal runs; many seeds hold; known bugs are found; failures can be replayed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.effort import IS_SAMPLE, sampled
+from tests.places import ROOT
 from tests.simulation.__main__ import main
 from tests.simulation.faults import KINDS, Fault, Promise, enabled
 from tests.simulation.known_bugs import KNOWN_BUGS
@@ -19,10 +21,9 @@ from tests.simulation.runs import Setting, find_known_bug, play_on
 from tests.simulation.shape import Shape
 from tests.simulation.world import play
 
-ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 2000
 JOBS = os.cpu_count() or 1
-EFFECTS = (  # of faults: that they were done says little
+EFFECTS = (  # of faults: their own counts do not show whether they had any effect
     "bookie that knows of its damage",
     "limbo that ended",
     "lost watch",
@@ -31,7 +32,7 @@ EFFECTS = (  # of faults: that they were done says little
     "space again",
     "stale read",
     "start with ledgers in limbo",
-    "store answer lost after the write",
+    "store reply lost after the write",
     "struck at a step",
     "unsynced name",
 )
@@ -39,17 +40,17 @@ EFFECTS = (  # of faults: that they were done says little
 
 def test_some_seeds_hold() -> None:
     counts: dict[str, int] = {}
-    for seed in range(30):
+    for seed in sampled(range(30), 3):
         outcome = play(seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
         for name, count in outcome.counts.items():
             counts[name] = counts.get(name, 0) + count
-    # A world in which nothing goes wrong proves nothing.
-    assert sum(count > 0 for count in counts.values()) >= 25
+    # Worlds without faults would prove nothing.
+    assert sum(count > 0 for count in counts.values()) >= (10 if IS_SAMPLE else 25)
 
 
 @pytest.mark.slow
-def test_two_thousand_seeds_hold_and_know_every_fault() -> None:
+def test_two_thousand_seeds_hold_and_contain_every_fault() -> None:
     tally = play_on(JOBS, Setting(), range(SEEDS))
     assert tally.worlds == SEEDS
     assert tally.failed == []
@@ -71,7 +72,8 @@ def test_the_same_seed_is_the_same_run_to_the_byte() -> None:
     assert second.lines
 
 
-def test_it_is_the_same_in_another_process_with_another_hash_of_strings() -> None:
+@pytest.mark.slow
+def test_the_run_is_the_same_in_another_process_with_another_hash_seed() -> None:
     digests = set()
     for hash_seed in ("1", "2"):
         run = subprocess.run(
@@ -86,7 +88,7 @@ def test_it_is_the_same_in_another_process_with_another_hash_of_strings() -> Non
     assert digests == {f"trace hash {play(11).digest}"}
 
 
-def test_trio_schedules_as_before_once_a_world_is_over() -> None:
+def test_trio_schedules_as_before_after_a_world_has_ended() -> None:
     import trio
 
     before = trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING, trio._core._run._r.getstate()
@@ -104,7 +106,9 @@ def test_every_fault_has_a_switch() -> None:
         enabled({"earthquake": True})
 
 
-@pytest.mark.parametrize("kind", sorted(name for name, kind in KINDS.items() if kind.weight and kind.on))
+@pytest.mark.parametrize(
+    "kind", sampled(sorted(name for name, kind in KINDS.items() if kind.weight and kind.on))
+)
 def test_every_kind_of_fault_takes_effect_and_is_survived(kind: str) -> None:
     shape = attrs.evolve(Shape.draw(1, enabled({}), bookies=4), horizon_s=8.0, writers=2, readers=1, storm="")
     target = {"client": "log0-w0", "none": ""}.get(KINDS[kind].targets, "b1:3181")
@@ -114,7 +118,7 @@ def test_every_kind_of_fault_takes_effect_and_is_survived(kind: str) -> None:
     assert outcome.counts[kind] >= 1
 
 
-def test_no_more_machines_lose_data_than_an_ack_quorum_can_bear() -> None:
+def test_fewer_machines_than_an_ack_quorum_lose_data() -> None:
     promise = Promise(ack_quorum=2)
     assert promise.allows(set(), "b1")
     assert promise.allows({"b1"}, "b1")
@@ -149,7 +153,7 @@ def test_a_replay_file_is_played_as_it_was(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "shape": {}, "plan": []}'])
-def test_a_file_that_is_no_replay_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_replay_file_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ReplayFileError):
         decode_replay(text)
     file = tmp_path / "bad.json"
@@ -157,7 +161,7 @@ def test_a_file_that_is_no_replay_is_refused(tmp_path: Path, text: str) -> None:
     assert main(["--replay", str(file)]) == 2
 
 
-def test_a_violation_is_told_made_small_and_written_to_a_file(
+def test_a_violation_is_printed_made_smaller_and_written_to_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--seed", "0", "--bug", "LAC beyond acknowledged", "--directory", str(tmp_path)]) == 1
@@ -168,13 +172,13 @@ def test_a_violation_is_told_made_small_and_written_to_a_file(
     assert main(["--replay", str(file)]) == 1
 
 
-def test_the_command_line_says_what_makes_no_sense() -> None:
+def test_an_invalid_command_line_is_an_error() -> None:
     assert main(["--seed", "1", "--off", "earthquake"]) == 2
     with pytest.raises(SystemExit) as exit_info:
         main(["--seeds", "5:1"])
     assert exit_info.value.code == 2
 
 
-def test_the_list_of_known_bugs_is_written_down() -> None:
+def test_every_known_bug_is_documented() -> None:
     written = (Path(__file__).parent / "known_bugs.md").read_text("utf-8")
     assert [name for name in KNOWN_BUGS if f"**{name}**" not in written] == []

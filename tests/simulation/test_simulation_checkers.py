@@ -1,4 +1,4 @@
-"""Each checker sees a made-up history that is bad, and lets one pass that is good."""
+"""Each checker reports a bad made-up history and accepts a good one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.simulation import checkers
 from tests.simulation.checkers import EVENT_CHECKERS, FINAL_CHECKERS
 from tests.simulation.history import (
     Accepted,
-    AnsweredRecovery,
     BookieStarted,
     Confirmed,
     Crashed,
@@ -23,26 +22,27 @@ from tests.simulation.history import (
     EntryRead,
     FinalState,
     History,
-    LacTold,
+    LacSeen,
     MetadataWritten,
     Replica,
+    RepliedToRecovery,
     Submitted,
 )
 
 A, B, C, D = "a:1", "b:1", "c:1", "d:1"
-NOBODY: frozenset[str] = frozenset()
+NO_BOOKIES: frozenset[str] = frozenset()
 OPEN = LedgerMetadata(ensemble_size=3, write_quorum=3, ack_quorum=2, ensembles=(Ensemble(0, (A, B, C)),))
 RECOVERING = OPEN.in_recovery()
 CLOSED = RECOVERING.closed(1, 6)
 
 
 def history() -> History:
-    """Entries 1:0 and 1:1 written, 1:0 confirmed, a reader told of it."""
+    """Entries 1:0 and 1:1 were written, 1:0 was confirmed, and a reader saw that."""
     past = History()
     past.note(Submitted(1.0, "w", (1, 0), b"one"))
     past.note(Submitted(1.1, "w", (1, 1), b"two"))
     past.note(confirmed())
-    past.note(LacTold(2.0, "r", (1, 0), OPEN, frozenset({A, B}), NOBODY))
+    past.note(LacSeen(2.0, "r", (1, 0), OPEN, frozenset({A, B}), NO_BOOKIES))
     return past
 
 
@@ -59,7 +59,9 @@ def confirmed(
 
 
 def written(
-    after: LedgerMetadata, holders: dict[int, frozenset[str]] | None = None, damaged: frozenset[str] = NOBODY
+    after: LedgerMetadata,
+    holders: dict[int, frozenset[str]] | None = None,
+    damaged: frozenset[str] = NO_BOOKIES,
 ) -> MetadataWritten:
     return MetadataWritten(3.0, 1, OPEN, after, holders or {}, damaged)
 
@@ -75,7 +77,7 @@ def started(**changes: Any) -> BookieStarted:
 MOVED = OPEN.with_ensemble(1, (A, B, D))
 
 EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] = [
-    # the checker, an event it must pass, one it must not, the past
+    # the checker, an event that it must accept, one that it must report, the history before
     (
         checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
         confirmed(holders=(A,), damaged=(B,)),
@@ -107,7 +109,12 @@ EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] 
         written(RECOVERING.closed(-1, 0)),
         history,
     ),
-    (checkers.an_end_once_set_stays, written(CLOSED), written(RECOVERING.closed(0, 3)), closed_history),
+    (
+        checkers.the_end_of_a_closed_ledger_never_changes,
+        written(CLOSED),
+        written(RECOVERING.closed(0, 3)),
+        closed_history,
+    ),
     (
         checkers.metadata_names_the_bookies_that_have_the_acknowledged_entries,
         written(MOVED, {1: frozenset({A, D})}),
@@ -115,24 +122,29 @@ EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] 
         history,
     ),
     (
-        checkers.a_reader_is_told_only_of_entries_on_an_ack_quorum,
-        LacTold(2.0, "r", (1, 1), OPEN, frozenset({B, C}), NOBODY),
-        LacTold(2.0, "r", (1, 1), OPEN, frozenset({B}), NOBODY),
+        checkers.a_reader_sees_a_lac_only_once_it_is_on_an_ack_quorum,
+        LacSeen(2.0, "r", (1, 1), OPEN, frozenset({B, C}), NO_BOOKIES),
+        LacSeen(2.0, "r", (1, 1), OPEN, frozenset({B}), NO_BOOKIES),
         history,
     ),
     (
-        checkers.a_reader_gets_what_was_written,
+        checkers.a_reader_gets_the_bytes_that_were_written,
         EntryRead(2.0, "r", (1, 0), b"one"),
         EntryRead(2.0, "r", (1, 0), b"two"),
         history,
     ),
     (
-        checkers.a_reader_gets_what_was_written,
+        checkers.a_reader_gets_the_bytes_that_were_written,
         EntryRead(2.0, "r", (1, 1), b"two"),
         EntryRead(2.0, "r", (7, 0), b"one"),
         history,
     ),
-    (checkers.everybody_sees_one_end, EndSeen(5.0, "r", 1, 1, 6), EndSeen(5.0, "r", 1, 0, 3), closed_history),
+    (
+        checkers.all_clients_see_the_same_end,
+        EndSeen(5.0, "r", 1, 1, 6),
+        EndSeen(5.0, "r", 1, 0, 3),
+        closed_history,
+    ),
     (
         checkers.an_entry_carries_no_greater_lac_than_was_acknowledged,
         accepted(),
@@ -164,20 +176,20 @@ EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] 
         history,
     ),
     (
-        checkers.whoever_answers_a_recovery_has_fenced_the_ledger,
-        AnsweredRecovery(2.0, A, (1, 1), True),
-        AnsweredRecovery(2.0, A, (1, 1), False),
+        checkers.a_bookie_fences_before_it_replies_to_a_recovery,
+        RepliedToRecovery(2.0, A, (1, 1), True),
+        RepliedToRecovery(2.0, A, (1, 1), False),
         history,
     ),
     (
-        checkers.a_bookie_denies_nothing_that_it_acknowledged,
+        checkers.a_bookie_denies_no_entry_that_it_acknowledged,
         Denied(2.0, A, (1, 1), False),
         Denied(2.0, A, (1, 1), True),
         history,
     ),
-    (checkers.a_bookie_forgets_no_fence, started(), started(fenced=NOBODY), history),
+    (checkers.a_bookie_forgets_no_fence, started(), started(fenced=NO_BOOKIES), history),
     (
-        checkers.a_bookie_has_only_what_was_sent_to_it,
+        checkers.a_bookie_has_only_entries_that_were_sent_to_it,
         started(),
         started(wrong_entries=("entry 1:0, torn",)),
         history,
@@ -194,14 +206,14 @@ EVENTS: list[tuple[Callable[..., str | None], Any, Any, Callable[[], History]]] 
 @pytest.mark.parametrize(
     ("check", "good", "bad", "past"), EVENTS, ids=[f"{row[0].__name__}-{n}" for n, row in enumerate(EVENTS)]
 )
-def test_a_checker_of_events_tells_good_from_bad(
+def test_a_checker_of_events_accepts_good_and_reports_bad(
     check: Callable[..., str | None], good: Any, bad: Any, past: Callable[[], History]
 ) -> None:
     assert check(good, past()) is None
     assert check(bad, past()) is not None
 
 
-def test_segments_out_of_order_and_a_bookie_twice_are_seen() -> None:
+def test_segments_out_of_order_and_repeated_bookies_are_reported() -> None:
     class Broken:
         ensemble_size = 3
 
@@ -214,7 +226,7 @@ def test_segments_out_of_order_and_a_bookie_twice_are_seen() -> None:
         (Ensemble(1, (A, B, C)),),
         (Ensemble(0, (A, B, B)),),
     ):
-        event = MetadataWritten(3.0, 1, OPEN, Broken(*ensembles), {}, NOBODY)  # type: ignore[arg-type]
+        event = MetadataWritten(3.0, 1, OPEN, Broken(*ensembles), {}, NO_BOOKIES)  # type: ignore[arg-type]
         assert check(event, history()) is not None
     assert check(written(MOVED), history()) is None
 
@@ -224,7 +236,7 @@ def test_every_crash_is_a_violation() -> None:
 
 
 def final(**changes: Any) -> FinalState:
-    """Ledger 1, closed at 1, both entries on A and B, read; the only ledger of its log."""
+    """Ledger 1 is closed at 1, A and B have both entries, both were read; no other ledger is in the log."""
     state = FinalState(
         metadata={1: CLOSED},
         unclosed={},
@@ -233,7 +245,7 @@ def final(**changes: Any) -> FinalState:
             (1, 1): {A: Replica(b"two", 6, 0), B: Replica(b"two", 6, -1)},
         },
         read={(1, 0): b"one", (1, 1): b"two"},
-        damaged=NOBODY,
+        damaged=NO_BOOKIES,
         chains={"log": (1,)},
         unfinished=(),
     )
@@ -251,9 +263,12 @@ def _two_ledgers(first_open: bool) -> FinalState:
 
 FINALS: list[tuple[Callable[..., str | None], FinalState]] = [
     (checkers.every_operation_has_ended, final(unfinished=("w: close 1",))),
-    (checkers.every_ledger_can_be_closed_in_the_end, final(unclosed={1: "too few bookies"})),
+    (checkers.every_ledger_can_be_closed_after_the_faults, final(unclosed={1: "too few bookies"})),
     (checkers.a_closed_ledger_holds_every_acknowledged_entry, final(metadata={1: RECOVERING.closed(-1, 0)})),
-    (checkers.what_readers_were_told_stays, final(metadata={1: RECOVERING.closed(-1, 0)})),
+    (
+        checkers.a_closed_ledger_holds_every_entry_that_a_reader_saw_confirmed,
+        final(metadata={1: RECOVERING.closed(-1, 0)}),
+    ),
     (checkers.every_acknowledged_entry_is_readable, final(read={(1, 1): b"two"})),
     (checkers.every_acknowledged_entry_is_readable, final(read={(1, 0): "NoSuchEntryError"})),
     (
@@ -288,18 +303,20 @@ FINALS: list[tuple[Callable[..., str | None], FinalState]] = [
 @pytest.mark.parametrize(
     ("check", "bad"), FINALS, ids=[f"{row[0].__name__}-{number}" for number, row in enumerate(FINALS)]
 )
-def test_a_checker_of_the_end_tells_good_from_bad(check: Callable[..., str | None], bad: FinalState) -> None:
+def test_a_checker_of_the_final_state_accepts_good_and_reports_bad(
+    check: Callable[..., str | None], bad: FinalState
+) -> None:
     assert check(final(), closed_history()) is None
     assert check(bad, closed_history()) is not None
 
 
-def test_an_open_last_ledger_is_fine() -> None:
+def test_an_open_last_ledger_is_accepted() -> None:
     assert (
         checkers.only_the_last_ledger_of_a_log_may_be_open(_two_ledgers(first_open=False), history()) is None
     )
 
 
-def test_entries_of_two_ledgers_in_the_wrong_order_are_seen() -> None:
+def test_two_ledgers_in_the_wrong_order_are_reported() -> None:
     past = closed_history()
     past.note(Submitted(9.0, "v", (2, 0), b"later"))
     later = RECOVERING.closed(0, 5)

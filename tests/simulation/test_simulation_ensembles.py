@@ -1,4 +1,4 @@
-"""Ensembles that change while they change: several bookies fail at once, and the store answers late."""
+"""Failures during ensemble changes: several bookies fail at once, and the store replies late."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from tests.simulation.world import Outcome, World, play
 
 SEEDS = range(12)
 BOOKIES = 6
-CLOSE_S = 0.5  # the time of a change over a slow store
+CLOSE_S = 0.5  # the duration of a change with a slow store
 
 
 def failing_together(seed: int) -> tuple[Shape, tuple[Fault, ...]]:
-    """A storm of refusals over a slow store, in which again and again two or three bookies fail as one."""
+    """A storm of refused adds and a slow store; two or three bookies fail together again and again."""
     rng = random.Random(f"ensembles {seed}")
-    # Mostly without a replica to spare: then what a change forgets to send again is missed at once.
+    # Mostly quorums without a spare replica: an entry that a change forgets to send again is then missed at
+    # once.
     sizes = rng.choice([(3, 3, 2), (3, 2, 2), (4, 2, 2), (3, 3, 3), (4, 3, 3)])
     shape = attrs.evolve(
         Shape.draw(seed, enabled({}), bookies=BOOKIES),
@@ -50,7 +51,7 @@ def failing_together(seed: int) -> tuple[Shape, tuple[Fault, ...]]:
 
 
 def play_failing_together(seed: int) -> tuple[Outcome, list[float]]:
-    """The outcome, and when an ensemble changed."""
+    """The outcome, and the times of the ensemble changes."""
     shape, plan = failing_together(seed)
     changed_at: list[float] = []
 
@@ -66,11 +67,12 @@ def play_failing_together(seed: int) -> tuple[Outcome, list[float]]:
                     pass
             observe(event)
 
-        world.observe = note  # type: ignore[method-assign]
+        world.observe = note  # type: ignore[method-assign]  # of this world only
 
     return play(seed, shape=shape, plan=plan, prepare=watch), changed_at
 
 
+@pytest.mark.slow
 def test_several_bookies_may_fail_while_the_ensemble_changes() -> None:
     changes = close_together = 0
     for seed in SEEDS:
@@ -79,15 +81,16 @@ def test_several_bookies_may_fail_while_the_ensemble_changes() -> None:
         assert outcome.confirmed > 0
         changes += len(changed_at)
         close_together += sum(later - earlier < CLOSE_S for earlier, later in pairwise(changed_at))
-    # Otherwise these worlds would prove nothing.
+    # With fewer changes these worlds would prove nothing.
     assert changes >= 3 * len(SEEDS)
     assert close_together >= len(SEEDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["overlapping ensemble changes", "ensemble change confirmed early"])
 def test_without_the_guard_entries_are_lost(name: str) -> None:
     bug = KNOWN_BUGS[name]
     with bug.patched():
-        # As many as it takes, and far more than it should.
+        # Stops at the first seed that finds the bug; far fewer seeds than 300 should be needed.
         violations = (play_failing_together(seed)[0].violation or "" for seed in range(300))
         assert any(text.partition(":")[0] in bug.seen_by for text in violations)

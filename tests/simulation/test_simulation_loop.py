@@ -1,4 +1,4 @@
-"""The loop of a world: to tasks it is trio's, but for the clock; and it repeats itself."""
+"""The loop of a world: tasks see trio's behaviour with another clock, and runs are repeatable."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from tests.effort import examples
 from tests.simulation.clockwork import GRID_S, StuckError, Timeline, run_repeatably
 from tests.simulation.loop import OWNER
 
@@ -27,7 +28,7 @@ def in_a_world(main: Main, seed: int = 1) -> Timeline:
     return timeline
 
 
-# --- as trio's ----------------------------------------------------------------------------------------------
+# --- as trio's loop -----------------------------------------------------------------------------------------
 
 STEPS = ["checkpoint", "sleep", "child", "shielded", "cancel me", "past deadline", "raise"]
 step = st.sampled_from([*STEPS, "later deadline", "sooner deadline", "event"])
@@ -39,7 +40,7 @@ class PlannedError(Exception):
 
 
 async def perform(program: list[object], log: list[object], name: str) -> None:
-    """A program whose log does not depend on the order of tasks; times are on the grid of a world."""
+    """Run a program whose log does not depend on the order of tasks; its times are on the grid of a world."""
     for number, what in enumerate(program):
         child = f"{name}.{number}"
         if isinstance(what, list):
@@ -91,8 +92,8 @@ async def perform(program: list[object], log: list[object], name: str) -> None:
 
 
 @given(programs)
-@settings(deadline=None, max_examples=200)
-def test_tasks_see_what_trio_would_show_them(program: list[object]) -> None:
+@settings(deadline=None, max_examples=examples(200))
+def test_tasks_see_the_same_as_in_trios_loop(program: list[object]) -> None:
     def outcome_of(run: Callable[[Main], object]) -> tuple[list[object], str]:
         log: list[object] = []
 
@@ -130,7 +131,7 @@ def test_each_ready_task_is_stepped_once_in_a_round() -> None:
     assert [sorted(steps[at : at + 3]) for at in range(0, 15, 3)] == [["a", "b", "c"]] * 5
 
 
-def test_a_scope_has_its_deadline_until_it_is_cancelled_or_closed() -> None:
+def test_a_scope_keeps_its_deadline_until_it_is_cancelled_or_closed() -> None:
     left: list[float] = []
 
     def look() -> None:
@@ -155,7 +156,7 @@ def test_a_scope_has_its_deadline_until_it_is_cancelled_or_closed() -> None:
     assert left == [5, 3, 7, math.inf, 2, math.inf]
 
 
-def test_who_is_woken_and_cancelled_at_once_was_woken() -> None:
+def test_a_task_that_is_woken_and_then_cancelled_was_woken() -> None:
     async def main() -> None:
         event = trio.Event()
 
@@ -174,7 +175,7 @@ def test_who_is_woken_and_cancelled_at_once_was_woken() -> None:
     in_a_world(main)
 
 
-def test_tasks_that_were_cancelled_leave_no_garbage() -> None:
+def test_cancelled_tasks_leave_no_garbage() -> None:
     def count() -> int:
         return sum(isinstance(one, trio.Cancelled) for one in gc.get_objects())
 
@@ -195,7 +196,7 @@ def test_tasks_that_were_cancelled_leave_no_garbage() -> None:
         gc.enable()
 
 
-def test_an_interrupt_ends_a_world_that_would_not_end() -> None:
+def test_ctrl_c_ends_a_world_that_would_not_end() -> None:
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
         while True:
@@ -205,7 +206,7 @@ def test_an_interrupt_ends_a_world_that_would_not_end() -> None:
         in_a_world(main)
 
 
-# --- what it has beyond trio's ------------------------------------------------------------------------------
+# --- beyond trio's loop -------------------------------------------------------------------------------------
 
 
 def order_of(seed: int) -> list[int]:
@@ -223,13 +224,13 @@ def order_of(seed: int) -> list[int]:
     return order
 
 
-def test_the_order_of_tasks_is_the_seeds() -> None:
+def test_the_seed_decides_the_order_of_tasks() -> None:
     assert order_of(1) == order_of(1)
     assert len({tuple(order_of(seed)) for seed in range(10)}) > 5
     assert sorted(order_of(3)) == list(range(8))
 
 
-def test_time_passes_when_no_task_can_run_and_only_then() -> None:
+def test_time_passes_only_while_no_task_is_ready() -> None:
     times: list[float] = []
 
     async def main() -> None:
@@ -243,7 +244,7 @@ def test_time_passes_when_no_task_can_run_and_only_then() -> None:
     assert times == [0.0, pytest.approx(1000)]
 
 
-def test_what_is_due_on_the_grid_happens_then_and_not_a_step_later() -> None:
+def test_a_callback_due_on_the_grid_runs_at_that_time() -> None:
     timeline = Timeline(1)
     late: list[int] = []
 
@@ -260,7 +261,7 @@ def test_what_is_due_on_the_grid_happens_then_and_not_a_step_later() -> None:
     assert late == []
 
 
-def test_something_happens_before_a_certain_step_of_an_owners_tasks() -> None:
+def test_a_hook_runs_before_the_given_step_of_an_owners_tasks() -> None:
     timeline = Timeline(1)
     steps: list[str] = []
 
@@ -280,7 +281,7 @@ def test_something_happens_before_a_certain_step_of_an_owners_tasks() -> None:
     assert steps == ["me", "me", "struck", "me", "me", "me"]
 
 
-def test_a_world_in_which_nothing_can_happen_any_more_says_so() -> None:
+def test_a_stuck_world_reports_it() -> None:
     timeline = Timeline(1)
 
     async def main() -> None:
@@ -292,9 +293,9 @@ def test_a_world_in_which_nothing_can_happen_any_more_says_so() -> None:
     assert isinstance(timeline.failure, StuckError)
 
 
-# Its tasks are left where they are: there is no loop any more that could end them.
+# The tasks of the world stay suspended: no loop is left that could end them.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_world_that_does_not_end_when_it_has_failed_is_given_up() -> None:
+def test_a_failed_world_that_does_not_end_raises() -> None:
     async def main() -> None:
         await trio.sleep_forever()
 

@@ -1,4 +1,4 @@
-"""Asking a disk what is durable on it gives a full search's answer, whatever was asked and done before."""
+"""``Platter.holds_durably`` returns the same as a full search, whatever happened to the disk before."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.simulation.clockwork import Timeline
 from tests.simulation.platter import NEAR_BYTES, Inode, Platter
 from tests.simulation.trace import Trace
+from tests.strategies import SEEDS
 
 PATHS = [f"/{directory}/{name}" for directory in ("a", "b") for name in ("1", "2", "3")]
 
@@ -22,7 +22,7 @@ def new_platter(rng: random.Random) -> Platter:
 
 
 def holds_durably(platter: Platter, token: bytes) -> bool:
-    """The dumb twin."""
+    """The twin: a full search without a cache."""
     return any(
         token in inode.durable
         for inode in platter.durable_names.values()
@@ -31,14 +31,14 @@ def holds_durably(platter: Platter, token: bytes) -> bool:
 
 
 def some_tokens(rng: random.Random) -> list[bytes]:
-    """Payloads as writers make them; some begin as others do, and some in another way."""
+    """Payloads as writers make them; some share their first bytes, and some have no mark."""
     heads = [b"|log0-w%d/%d/%d|" % (rng.randrange(2), rng.randrange(2), n) for n in range(4)]
     heads += [b"|" + b"x" * 40, b"no mark", b"a mark | inside"]
     return [head + rng.randbytes(rng.choice([0, 0, 3, 60, 600])) for head in heads for _ in range(2)]
 
 
 class Story:
-    """Things that happen to a disk, one after the other."""
+    """A random sequence of operations on a disk."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -70,7 +70,7 @@ class Story:
             case 13 if rng.random() < 0.2:
                 platter.lose_directory(Path(path).parent)
             case _:
-                other = platter.names.get(rng.choice(PATHS))  # a second name of it, or a new file
+                other = platter.names.get(rng.choice(PATHS))  # a second name of a file, or a new file
                 platter.change_names((path, other or Inode()))
 
     def _write_token(self, path: str) -> None:
@@ -90,8 +90,8 @@ class Story:
             self.platter.restore(self.copy)
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-def test_what_is_durable_is_found_as_by_a_full_search(seed: int) -> None:
+@given(seed=SEEDS)
+def test_durable_bytes_are_found_as_by_a_full_search(seed: int) -> None:
     rng = random.Random(seed)
     story = Story(rng)
     for _ in range(80):
@@ -101,7 +101,7 @@ def test_what_is_durable_is_found_as_by_a_full_search(seed: int) -> None:
             assert story.platter.holds_durably(token) == expected
 
 
-def test_stories_hold_payloads_and_lose_them() -> None:
+def test_the_stories_keep_some_payloads_and_lose_others() -> None:
     answers: Counter[bool] = Counter()
     for seed in range(20):
         story = Story(random.Random(seed))
@@ -111,7 +111,7 @@ def test_stories_hold_payloads_and_lose_them() -> None:
     assert min(answers[True], answers[False]) > 2000
 
 
-def test_a_flipped_bit_may_make_what_was_asked_for() -> None:
+def test_a_flipped_bit_may_make_bytes_match() -> None:
     platter, inode = new_platter(random.Random(0)), Inode()
     platter.change_names((PATHS[0], inode))
     platter.synced_names()

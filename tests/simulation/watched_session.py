@@ -1,9 +1,9 @@
-"""What a bookie of the world tells its peers, with somebody looking over its shoulder.
+"""The connections of a bookie, with requests and replies recorded.
 
-Inside: ``WatchedSession``, the real machine of one connection, which tells the history what was asked and
-what was answered; ``Promises``, what a machine has told others over all of its lives. Not inside: the machine
-(``bookies``), whether what it told was right (``checkers``).
-Always: an answer counts as given only while the process that gave it lives.
+Inside: ``WatchedSession``, the real session of one connection, which reports requests and replies to the
+world; ``Promises``, the replies that a machine has given since it exists. Not inside: the machine
+(``bookies``), judging the replies (``checkers``).
+Always: a reply counts only while the process that sends it is alive.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import attrs
 from crc32c import crc32c
 
-from bookie.service import BookieService, Session, Slow
+from bookie.server.service import BookieService, ClientSession, DeferredRequest
+from ledger.codes import Code
 from ledger.wire import v2, v3
-from ledger.wire.codes import Code
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest
-from tests.simulation.history import Accepted, AnsweredRecovery, Denied, Place
+from tests.simulation.history import Accepted, Denied, Place, RepliedToRecovery
 
 if TYPE_CHECKING:
     from tests.simulation.bookies import BookieMachine
@@ -33,31 +33,31 @@ _REPLY = Struct(">IIIqq")
 
 @attrs.define(eq=False)
 class Promises:
-    """What a machine has told others, over all of its lives."""
+    """The replies that bind a machine, from all of its processes."""
 
-    fences: set[int] = attrs.field(factory=set)  # ledgers of which a fencing read was answered
-    denials: set[Place] = attrs.field(factory=set)  # entries that were denied to a recovery
+    fences: set[int] = attrs.field(factory=set)  # ledgers with a reply to a fencing read
+    denials: set[Place] = attrs.field(factory=set)  # entries denied to a recovery
     acknowledged: set[Place] = attrs.field(factory=set)
-    sent: dict[Place, set[int]] = attrs.field(factory=dict)  # checksums of the bodies sent for an entry
+    sent: dict[Place, set[int]] = attrs.field(factory=dict)  # checksums of the bodies sent to it for an entry
 
     @property
     def ledger_ids(self) -> set[int]:
-        """The ledgers of which something was promised."""
+        """The ledgers of all promises."""
         return self.fences | {place[0] for place in self.denials | self.acknowledged}
 
 
-class WatchedSession(Session):
-    """One connection's machine, with somebody looking over its shoulder."""
+class WatchedSession(ClientSession):
+    """The session of one connection, which reports requests and replies to the world."""
 
     def __init__(
-        self, service: WatchedService, send: Callable[[bytes], None], start: Callable[[Slow], None]
+        self, service: WatchedService, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
     ) -> None:
         self._machine = service.machine
         self._world = service.machine.world
         self._recovery_reads: set[Place] = set()
         self._adds: dict[Place, tuple[bool, int, bool, bool]] = {}  # recovery, LAC, after fence, after denial
         self._pass_on = send
-        super().__init__(service, self._watch_replies, start)
+        super().__init__(service, self._watch_replies, defer)
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
         for start, end in spans:
@@ -150,7 +150,7 @@ class WatchedSession(Session):
             if code in (0, 1, 2):
                 ledger = self._storage.ledger(place[0])
                 if ledger is not None:
-                    world.observe(AnsweredRecovery(world.now(), machine.name, place, ledger.fenced))
+                    world.observe(RepliedToRecovery(world.now(), machine.name, place, ledger.fenced))
                 machine.promises.fences.add(place[0])
                 if code and place[1] >= 0:
                     machine.promises.denials.add(place)
@@ -159,7 +159,7 @@ class WatchedSession(Session):
             world.observe(Denied(world.now(), machine.name, place, had))
 
     def _is_behind_the_end(self, place: Place) -> bool:
-        """A bookie that lost what it had gets back what belongs to a closed ledger, and no more."""
+        """Whether a damaged bookie may deny an entry: repair copies the entries of a closed ledger only."""
         metadata = self._world.metadata_of(place[0])
         return (
             self._machine.is_damaged
@@ -171,9 +171,11 @@ class WatchedSession(Session):
 
 @attrs.define(eq=False)
 class WatchedService(BookieService):
-    """The bookie's service, whose sessions are watched."""
+    """The bookie's service with watched sessions."""
 
     machine: BookieMachine = attrs.field(kw_only=True)
 
-    def open_session(self, send: Callable[[bytes], None], start: Callable[[Slow], None]) -> Session:
-        return WatchedSession(self, send, start)
+    def open_session(
+        self, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
+    ) -> ClientSession:
+        return WatchedSession(self, send, defer)

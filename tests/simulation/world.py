@@ -1,11 +1,11 @@
 """A whole cluster in one process and one thread, from one seed.
 
-Inside: ``World``, its parts and its story: clients work while faults happen, faults stop, everything must
-end, every ledger is recovered, everything is read and compared. ``play`` runs one.
-Not inside: how large it is (``shape``), its parts (``network``, ``disk``, ``metadata``, ``bookies``,
+Inside: ``World``, which puts the parts together and runs them: clients work while faults happen; faults stop;
+all operations must end; every ledger is recovered, read and compared. ``play`` runs one world.
+Not inside: the size of a world (``shape``), its parts (``network``, ``disk``, ``metadata``, ``bookies``,
 ``clients``), faults, checkers.
-Always: everything that is chance comes from generators seeded by ``Shape.seed``, one for each part, so that
-leaving out a fault changes as little as possible of the rest.
+Always: all randomness comes from generators seeded by ``Shape.seed``. Each part has a generator of its own,
+so that removing one fault changes little else.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from ledger.catalog.metadata_codec import decode_metadata
+from ledger.catalog.paths import ledger_id_of
 from ledger.errors import LedgerError
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.metadata_codec import decode_metadata
-from ledger.paths import ledger_id_of
-from ledger.read_handle import ReadHandle
-from ledger.write_handle import WriteHandle
+from ledger.read.handle import ReadHandle
+from ledger.write.handle import WriteHandle
 from namespace.store import Node as StoredNode
 from tests.simulation.bookies import ROOT, BookieMachine
 from tests.simulation.checkers import (
@@ -51,7 +51,7 @@ from tests.simulation.history import (
     EndSeen,
     Event,
     History,
-    LacTold,
+    LacSeen,
     MetadataWritten,
     Submitted,
     ledger_of,
@@ -69,10 +69,10 @@ WALL_MS = 1_700_000_000_000
 
 @attrs.frozen
 class Outcome:
-    """What came of one world."""
+    """The result of one world."""
 
     seed: int
-    violation: str | None  # the checker's name and what it said
+    violation: str | None  # the checker's name and its complaint
     digest: str
     virtual_s: float
     cpu_s: float
@@ -83,7 +83,7 @@ class Outcome:
 
 
 class World:
-    """The cluster and all that happens to it. Made and run by ``play``."""
+    """The cluster, its faults and its history. Made and run by ``play``."""
 
     def __init__(
         self,
@@ -161,13 +161,13 @@ class World:
         return machine
 
     def wall_ms(self) -> int:
-        """The date, as the calendar on the wall has it."""
+        """The true wall clock. A machine's own clock may be off."""
         return WALL_MS + int(self.now() * 1000)
 
-    # --- the story ---
+    # --- the run ---
 
-    async def tell(self) -> None:
-        """From the first start to the last comparison."""
+    async def run(self) -> None:
+        """Run the world from the first start to the last comparison."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 await self._set_up(nursery)
@@ -179,7 +179,7 @@ class World:
                     self.trace.note("world", "faults stop")
                     self.faults_ended_at = self.now()
                     self.injector.stop()
-                    for number in range(len(self.damaged)):  # somebody must take what they cannot
+                    for number in range(len(self.damaged)):  # ensembles need as many bookies as before
                         spare = self._add_bookie(self.shape.bookies + number)
                         nursery.start_soon(spare.live)
                         spare.start()
@@ -220,19 +220,19 @@ class World:
         store.abandon()
 
     async def _wait_bookies(self) -> None:
-        """Until every bookie serves, but for those that were given up."""
+        """Return once every bookie that was not given up serves."""
         while not all(machine.is_serving or machine.is_given_up for machine in self.bookies.values()):
             self._bookie_news = trio.Event()
             await self._bookie_news.wait()
 
     def bookie_changed(self) -> None:
-        """A bookie serves now, or has been given up."""
+        """A bookie calls this when it begins to serve and when it is given up."""
         self._bookie_news.set()
 
-    # --- what the parts ask for ---
+    # --- called by the parts ---
 
     def new_session(self, node: Node) -> SimStore:
-        """A session with the metadata store, for the process that now runs under this node's name."""
+        """Return a session with the metadata store for the process of this node."""
         store = SimStore(
             self.tree,
             node,
@@ -249,7 +249,7 @@ class World:
 
     @asynccontextmanager
     async def session_of(self, machine: BookieMachine, node: Node) -> AsyncIterator[SimStore]:
-        """Another session for a bookie whose last one has expired."""
+        """A new session for a bookie whose last one has expired."""
         machine.store = store = self.new_session(node)
         try:
             yield store
@@ -267,7 +267,7 @@ class World:
                 session.expire()
 
     def contend(self, name: str) -> None:
-        """A writer is out of touch: its rivals' chance has come."""
+        """Make the rivals of a writer take its log over: the writer is paused."""
         client = self.clients.get(name)
         if isinstance(client, WriterProcess):
             for other in self.clients.values():
@@ -275,31 +275,31 @@ class World:
                     other.kick()
 
     def remove_node(self, path: str) -> None:
-        """What an operator does by hand."""
+        """Delete a node, as an operator does by hand."""
         self.tree.remove(path)
 
     def damage(self, machine: BookieMachine) -> None:
-        """This machine has lost data that was synced."""
+        """Record that this machine has lost synced data."""
         machine.is_damaged = True
         self.damaged.add(machine.name)
 
     def excuse(self, machine: BookieMachine) -> None:
-        """What this machine acknowledged for these ledgers may be lost, and nobody can know."""
+        """Excuse losses that the machine cannot detect, in the ledgers of its ``unwitnessed``."""
         self.excused |= machine.unwitnessed
         machine.forget_promises(machine.unwitnessed)
 
     def ledger_ids(self) -> set[int]:
-        """The ledgers that there are."""
+        """Ids of all ledgers that exist."""
         return set(self._metadata)
 
     def deletes(self, ledger_id: int) -> None:
-        """A client is about to delete this ledger."""
+        """A client calls this before it deletes a ledger."""
         self.deleted.add(ledger_id)
 
-    # --- what happens ---
+    # --- events ---
 
     def observe(self, event: Event) -> None:
-        """Something happened: judge it, then remember it."""
+        """Check an event, then add it to the history."""
         for check in EVENT_CHECKERS.get(type(event), ()):
             complaint = check(event, self.history)
             if complaint is not None:
@@ -311,25 +311,25 @@ class World:
         self.history.note(event)
 
     def violate(self, checker: str, complaint: str) -> None:
-        """A property does not hold: the story ends here."""
+        """Record a violated property and end the world."""
         if self.violation is None:
             self.violation = f"{checker}: {complaint}"
             self.trace.note("VIOLATION", self.violation)
             self._scope.cancel()
 
     def metadata_of(self, ledger_id: int) -> LedgerMetadata | None:
-        """A ledger's metadata as the store has it now."""
+        """A ledger's metadata in the store now."""
         return self._metadata.get(ledger_id)
 
     def submit(self, client: str, handle: WriteHandle, payload: bytes) -> None:
-        """A writer submits an entry."""
+        """Submit an entry and record it."""
         entry_id = handle.submit(payload)
         if self.trace.keep:
             self.trace.detail(client, f"submits {handle.ledger_id}:{entry_id}")
         self.observe(Submitted(self.now(), client, (handle.ledger_id, entry_id), payload))
 
     def takes_over(self, client: str, ledger_id: int) -> None:
-        """A writer is about to recover this ledger, which may be another's."""
+        """A writer calls this before it recovers a ledger, which may belong to another writer."""
         metadata = self.metadata_of(ledger_id)
         if (
             metadata is not None
@@ -339,7 +339,7 @@ class World:
             self.counts["second writer"] += 1
 
     def watch_writer(self, client: str, handle: WriteHandle) -> None:
-        """Be told what this writer confirms."""
+        """Record every entry that this writer confirms."""
         ledger_id, known = handle.ledger_id, -1
         self._writers[ledger_id] = client
 
@@ -355,7 +355,7 @@ class World:
     def _confirmed(self, client: str, ledger_id: int, entry_id: int) -> None:
         metadata = self.metadata_of(ledger_id)
         if metadata is None:
-            return  # deleted by whoever truncates
+            return  # deleted by a writer that truncates the log
         place = (ledger_id, entry_id)
         self.trace.note(client, f"confirmed {ledger_id}:{entry_id}")
         holders = self._holders(metadata, ledger_id, entry_id)
@@ -371,24 +371,24 @@ class World:
             if self.bookies[name].platter.holds_durably(submitted.payload)
         )
 
-    def told_lac(self, client: str, reader: ReadHandle) -> None:
-        """A reader's handle knows of this LAC."""
+    def saw_lac(self, client: str, reader: ReadHandle) -> None:
+        """Record the LAC of a reader's handle."""
         metadata = self.metadata_of(reader.ledger_id)
         lac = reader.last_confirmed
         if metadata is None or reader.ledger_id in self.deleted or lac < 0:
             return
-        if lac <= self.history.told_lac.get(reader.ledger_id, -1):
+        if lac <= self.history.seen_lac.get(reader.ledger_id, -1):
             return
         place = (reader.ledger_id, lac)
         holders = self._holders(metadata, *place)
-        self.observe(LacTold(self.now(), client, place, metadata, holders, frozenset(self.damaged)))
+        self.observe(LacSeen(self.now(), client, place, metadata, holders, frozenset(self.damaged)))
 
     def saw_end(self, client: str, reader: ReadHandle) -> None:
-        """A reader's handle says that the ledger is closed."""
+        """Record the end of a closed ledger, from a reader's handle."""
         self._saw_end(client, reader.ledger_id, reader.metadata)
 
     def saw_closed(self, client: str, handle: WriteHandle) -> None:
-        """A writer closed its ledger."""
+        """Record the end of a ledger that its writer closed."""
         self._saw_end(client, handle.ledger_id, handle.metadata)
 
     def _saw_end(self, client: str, ledger_id: int, metadata: LedgerMetadata) -> None:
@@ -407,7 +407,7 @@ class World:
         try:
             metadata = decode_metadata(after.value)
         except LedgerError:
-            return  # an id that is being reserved
+            return  # a node that reserves an id has no metadata yet
         old = self._metadata.get(ledger_id)
         self._metadata[ledger_id] = metadata
         last = metadata.last_ensemble
@@ -437,34 +437,34 @@ def play(
     """Play one world to its end.
 
     Args:
-        switches: Kinds of faults to switch on or off, against their defaults.
-        plan: These faults instead of those the seed would draw.
-        shape: This world instead of the one the seed would draw.
+        switches: Kinds of faults to switch on or off; the others have their defaults.
+        plan: Use these faults instead of drawing them from the seed.
+        shape: Use this shape instead of drawing it from the seed.
         keep: Keep the trace's lines.
-        prepare: Called with the world before it begins; a known bug does its work there.
+        prepare: Called with the world before it begins. Known bugs and tests change the world there.
     """
     began = time.process_time()
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     collects = gc.isenabled()
-    gc.disable()  # a seventh of the time; a world leaves little, and it is collected afterwards
+    gc.disable()  # the collector takes a seventh of the time; it runs once, afterwards
     try:
         kinds = enabled(switches or {})
         shape = shape or Shape.draw(seed, kinds)
-        outcome = _told(World(shape, plan, kinds, keep=keep, prepare=prepare))
+        outcome = _run(World(shape, plan, kinds, keep=keep, prepare=prepare))
     finally:
         logging.disable(disabled)
         if collects:
             gc.enable()
     if collects:
-        gc.collect(0)  # now that nobody has the world any more: all of it goes at once
+        gc.collect(0)  # the world is unreachable now and is freed as a whole
     return attrs.evolve(outcome, cpu_s=time.process_time() - began)
 
 
-def _told(world: World) -> Outcome:
-    """What came of it; the time it took is for whoever asked to say."""
+def _run(world: World) -> Outcome:
+    """Run a world and return its outcome; ``play`` adds the CPU time."""
     try:
-        run_repeatably(world.timeline, world.tell)
+        run_repeatably(world.timeline, world.run)
     except BaseExceptionGroup as group:
         world.violate("no_process_ends_by_a_bug", f"the world itself: {group!r}")
         if world.timeline.failure is None and any(not isinstance(e, Exception) for e in group.exceptions):

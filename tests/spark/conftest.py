@@ -1,4 +1,4 @@
-"""One Spark for the whole run."""
+"""One Spark session for all tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import ROOT
+
 CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -30,7 +31,7 @@ CONF = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session that knows the source by registration, as a development checkout does."""
+    """A local session with the source registered, as in a development checkout."""
     path = os.pathsep.join(
         [str(Path(__file__).parent / "workers"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     )
@@ -40,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # the gateway leaves its pipes to the collector
+        warnings.simplefilter("ignore", ResourceWarning)  # the gateway does not close its pipes
         session = builder.getOrCreate()
         import spark_integration
 

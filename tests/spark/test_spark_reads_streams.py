@@ -1,4 +1,4 @@
-"""Real Spark over a real embedded log: batch, streaming, and a restart from a checkpoint."""
+"""Spark on an embedded log: batch queries, streaming queries, and a restart from a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 import dlog
 import dlog.blocking
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 class Orders:
-    """A log that is written to while Spark reads it; knows what it should hold."""
+    """A log that grows while Spark reads it, with the expected rows."""
 
     def __init__(self, directory: Path) -> None:
         self.uri = f"file://{directory}"
@@ -73,7 +73,7 @@ def to_files(frame: DataFrame, directory: Path, **trigger: bool) -> StreamingQue
         frame.writeStream.format("parquet")
         .option("path", str(directory / "out"))
         .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(**(trigger or {"availableNow": True}))  # type: ignore[call-overload]
+        .trigger(**(trigger or {"availableNow": True}))
         .start()
     )
 
@@ -87,12 +87,12 @@ def finish(query: StreamingQuery) -> None:
 
 
 def test_a_batch_query_reads_every_record_once_with_its_position(spark: SparkSession, orders: Orders) -> None:
-    for _ in range(4):  # each writer rolls behind what it wrote
+    for _ in range(4):  # each writer adds segments
         orders.append(500)
     frame = reading(spark, orders, streaming=False, minPartitions=4)
     assert frame.columns == ["stream", "segment", "entry", "slot", "txid", "payload"]
     found = collected(frame)
-    assert found == orders.written  # partitions are in stream order, and so is what is collected from them
+    assert found == orders.written  # partitions are in stream order, so their rows are too
     assert len({segment for segment, *_ in found}) > 2
     assert frame.select("stream").distinct().collect()[0].stream == "orders"
 
@@ -101,7 +101,7 @@ def test_a_batch_query_of_an_empty_log_is_empty(spark: SparkSession, orders: Ord
     assert collected(reading(spark, orders, streaming=False)) == []
 
 
-def test_a_log_that_does_not_exist_is_said_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_log_names_it(spark: SparkSession, tmp_path: Path) -> None:
     frame = (
         spark.read.format("dlog")
         .option("uri", f"file://{tmp_path / 'log'}")
@@ -112,10 +112,10 @@ def test_a_log_that_does_not_exist_is_said_so(spark: SparkSession, tmp_path: Pat
         frame.count()
 
 
-def test_a_query_restarted_from_its_checkpoint_neither_loses_nor_repeats(
+def test_a_query_restarted_from_its_checkpoint_loses_and_repeats_nothing(
     spark: SparkSession, orders: Orders, tmp_path: Path
 ) -> None:
-    for count in (700, 1, 900):  # each run after the first begins where the checkpoint says
+    for count in (700, 1, 900):  # every query after the first starts at the checkpoint
         orders.append(count)
         frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxEntriesPerTrigger=20)
         finish(to_files(frame, tmp_path))
@@ -123,7 +123,7 @@ def test_a_query_restarted_from_its_checkpoint_neither_loses_nor_repeats(
         assert sorted(found) == orders.written
 
 
-def test_trigger_once_reads_all_there_is_each_time(
+def test_trigger_once_reads_all_new_records_each_time(
     spark: SparkSession, orders: Orders, tmp_path: Path
 ) -> None:
     for count in (300, 200):
@@ -134,10 +134,8 @@ def test_trigger_once_reads_all_there_is_each_time(
         assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == orders.written
 
 
-def test_a_batch_that_failed_is_read_again_the_same(
-    spark: SparkSession, orders: Orders, tmp_path: Path
-) -> None:
-    """The sink fails, more is written; the restart must hand over the same batch as before."""
+def test_a_failed_batch_is_read_again_unchanged(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
+    """The sink fails and the log grows; the restarted query must pass the same batch to the sink."""
     orders.append(500)
     seen: list[tuple[int, list[tuple[int, int, int, int, bytes]]]] = []
 
@@ -166,11 +164,9 @@ def test_a_batch_that_failed_is_read_again_the_same(
     assert sorted(row for _, rows in seen[:2] + seen[3:] for row in rows) == orders.written
 
 
-def test_a_query_from_latest_sees_what_comes_after_it_began(
-    spark: SparkSession, orders: Orders, tmp_path: Path
-) -> None:
+def test_a_query_from_latest_reads_later_records(spark: SparkSession, orders: Orders, tmp_path: Path) -> None:
     orders.append(50)
-    for _ in range(2):  # the first run pins where it begins, though nothing is new
+    for _ in range(2):  # the first query pins its start without any new record
         finish(to_files(reading(spark, orders, streaming=True), tmp_path))
         orders.append(25)
     finish(to_files(reading(spark, orders, streaming=True), tmp_path))

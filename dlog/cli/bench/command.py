@@ -1,7 +1,7 @@
-"""`dlog bench append|tail|catchup`: options, set-up, and what is printed; `dlog bench storage` beside them.
+"""`dlog bench append|tail|catchup`: options, set-up and output.
 
-Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``floor``), one bookie's storage
-(``storage``).
+Not inside: the workloads (``ledger_level``, ``stream_level``), the floor (``floor``), the measurements of
+one bookie's storage (``storage``).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dlog.cli.bench import floor, ledger_level, stream_level
 from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
 from dlog.cli.bench.storage import command as storage
-from dlog.cli.output import print_facts, print_json
-from dlog.cli.running import run
-from dlog.cli.scratch import open_scratch
-from dlog.cli.target import json_option
+from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.output import print_facts, print_json
+from dlog.cli.terminal.scratch import open_scratch
+from dlog.cli.terminal.signals import run
 from dlog.cluster import LocalCluster, open_local_cluster
+from dlog.metadata.bindings import resolve_binding
+from dlog.metadata.namespace_uri import parse_namespace_uri
 from ledger.client import LedgerClient, open_ledger_client
-from ledger.dial import dial_tcp
-from namespace.bindings import resolve_binding
-from namespace.uri import parse_namespace_uri
+from ledger.transport.dial import dial_tcp
 from namespace.zookeeper import open_zookeeper_store
 
 REPLICAS = 3  # Qw of both levels; an embedded namespace has one
@@ -41,35 +41,36 @@ DEFAULTS = {  # level -> records, size, inflight, batch
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 _OPTIONS = (
     click.option("--level", type=click.Choice(list(DEFAULTS)), default="stream", show_default=True),
-    click.option(
-        "--uri", metavar="URI", help="A namespace that exists; its logs of other names are left alone."
-    ),
+    click.option("--uri", metavar="URI", help="An existing namespace. Its other logs are not touched."),
     click.option(
         "--cluster",
         "bookies",
         type=click.IntRange(3, 20),
-        help="A ZooKeeper and so many bookies, for this run.",
+        help="Start a ZooKeeper and N bookies for this benchmark.",
+        metavar="N",
     ),
     click.option("--records", type=click.IntRange(min=1), help="[default: ledger 100000, stream 500000]"),
     click.option(
         "--size",
         type=click.IntRange(0, 1_000_000),
-        help="Payload bytes of each. [default: ledger 1024, stream 100]",
+        help="Payload bytes of each record. [default: ledger 1024, stream 100]",
     ),
     click.option(
         "--inflight",
         type=click.IntRange(min=1),
-        help="Records not yet acknowledged. [default: ledger 1000, stream 10000]",
+        help="Records submitted and not yet acknowledged. [default: ledger 1000, stream 10000]",
     ),
     click.option(
-        "--batch", type=click.IntRange(min=1), help="Records of one append_many; stream only. [default: 100]"
+        "--batch",
+        type=click.IntRange(min=1),
+        help="Records of one append_many, at the stream level only. [default: 100]",
     ),
-    json_option("numbers and options"),
+    json_option("measurements and options"),
 )
 
 
 def _with_options(callback: Callback) -> Callback:
-    """The options that the workloads have in common."""
+    """Add the options that the three workloads share."""
     for option in reversed(_OPTIONS):
         callback = option(callback)
     return callback
@@ -77,11 +78,12 @@ def _with_options(callback: Callback) -> Callback:
 
 @click.group("bench")
 def command() -> None:
-    """Measure, beside what the disk itself could do in the same run.
+    """Measure speed, and compare it with the speed of the disk.
 
-    append, tail, catchup: without --uri and --cluster a fresh embedded log is measured (stream level only).
-    Every acknowledgement is synced to disk. The floor: the same bytes written and fdatasynced to three files
-    in groups by a plain loop; for catchup, read back from one. storage: one bookie without a network.
+    append, tail and catchup measure a fresh embedded log, at the stream level only, unless --uri or
+    --cluster is given. Every acknowledged record is synced to disk. The floor is a plain loop on the same
+    disk: it writes the same bytes to three files in groups and calls fdatasync for each. For catchup, it
+    reads the bytes from one file. storage measures one bookie without a network.
     """
 
 
@@ -91,21 +93,21 @@ command.add_command(storage.command)
 @command.command()
 @_with_options
 def append(**options: Any) -> None:
-    """Measure appending: from submit to acknowledgement."""
+    """Measure appending. The latency runs from submit to acknowledgement."""
     _measure_workload("append", **options)
 
 
 @command.command()
 @_with_options
 def tail(**options: Any) -> None:
-    """Measure following a log: from submit to the reader's hands."""
+    """Measure following a log. The latency runs from submit until the reader returns the record."""
     _measure_workload("tail", **options)
 
 
 @command.command()
 @_with_options
 def catchup(**options: Any) -> None:
-    """Measure reading a log from its beginning."""
+    """Measure reading a log from its beginning. The latency is that of one read."""
     _measure_workload("catchup", **options)
 
 
@@ -122,14 +124,17 @@ def _measure_workload(
     as_json: bool,
 ) -> None:
     if uri is not None and bookies is not None:
-        raise click.UsageError("--uri and --cluster exclude each other")
+        raise click.UsageError("--uri and --cluster exclude each other; give one of them")
     if level == "ledger" and batch not in (None, 1):
-        raise click.UsageError("--batch is for --level stream: at the ledger level the entry is the unit")
+        raise click.UsageError(
+            f"--batch {batch} needs --level stream; the ledger level submits single entries"
+        )
     if level == "ledger" and bookies is None and (uri is None or not uri.startswith("distributedlog")):
-        raise click.UsageError("--level ledger needs bookies: --cluster 3, or --uri distributedlog://...")
+        raise click.UsageError("--level ledger needs bookies; add --cluster 3 or --uri distributedlog://...")
     if (workload, level) == ("tail", "stream") and size is not None and size < stream_level.STAMP.size:
         raise click.UsageError(
-            f"tail marks each record with its time: --size of at least {stream_level.STAMP.size}"
+            f"--size {size} is too small; tail stores the time of submission in each record,"
+            f" so give at least {stream_level.STAMP.size}"
         )
     defaults = DEFAULTS[level]
     options = BenchOptions(
@@ -141,7 +146,9 @@ def _measure_workload(
         batch=min(defaults[3], inflight or defaults[3]) if batch is None else batch,
     )
     if options.batch > options.inflight:
-        raise click.UsageError(f"--batch {options.batch} is more than --inflight {options.inflight}")
+        raise click.UsageError(
+            f"--batch {options.batch} is more than --inflight {options.inflight}; raise --inflight"
+        )
     with open_scratch("bench") as directory:
         floor_s = _floor_s(directory, options)
         outcome, usage, target = run(partial(_measure, directory, options, uri, bookies))
@@ -154,7 +161,7 @@ def _measure_workload(
 
 @attrs.frozen
 class Target:
-    """What is measured."""
+    """The namespace under measurement."""
 
     uri: str
     config: dlog.NamespaceConfig

@@ -1,7 +1,7 @@
-"""What the disk itself could do: the same bytes, in the same groups, by a plain loop and nothing else.
+"""The floor: a plain loop moves the same bytes in the same groups on the same disk.
 
-write  each group is written to each file (three: the replicas), one after the other, and each is fdatasynced
-read   one file with all the bytes is read in groups (it is in the page cache, as a fresh log is)
+write  writes each group to each file in turn and calls fdatasync; there are three files, one per replica
+read   reads one file with all the bytes in groups; the page cache holds it, as it holds a fresh log
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FILES = 3
 
 
 def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int, files: int = FILES) -> float:
-    """Seconds for ``records`` of ``size_bytes`` in groups of ``group``, on the disk of ``directory``."""
+    """Seconds to write ``records`` of ``size_bytes`` in groups of ``group`` on the disk of ``directory``."""
     content = os.urandom(size_bytes * group)
     paths = [directory / f"floor-{index}" for index in range(files)]
     descriptors = [os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600) for path in paths]
@@ -33,7 +33,7 @@ def write_floor_s(directory: Path, *, records: int, size_bytes: int, group: int,
 
 
 def read_floor_s(directory: Path, *, records: int, size_bytes: int, group: int) -> float:
-    """Seconds to read as many bytes back in groups."""
+    """Seconds to read ``records`` of ``size_bytes`` back in groups of ``group``."""
     file = directory / "floor"
     content = os.urandom(size_bytes * group)
     with file.open("wb") as output:

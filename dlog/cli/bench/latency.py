@@ -1,6 +1,6 @@
-"""Latencies of runs: entries travel together, so one sample with a count stands for many of them.
+"""Latencies of batches. Entries of one batch travel together, so one sample with a count covers them all.
 
-Pure. Always: a quantile is over entries, not over runs.
+Pure. Always: a quantile is over entries, not over batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Latencies:
     samples: list[tuple[float, int]] = attrs.field(factory=list)
 
     def add(self, seconds: float, count: int = 1) -> None:
-        """``count`` entries took so long."""
+        """Record that ``count`` entries took ``seconds`` each."""
         self.samples.append((seconds, count))
 
     def quantile(self, share: float) -> float:
@@ -33,44 +33,44 @@ class Latencies:
 
 
 @attrs.define(eq=False)
-class RunsInFlight:
-    """When runs of consecutive entries were submitted, until they are confirmed in order."""
+class BatchesInFlight:
+    """The submit times of batches of consecutive entries, until the entries are confirmed in order."""
 
     latencies: Latencies
-    _runs: deque[tuple[int, float]] = attrs.field(factory=deque)  # last entry of the run, when
+    _batches: deque[tuple[int, float]] = attrs.field(factory=deque)  # (last entry of the batch, submit time)
     _confirmed: int = -1
 
     def submitted(self, last: int, now: float) -> None:
-        """Everything up to ``last`` that was not submitted before was submitted now."""
-        self._runs.append((last, now))
+        """Record that every entry up to ``last`` that was not submitted yet is submitted at ``now``."""
+        self._batches.append((last, now))
 
     def confirmed(self, lac: int, now: float) -> None:
-        """Everything up to ``lac`` is confirmed now."""
-        while self._runs and self._confirmed < lac:
-            last, submitted = self._runs[0]
+        """Record that every entry up to ``lac`` is confirmed at ``now``."""
+        while self._batches and self._confirmed < lac:
+            last, submitted = self._batches[0]
             upto = min(last, lac)
             if upto > self._confirmed:
                 self.latencies.add(now - submitted, upto - self._confirmed)
                 self._confirmed = upto
             if last > lac:
                 return
-            self._runs.popleft()
+            self._batches.popleft()
 
 
 @attrs.define(eq=False)
 class SubmitTimes:
-    """When each number was submitted, kept by runs, for readers that meet the numbers later."""
+    """The submit time of each entry, kept by batch, for a reader that receives the entries later."""
 
     _lasts: list[int] = attrs.field(factory=list)
     _times: list[float] = attrs.field(factory=list)
 
     def submitted(self, last: int, now: float) -> None:
-        """Everything up to ``last`` that was not submitted before was submitted now."""
+        """Record that every entry up to ``last`` that was not submitted yet is submitted at ``now``."""
         self._lasts.append(last)
         self._times.append(now)
 
     def met(self, first: int, last: int, now: float, latencies: Latencies) -> None:
-        """The numbers from ``first`` to ``last`` reached their reader now."""
+        """Record that the reader received the entries ``first`` to ``last`` at ``now``."""
         index = bisect.bisect_left(self._lasts, first)
         while first <= last:
             upto = min(last, self._lasts[index])

@@ -1,6 +1,7 @@
-"""The three workloads on a ledger: entries straight to bookies, no log around them.
+"""The three workloads on a ledger: entries go to bookies without a log around them.
 
-Always: the bench does its own work by runs, never by entry, so that it measures the client and not itself.
+Always: the benchmark does its own bookkeeping per batch, never per entry, so that it measures the client and
+not itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from dlog.cli.bench.latency import Latencies, RunsInFlight, SubmitTimes
+from dlog.cli.bench.latency import BatchesInFlight, Latencies, SubmitTimes
 from dlog.cli.bench.options import PAYLOADS, BenchOptions, Outcome
 from ledger.client import LedgerClient
 from ledger.handle import WriteHandle
@@ -27,18 +28,21 @@ class Feeder:
         self._payloads = options.payloads()
         self._progress = trio.Event()
         self._failure: BaseException | None = None
-        self._runs = RunsInFlight(Latencies())
+        self._batches = BatchesInFlight(Latencies())
         self.times = SubmitTimes()
         handle.on_confirmed(self._confirmed)
 
     def _confirmed(self, lac: int, error: BaseException | None) -> None:
-        self._runs.confirmed(lac, now())
+        self._batches.confirmed(lac, now())
         self._failure = error
         self._progress.set()
 
     async def feed(self, count: int) -> Latencies:
-        """Write ``count`` entries; return their latencies once all are confirmed."""
-        self._runs.latencies = latencies = Latencies()
+        """Write ``count`` entries; return their latencies when all of them are confirmed.
+
+        Raises the writer's error if the writer fails.
+        """
+        self._batches.latencies = latencies = Latencies()
         handle, payloads = self._handle, self._payloads
         submit = handle.submit
         stop = handle.last_pushed + 1 + count
@@ -47,21 +51,21 @@ class Feeder:
                 raise self._failure
             self._progress = trio.Event()
             first = handle.last_pushed + 1
-            room = min(stop - first, self._inflight - (handle.last_pushed - handle.lac))
-            if room > 0:
+            size = min(stop - first, self._inflight - (handle.last_pushed - handle.lac))
+            if size > 0:
                 moment = now()
-                for number in range(first, first + room):
+                for number in range(first, first + size):
                     submit(payloads[number % PAYLOADS])
-                self._runs.submitted(first + room - 1, moment)
-                self.times.submitted(first + room - 1, moment)
-                await handle.wait_room()
+                self._batches.submitted(first + size - 1, moment)
+                self.times.submitted(first + size - 1, moment)
+                await handle.wait_capacity()
             if handle.lac < stop - 1:
                 await self._progress.wait()
         return latencies
 
 
 async def append(client: LedgerClient, options: BenchOptions, begin: Begin) -> Outcome:
-    """Write entries, so many in flight; latency from submit to confirmation."""
+    """Write entries with a bounded number in flight; the latency runs from submit to confirmation."""
     handle = await client.create()
     async with handle:
         feeder = Feeder(handle, options)
@@ -73,7 +77,7 @@ async def append(client: LedgerClient, options: BenchOptions, begin: Begin) -> O
 
 
 async def tail(client: LedgerClient, options: BenchOptions, begin: Begin) -> Outcome:
-    """One writes, another follows the open ledger; latency from submit to the reader's hands."""
+    """Write, and follow the open ledger; the latency runs from submit until the reader has the entry."""
     handle = await client.create()
     total = options.warm_up + options.records
     latencies = Latencies()
@@ -85,7 +89,7 @@ async def tail(client: LedgerClient, options: BenchOptions, begin: Begin) -> Out
         started = now()
 
         async def write() -> None:
-            async with handle:  # closing tells the reader of the last entry
+            async with handle:  # the close publishes the last entry to the reader
                 await feeder.feed(options.records)
 
         nursery.start_soon(write)
@@ -105,7 +109,7 @@ async def tail(client: LedgerClient, options: BenchOptions, begin: Begin) -> Out
 
 
 async def catchup(client: LedgerClient, options: BenchOptions, begin: Begin) -> Outcome:
-    """Read a closed ledger from its beginning; latency of one read."""
+    """Read a closed ledger from its beginning; the latency is that of one read."""
     handle = await client.create()
     async with handle:
         await Feeder(handle, options).feed(options.records)

@@ -1,4 +1,4 @@
-"""The three workloads on a log: records through writer and reader, as an application uses them."""
+"""The three workloads on a log: records pass a writer and a reader, as in an application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ now = time.perf_counter
 
 @asynccontextmanager
 async def _log(namespace: dlog.Namespace) -> AsyncIterator[str]:
-    """A log of the benchmark's own, deleted at the end."""
+    """Create a log for the benchmark; delete it at the end."""
     name = f"bench-{secrets.token_hex(4)}"
     await namespace.create_log(name)
     try:
@@ -41,7 +41,7 @@ def _sizes(count: int, batch: int) -> Iterator[int]:
 async def _feed(
     writer: dlog.LogWriter, options: BenchOptions, count: int, *, stamped: bool = False
 ) -> Latencies:
-    """Append ``count`` records by as many tasks as there are batches in flight; latency of one append."""
+    """Append ``count`` records with one task per batch in flight; return the latency of each append."""
     latencies = Latencies()
     sizes = _sizes(count, options.batch)
     payloads = (options.payloads() * (options.batch // PAYLOADS + 1))[: options.batch]
@@ -65,7 +65,7 @@ async def _feed(
 
 
 async def append(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
-    """Append records in batches, some batches in flight; latency from call to return."""
+    """Append batches of records, several in flight; the latency runs from call to return."""
     async with _log(namespace) as log, namespace.open_writer(log) as writer:
         await _feed(writer, options, options.warm_up)
         begin()
@@ -75,7 +75,7 @@ async def append(namespace: dlog.Namespace, options: BenchOptions, begin: Begin)
 
 
 async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
-    """One writes, another follows; latency from call to the reader's hands."""
+    """Write, and follow the log; the latency runs from the call until the reader has the record."""
     latencies = Latencies()
     async with _log(namespace) as log, trio.open_nursery() as nursery:
         writer_open = namespace.open_writer(log)
@@ -83,7 +83,7 @@ async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -
             await _feed(writer, options, options.warm_up, stamped=True)
             met = 0
             while met < options.warm_up:
-                met += len(await reader.read_batch(READ_RECORDS))
+                met += len(await reader.read_batch(READ_RECORDS) or ())
             begin()
             started = now()
 
@@ -94,16 +94,18 @@ async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -
             left = options.records
             while left > 0:
                 records = await reader.read_batch(READ_RECORDS)
+                if records is None:
+                    raise AssertionError(f"the log ended {left} records early")
                 moment = now()
                 stamps = (STAMP.unpack_from(record.payload)[0] for record in records)
-                for submitted, run in groupby(stamps):
-                    latencies.add(moment - submitted, sum(1 for _ in run))
+                for submitted, batch in groupby(stamps):
+                    latencies.add(moment - submitted, sum(1 for _ in batch))
                 left -= len(records)
             return Outcome(now() - started, latencies)
 
 
 async def catchup(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
-    """Read a log from its beginning; latency of one batch of records."""
+    """Read a log from its beginning; the latency is that of one batch of records."""
     latencies = Latencies()
     async with _log(namespace) as log:
         async with namespace.open_writer(log) as writer:
@@ -115,7 +117,7 @@ async def catchup(namespace: dlog.Namespace, options: BenchOptions, begin: Begin
             while left > 0:
                 records = await reader.read_batch(READ_RECORDS)
                 if not records:
-                    raise AssertionError(f"the log ended {left} records early")
+                    raise AssertionError(f"the log {log} ended {left} records early")
                 left -= len(records)
                 before, moment = moment, now()
                 latencies.add(moment - before)

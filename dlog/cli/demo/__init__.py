@@ -1,1 +1,1 @@
-"""`dlog demo`: the main job on real input, with a writer that is killed half way."""
+"""`dlog demo`: write lines to a log, kill the writer half way, continue, compare all lines."""

@@ -1,8 +1,8 @@
-"""`dlog demo`: write, kill, go on, read back, compare, report.
+"""`dlog demo`: write lines, kill the writer, continue, read back, compare, report.
 
-Not inside: the writer (``writer``), the comparison (``verdict``), the input (``lines``).
-Always: what the child told over its pipe before it died counts as acknowledged, and all of it must be there
-at the end.
+Not inside: the writer (``writer``), the comparison (``comparison``), the input (``lines``).
+Always: every line that the writer process reported before its death counts as acknowledged. The log must
+hold all of them at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -23,24 +23,24 @@ import click
 import trio
 
 import dlog
+from dlog.cli.demo.comparison import Comparison
 from dlog.cli.demo.lines import Lines, survey, write_default_lines
 from dlog.cli.demo.report import Report, print_report
 from dlog.cli.demo.spark_count import check_spark_is_installed, count_by_spark
-from dlog.cli.demo.verdict import Comparison
-from dlog.cli.demo.writer import write_lines
-from dlog.cli.output import print_json, progress_bar
-from dlog.cli.running import run
-from dlog.cli.scratch import open_scratch
-from dlog.cli.target import json_option
+from dlog.cli.demo.writer import OnDurable, write_lines
+from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.output import print_json, progress_bar
+from dlog.cli.terminal.scratch import open_scratch
+from dlog.cli.terminal.signals import run
 from dlog.cluster import LocalCluster, open_local_cluster
 
 LOG = "demo"
 READ_RECORDS = 8192
-BOOKIE_LIVES_S = 0.7  # of the first writer's time, before a bookie is killed too
+BOOKIE_LIVES_S = 0.7  # between the start of the first writer and the death of a bookie
 
 
 class DemoError(Exception):
-    """The demo could not be carried out; nothing is said about the log."""
+    """The demo could not finish. This is no verdict on the log."""
 
 
 @click.command("demo")
@@ -49,20 +49,22 @@ class DemoError(Exception):
     "--cluster",
     "bookies",
     type=click.IntRange(3, 20),
-    help="On ZooKeeper and this many bookies; kills a bookie too.",
+    help="Use ZooKeeper and N bookies, and kill a bookie too.",
+    metavar="N",
 )
-@click.option("--spark", is_flag=True, help="Also count the lines by a Structured Streaming query.")
-@click.option("--keep", is_flag=True, help="Leave the files where they are, and say where.")
+@click.option("--spark", is_flag=True, help="Also count the lines with a Structured Streaming query.")
+@click.option("--keep", is_flag=True, help="Keep the files and print their directory.")
 @json_option("the report")
 def command(file: Path | None, bookies: int | None, spark: bool, keep: bool, as_json: bool) -> int:
-    """Write every line of FILE as a record, SIGKILL the writer half way, go on, and compare all.
+    """Write lines, kill the writer half way, write the rest, compare all lines.
 
-    FILE is by default some 100,000 lines of the Python library's own source. Exit code 1 if a record was
-    lost, repeated or reordered.
+    Every line of FILE becomes a record. The writer process gets a SIGKILL when half of the lines are
+    acknowledged. The default for FILE is more than 100,000 lines of the source of Python's library. Exit
+    code 1 if a line was lost, repeated, reordered or changed.
     """
     if spark:
         check_spark_is_installed()
-    # That a bookie is gone is no news here: it was killed on purpose.
+    # The demo kills a bookie on purpose, so the client's warnings about it are no news.
     logging.getLogger("ledger").setLevel(logging.ERROR)
     with open_scratch("demo", keep=keep) as directory:
         report = run(partial(_demo, directory, file, bookies, spark=spark, quiet=as_json))
@@ -86,7 +88,7 @@ async def _demo(
 
 @attrs.frozen
 class Deployment:
-    """Where the demo runs."""
+    """The namespace of the demo."""
 
     uri: str
     config: dlog.NamespaceConfig
@@ -109,17 +111,17 @@ async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: 
         await namespace.create_log(LOG)
     with progress_bar("writing", len(lines), unit="lines", quiet=quiet) as show:
 
-        def told(acknowledged: int, append_s: float) -> None:
+        def on_durable(acknowledged: int, append_s: float) -> None:
             timings.append(append_s)
             show(acknowledged)
 
         started = time.perf_counter()
-        async with _bookie_killed_meanwhile(deployment.cluster) as hurt:
-            acknowledged = await _write_until_killed(deployment.uri, lines.file, half, told)
+        async with _bookie_killed_meanwhile(deployment.cluster) as killed_bookie:
+            acknowledged = await _write_until_killed(deployment.uri, lines.file, half, on_durable)
             first_s = time.perf_counter() - started
         async with dlog.open_namespace(deployment.uri, config=deployment.config) as namespace:
             started = time.perf_counter()
-            await write_lines(namespace, LOG, lines.file, told)
+            await write_lines(namespace, LOG, lines.file, on_durable)
             seconds = first_s + time.perf_counter() - started
             comparison = await _read_back(namespace, lines)
             segments = len((await namespace.describe_log(LOG)).segments)
@@ -130,7 +132,7 @@ async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: 
         )
     return Report(
         source=str(lines.file),
-        deployment=_described(deployment, hurt),
+        deployment=_described(deployment, killed_bookie),
         lines=len(lines),
         records=comparison.records,
         size_bytes=comparison.size_bytes,
@@ -147,20 +149,20 @@ async def _job(directory: Path, lines: Lines, deployment: Deployment, *, spark: 
     )
 
 
-async def _write_until_killed(uri: str, file: Path, half: int, told: Callable[[int, float], None]) -> int:
-    """Run the writer as a process, SIGKILL it at half way; return how many lines it told to be durable."""
+async def _write_until_killed(uri: str, file: Path, half: int, on_durable: OnDurable) -> int:
+    """Run the writer as a process, SIGKILL it half way; return how many lines it reported as durable."""
     acknowledged, rest, killed = 0, b"", False
     command = [sys.executable, "-m", "dlog.cli.demo.writer", uri, LOG, str(file)]
     child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
     assert child.stdout is not None
     try:
-        # To the pipe's end: what the child told before it died, it told.
+        # Read to the end of the pipe: reports that the writer sent before its death count.
         while chunk := await child.stdout.receive_some():
             *whole, rest = (rest + chunk).split(b"\n")
             for line in whole:
                 document = json.loads(line)
                 acknowledged = document["acknowledged"]
-                told(acknowledged, document["append_s"])
+                on_durable(acknowledged, document["append_s"])
             if acknowledged >= half and not killed:
                 child.send_signal(signal.SIGKILL)
                 killed = True
@@ -173,26 +175,27 @@ async def _write_until_killed(uri: str, file: Path, half: int, told: Callable[[i
             await child.stdout.aclose()
     if child.returncode not in (0, -signal.SIGKILL):
         raise DemoError(
-            f"the writing process ended by itself with status {child.returncode}; its message is above"
+            f"the writer process for log {LOG} in {uri} failed with status {child.returncode} after"
+            f" {acknowledged} lines; its error is printed above"
         )
     return acknowledged
 
 
 @contextlib.asynccontextmanager
 async def _bookie_killed_meanwhile(cluster: LocalCluster | None) -> AsyncIterator[str | None]:
-    """While the block writes, SIGKILL a bookie and start it again; leave when both are done."""
+    """SIGKILL a bookie while the block writes, and restart it; return when the bookie runs again."""
     if cluster is None:
         yield None
         return
     index = len(cluster.state.bookies) - 1
     async with trio.open_nursery() as nursery:
 
-        async def hurt() -> None:
+        async def kill_and_restart() -> None:
             await trio.sleep(BOOKIE_LIVES_S)
             cluster.kill(index)
             await cluster.restart(index)
 
-        nursery.start_soon(hurt)
+        nursery.start_soon(kill_and_restart)
         yield cluster.state.bookies[index].name
 
 
@@ -205,7 +208,7 @@ async def _read_back(namespace: dlog.Namespace, lines: Lines) -> Comparison:
     return comparison
 
 
-def _described(deployment: Deployment, hurt: str | None) -> str:
+def _described(deployment: Deployment, killed_bookie: str | None) -> str:
     if deployment.cluster is None:
         return "embedded: storage and metadata in the process itself"
-    return f"ZooKeeper and {len(deployment.cluster.state.bookies)} bookies; {hurt} was killed too"
+    return f"ZooKeeper and {len(deployment.cluster.state.bookies)} bookies; {killed_bookie} was killed too"

@@ -1,4 +1,4 @@
-"""The input of the demo: a file of lines, or text that every Python installation carries."""
+"""The input of the demo: a file of lines, or the source of Python's own library."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DEFAULT_LINES_MIN = 100_000
 
 
 class DemoInputError(Exception):
-    """The input has too few lines to kill anybody half way."""
+    """The input has too few lines to kill the writer half way."""
 
 
 @attrs.frozen(repr=False)
 class Lines:
-    """A file's lines, numbered from 1, without their ends; and what to recognise each by."""
+    """A file's lines, numbered from 1, without their ends, with a fingerprint of each."""
 
     file: Path
-    prints: array[int]  # prints[n - 1] recognises line n; good within this process only
+    prints: array[int]  # prints[n - 1] is the fingerprint of line n; valid in this process only
     size_bytes: int
 
     def __len__(self) -> int:
@@ -29,23 +29,23 @@ class Lines:
 
 
 def fingerprint(line: bytes) -> int:
-    """64 bits of a line: enough to tell a changed record from its original."""
+    """64 bits of a line: enough to detect a changed record."""
     return hash(line)
 
 
 def read_lines(file: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends; a last one without an end is a line."""
+    """The lines of a file without their ends. A last line without an end counts."""
     with file.open("rb") as source:
         for line in source:
             yield line.removesuffix(b"\n")
 
 
 def survey(file: Path) -> Lines:
-    """Go through a file once.
+    """Read a file once and take the fingerprints of its lines.
 
     Raises:
-        DemoInputError: Fewer than two lines.
-        OSError: It cannot be read.
+        DemoInputError: The file has fewer than two lines.
+        OSError: The file cannot be read.
     """
     prints, size_bytes = array("q"), 0
     for line in read_lines(file):
@@ -53,13 +53,17 @@ def survey(file: Path) -> Lines:
         size_bytes += len(line)
     if len(prints) < 2:
         raise DemoInputError(
-            f"{file}: {len(prints)} lines; at least 2 are needed to kill the writer between them"
+            f"{file} has {len(prints)} lines; the demo needs at least 2 to kill the writer between them"
         )
     return Lines(file, prints, size_bytes)
 
 
 def write_default_lines(target: Path, *, lines_min: int = DEFAULT_LINES_MIN) -> None:
-    """Fill a file with the source text of Python's own library, whole modules in the order of their names."""
+    """Fill a file with whole modules of Python's own library, in the order of their names.
+
+    Raises:
+        DemoInputError: The library has too few lines.
+    """
     library = Path(sysconfig.get_path("stdlib"))
     count = 0
     with target.open("wb") as output:
@@ -72,4 +76,6 @@ def write_default_lines(target: Path, *, lines_min: int = DEFAULT_LINES_MIN) -> 
             count += text.count(b"\n")
             if count >= lines_min:
                 return
-    raise DemoInputError(f"{library} holds only {count} lines of Python; name a FILE")
+    raise DemoInputError(
+        f"{library} holds {count} lines of Python, fewer than {lines_min}; give a FILE to write"
+    )

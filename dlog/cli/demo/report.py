@@ -1,4 +1,4 @@
-"""What the demo found, for people and for programs."""
+"""The report of the demo, for people and for programs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import attrs
 
-from dlog.cli.output import console, print_facts
+from dlog.cli.terminal.output import console, print_facts
 
 
 @attrs.frozen(kw_only=True)
 class Report:
-    """The result of one run."""
+    """The result of one demo."""
 
     source: str
     deployment: str
@@ -31,12 +31,12 @@ class Report:
 
     @property
     def is_good(self) -> bool:
-        """Nothing lost, repeated, reordered or changed, and Spark agrees if it was asked."""
+        """True if no line was lost, repeated, reordered or changed, and Spark counted all if it was used."""
         wrong = self.lost + self.repeated + self.reordered + self.changed
         return not wrong and self.spark_records in (None, self.lines)
 
     def document(self) -> dict[str, object]:
-        """For ``--json``."""
+        """The document for ``--json``."""
         return {
             "records": self.records,
             "bytes": self.size_bytes,
@@ -54,14 +54,14 @@ class Report:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The least value that at least this share of the values does not exceed; 0 if there are none."""
+    """The least value that at least this share of the values does not exceed; 0 without values."""
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def print_report(report: Report) -> None:
-    """A short table, and the verdict as a sentence."""
+    """Print a short table, then the verdict as a sentence."""
     numbers = report.document()
     kept = report.acknowledged_before_kill - report.acknowledged_lost
     facts = [
@@ -72,7 +72,7 @@ def print_report(report: Report) -> None:
         ("segments", str(report.segments)),
         (
             "SIGKILL",
-            f"{report.acknowledged_before_kill:,} lines acknowledged before it, {kept:,} of them there",
+            f"{report.acknowledged_before_kill:,} lines acknowledged before it, {kept:,} of them read back",
         ),
     ]
     if report.spark_records is not None:
@@ -80,10 +80,14 @@ def print_report(report: Report) -> None:
     print_facts(facts)
     out = console()
     if report.is_good:
-        out.print("[bold green]Every line is there once, unchanged and in order.[/]")
+        out.print("[bold green]The log has every line once, unchanged and in order.[/]")
     else:
         out.print(
             f"[bold red]Wrong:[/] {report.lost:,} lost, {report.repeated:,} repeated, "
             f"{report.reordered:,} reordered, {report.changed:,} changed"
-            + ("" if report.spark_records in (None, report.lines) else "; Spark counts differently")
+            + (
+                ""
+                if report.spark_records in (None, report.lines)
+                else f"; Spark counted {report.spark_records:,} of {report.lines:,}"
+            )
         )

@@ -1,6 +1,7 @@
-"""Counting a log's records by Structured Streaming, as a user's own program would.
+"""Counts a log's records with a Structured Streaming query, as in a user's program.
 
-The one module of ``dlog`` that knows Spark; imported only for `dlog demo --spark`.
+Always: no other module of ``dlog`` imports Spark. This one is imported only for `dlog demo`, and imports
+Spark only for `dlog demo --spark`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dlog.cluster.zookeeper_process import find_java
 TIMEOUT_S = 180
 ERROR_CHARACTERS_MAX = 400
 
-# Spark's own logging would be the most of what the demo prints.
+# Only errors: Spark's other log lines would hide the demo's own output.
 _LOGGING = """
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -32,10 +33,11 @@ class SparkError(Exception):
 
 
 def check_spark_is_installed() -> None:
-    """Before the work, not after it.
+    """Check that PySpark and Java are installed, before the demo writes anything.
 
     Raises:
-        SparkError: Saying what to install.
+        SparkError: PySpark or PyArrow is missing; the message says how to install it.
+        ZookeeperNotInstalledError: Java is missing.
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise SparkError("--spark needs PySpark; install it with: pip install 'dlog-streams[spark]'")
@@ -43,13 +45,13 @@ def check_spark_is_installed() -> None:
 
 
 def count_by_spark(uri: str, log: str, directory: Path) -> int:
-    """The number of records a streaming query finds from the earliest to the present end.
+    """The number of records that a streaming query reads from the earliest one to the present end.
 
     Args:
-        directory: For the query's checkpoint.
+        directory: A directory to create, for the query's checkpoint and log settings.
 
     Raises:
-        SparkError: It did not start, or the query failed.
+        SparkError: Spark did not start, the query failed, or it did not end in time.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +76,7 @@ def count_by_spark(uri: str, log: str, directory: Path) -> int:
         builder = builder.config(name, value)
     try:
         spark = builder.getOrCreate()
-    except Exception as error:  # whatever kept the JVM from starting
+    except Exception as error:  # PySpark raises errors of many classes if the JVM does not start
         raise SparkError(f"Spark did not start; it needs Java 17 or newer: {_short(error)}") from error
     counts: list[int] = []
 
@@ -96,18 +98,18 @@ def count_by_spark(uri: str, log: str, directory: Path) -> int:
         )
         try:
             if not query.awaitTermination(TIMEOUT_S):
-                raise SparkError(f"Spark did not finish counting within {TIMEOUT_S} s")
+                raise SparkError(f"Spark did not finish counting log {log} in {uri} within {TIMEOUT_S} s")
         finally:
             query.stop()
     except PySparkException as error:
-        raise SparkError(f"the streaming query failed: {_short(error)}") from error
+        raise SparkError(f"the streaming query on log {log} in {uri} failed: {_short(error)}") from error
     finally:
         spark.stop()
     return sum(counts)
 
 
 def _short(error: Exception) -> str:
-    """The innermost sentence of an error that carries two languages' tracebacks."""
+    """The line with the cause, from an error message with tracebacks of Java and of Python."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if line.startswith("dlog.")), lines[0] if lines else "")
-    return told[:ERROR_CHARACTERS_MAX]
+    cause = next((line for line in reversed(lines) if line.startswith("dlog.")), lines[0] if lines else "")
+    return cause[:ERROR_CHARACTERS_MAX]

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from google.protobuf import text_format
 
-from ledger.availability import decode_availability, encode_availability
-from ledger.digest import DigestType, EntryCodec, mac_key, master_key
-from ledger.metadata import LedgerState
-from ledger.metadata_codec import decode_metadata, encode_metadata
-from ledger.paths import (
+from ledger.catalog.availability import decode_availability, encode_availability
+from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
+from ledger.catalog.paths import (
     AVAILABLE,
     LAYOUT,
     READONLY_NAME,
@@ -23,7 +21,9 @@ from ledger.paths import (
     ledger_id_of,
     ledger_path,
 )
-from ledger.service_info import Endpoint, ServiceInfo, decode_service_info, encode_service_info
+from ledger.catalog.service_info import Endpoint, ServiceInfo, decode_service_info, encode_service_info
+from ledger.digest import DigestType, EntryCodec, mac_key, master_key
+from ledger.metadata import LedgerState
 from ledger.wire import data_formats_pb2 as stored
 from ledger.wire import v2
 

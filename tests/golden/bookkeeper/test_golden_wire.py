@@ -6,14 +6,14 @@ import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
+from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import LedgerError, UnsupportedInVersionError, WireError
 from ledger.wire import v2, v3
-from ledger.wire.codes import Code, Operation
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
@@ -39,7 +39,25 @@ CAPTURES = sorted(HERE.glob("*/wire/*.jsonl"))
 VECTORS = json.loads((HERE / "vectors.json").read_text())
 KEY = bytes.fromhex("0bcbf07f63ce95909ce6c8592e0230d55de79249")
 BODY = bytes.fromhex("00000000000000010000000000000000ffffffffffffffff0000000000000005e3a5f74d68656c6c6f")
-CODECS = {"v2": v2, "v3": v3}
+
+
+class Codec(Protocol):
+    """The functions that the modules of both protocol versions share."""
+
+    def encode_request(
+        self, request: Request, *, transaction_id: int = 0, high_priority: bool = False
+    ) -> bytes: ...
+
+    def decode_request(self, data: bytes, start: int, end: int) -> IncomingRequest: ...
+
+    def encode_reply(
+        self, reply: Reply, *, version: int, operation: Operation, transaction_id: int = 0
+    ) -> bytes: ...
+
+    def decode_reply(self, data: bytes, start: int, end: int) -> IncomingReply: ...
+
+
+CODECS: dict[str, Codec] = {"v2": v2, "v3": v3}
 
 
 def lines_of(capture: Path) -> list[dict[str, Any]]:
@@ -69,8 +87,9 @@ def encoded_again(proto: str, incoming: IncomingRequest | IncomingReply) -> byte
 
 def decoded(line: dict[str, Any], frame: bytes) -> IncomingRequest | IncomingReply:
     codec = CODECS[line["proto"]]
-    decode = codec.decode_request if line["dir"] == "c2b" else codec.decode_reply
-    return decode(frame, 4, len(frame))
+    if line["dir"] == "c2b":
+        return codec.decode_request(frame, 4, len(frame))
+    return codec.decode_reply(frame, 4, len(frame))
 
 
 def name_of(capture: Path) -> str:
@@ -221,7 +240,9 @@ def test_entries_that_java_wrote_are_verified_and_packed_alike(capture: Path) ->
             if line["proto"] == "v2":
                 assert ours == frame
             else:
-                assert decoded(line, ours).request == message
+                again = decoded(line, ours)
+                assert isinstance(again, IncomingRequest)
+                assert again.request == message
     if "close" in capture.name:
         payloads = {b"hello", b"", b"0123456789abcdefghij"}
         assert seen == {(kind, payload) for kind in (AddRequest, ReadReply) for payload in payloads}

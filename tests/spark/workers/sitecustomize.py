@@ -1,4 +1,5 @@
-"""For Spark's workers: they would import PySpark from a zip without byte code, 3 times slower."""
+"""For Spark's workers: moves zip files to the end of the path, because PySpark in a zip imports 3 times
+slower."""
 
 import sys
 

@@ -1,17 +1,11 @@
-"""Lets the tests here import ``service_by_hand``, and its fixtures."""
+"""Fixtures of a bookie's service over a disk by hand."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from service_by_hand import HandDisk, Peer
-
-from bookie.service import BookieService
+from bookie.server.service import BookieService
+from tests.fakes.service_by_hand import HandDisk, Peer
 
 
 @pytest.fixture

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.admin import Admin, AdminConfig, serve_admin
-from bookie.config import parse_config
-from bookie.disk import RealDisk
+from bookie.admin import Admin, serve_admin
+from bookie.cluster.live_ledgers import ServedLedgers
+from bookie.config.admin_config import AdminConfig
+from bookie.config.bookie_config import parse_config
+from bookie.disk.fullness import FullnessConfig
+from bookie.disk.real_disk import RealDisk
 from bookie.disk_watch import DiskWatch
-from bookie.errors import ConfigError, ListenError
-from bookie.fullness import FullnessConfig
-from bookie.gc import GarbageCollector
-from bookie.live_ledgers import ServedLedgers
-from bookie.service import BookieService
-from bookie.storage import StorageConfig, open_storage
+from bookie.errors import BookieConfigError, ListenError
+from bookie.gc.collector import GarbageCollector
+from bookie.server.service import BookieService
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
 
 
 @asynccontextmanager
@@ -51,7 +53,7 @@ async def serving(directory: Path) -> AsyncIterator[tuple[Admin, str]]:
             nursery.cancel_scope.cancel()
 
 
-async def ask(url: str, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+async def send_request(url: str, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
     host, _, port = url.removeprefix("http://").rpartition(":")
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
@@ -59,25 +61,25 @@ async def ask(url: str, method: str, path: str, body: bytes = b"") -> tuple[int,
             f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         await stream.send_all(head.encode() + body)
-        answer = b""
+        reply = b""
         async for chunk in stream:
-            answer += chunk
-    status, _, rest = answer.partition(b"\r\n")
+            reply += chunk
+    status, _, rest = reply.partition(b"\r\n")
     return int(status.split()[1]), rest.partition(b"\r\n\r\n")[2]
 
 
 async def get(url: str, path: str) -> Any:
-    status, body = await ask(url, "GET", f"/api/v1/bookie/{path}")
+    status, body = await send_request(url, "GET", f"/api/v1/bookie/{path}")
     assert status == 200
     return json.loads(body)
 
 
 async def put(url: str, path: str, body: object = None) -> tuple[int, bytes]:
     data = b"" if body is None else json.dumps(body).encode()
-    return await ask(url, "PUT", f"/api/v1/bookie/{path}", data)
+    return await send_request(url, "PUT", f"/api/v1/bookie/{path}", data)
 
 
-async def test_garbage_collection_is_forced_and_told_of(tmp_path: Path) -> None:
+async def test_garbage_collection_is_forced_and_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as (admin, url):
         assert await get(url, "gc") == {"is_in_force_gc": "false"}
         before = await get(url, "gc_details")
@@ -105,28 +107,28 @@ async def test_compaction_is_suspended_and_resumed(tmp_path: Path) -> None:
         assert await get(url, "gc/suspend_compaction") == expected
 
 
-async def test_the_state_is_told_and_read_only_is_set_by_hand(tmp_path: Path) -> None:
+async def test_the_state_is_reported_and_read_only_is_set_by_hand(tmp_path: Path) -> None:
     async with serving(tmp_path) as (admin, url):
         assert await get(url, "state") == {
             "running": True, "readOnly": False, "shuttingDown": False, "availableForHighPriorityWrites": True,
         }  # fmt: skip
         status, body = await put(url, "state/readonly", {"readOnly": True})
         assert (status, json.loads(body)) == (200, {"readOnly": True})
-        assert not admin.service.rights.writable
+        was_writable = admin.service.rights.writable
         assert await get(url, "state/readonly") == {"readOnly": True}
         assert (await put(url, "state/readonly", {"readOnly": False}))[0] == 200
-        assert admin.service.rights.writable
+        assert (was_writable, admin.service.rights.writable) == (False, True)
         info = await get(url, "info")
         assert 0 < info["freeSpace"] <= info["totalSpace"]
-        assert await ask(url, "GET", "/heartbeat") == (200, b"OK\n")
-        assert await ask(url, "GET", "/api/v1/bookie/is_ready") == (200, b"OK")
+        assert await send_request(url, "GET", "/heartbeat") == (200, b"OK\n")
+        assert await send_request(url, "GET", "/api/v1/bookie/is_ready") == (200, b"OK")
         admin.is_stopping = True
-        assert (await ask(url, "GET", "/api/v1/bookie/is_ready"))[0] == 503
+        assert (await send_request(url, "GET", "/api/v1/bookie/is_ready"))[0] == 503
 
 
 async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, url):
-        status, body = await ask(url, "GET", "/metrics")
+        status, body = await send_request(url, "GET", "/metrics")
         assert status == 200
         lines = body.decode().splitlines()
         assert "bookie_SERVER_STATUS 1" in lines
@@ -148,24 +150,24 @@ async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
         ("gc", b" " * 100_000),
     ],
 )
-async def test_what_makes_no_sense_is_refused_with_a_line(tmp_path: Path, path: str, body: bytes) -> None:
+async def test_an_invalid_request_is_refused_with_a_message(tmp_path: Path, path: str, body: bytes) -> None:
     async with serving(tmp_path) as (admin, url):
-        status, answer = await ask(url, "PUT", f"/api/v1/bookie/{path}", body)
+        status, reply = await send_request(url, "PUT", f"/api/v1/bookie/{path}", body)
         assert status == 400
-        assert answer.endswith(b"\n")
+        assert reply.endswith(b"\n")
         assert admin.garbage.state.rounds == 0
-        assert (await ask(url, "GET", "/api/v1/bookie/nothing"))[0] == 404
-        assert (await ask(url, "POST", "/api/v1/bookie/gc"))[0] == 405
+        assert (await send_request(url, "GET", "/api/v1/bookie/nothing"))[0] == 404
+        assert (await send_request(url, "POST", "/api/v1/bookie/gc"))[0] == 405
 
 
-async def test_a_port_that_is_taken_is_told_of(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_an_error(tmp_path: Path) -> None:
     async with serving(tmp_path) as (admin, url):
         port = int(url.rpartition(":")[2])
         with pytest.raises(ListenError, match="cannot listen at 127"):
             await serve_admin(admin, AdminConfig(host="127.0.0.1", port=port))
 
 
-def test_the_server_is_off_unless_the_file_says_so() -> None:
+def test_the_server_is_off_unless_the_file_enables_it() -> None:
     base = "zkServers=zk1\njournalDirectories=/j\nledgerDirectories=/l\n"
     assert parse_config(base + "httpServerPort=1\n", "f").admin is None
     on = parse_config(
@@ -173,5 +175,5 @@ def test_the_server_is_off_unless_the_file_says_so() -> None:
     ).admin
     assert on == AdminConfig(host="127.0.0.1", port=9)
     assert parse_config(base + "httpServerEnabled=true", "f").admin == AdminConfig(host="0.0.0.0", port=8080)
-    with pytest.raises(ConfigError, match="without TLS"):
+    with pytest.raises(BookieConfigError, match="has no TLS"):
         parse_config(base + "httpServerEnabled=true\nhttpServerTlsEnable=true", "f")

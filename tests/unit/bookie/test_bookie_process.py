@@ -1,4 +1,4 @@
-"""A bookie as a process of its own, with a real ZooKeeper: it starts, is killed, starts again, stops."""
+"""A bookie as a process with a real ZooKeeper: start, kill, second start, clean stop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
+from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2
-from ledger.wire.codes import Code
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest, Reply, Request
 from namespace.zookeeper import open_zookeeper_store
 
@@ -60,7 +60,7 @@ class BookieProcess:
         self.log += bytes(chunk).decode()
         return bool(chunk)
 
-    async def ask(self, request: Request) -> Reply:
+    async def call(self, request: Request) -> Reply:
         async with await trio.open_tcp_stream("127.0.0.1", self.port) as stream:
             await stream.send_all(v2.encode_request(request))
             data = b""
@@ -103,22 +103,22 @@ def configured(directory: Path, hosts: str, root: str, *more: str) -> Path:
     return path
 
 
-async def test_it_survives_a_kill_and_stops_in_order(tmp_path: Path, hosts: str) -> None:
+async def test_a_bookie_process_survives_a_kill_and_stops_cleanly(tmp_path: Path, hosts: str) -> None:
     config = configured(tmp_path, hosts, "/killed")
     entry = ENTRIES.pack(1, 0, -1, 5, b"hello")
     async with started(config) as bookie:
         await bookie.wait_ready()
-        assert "keys without effect (only a JVM can obey): numAddWorkerThreads" in bookie.log
-        assert await bookie.ask(AddRequest(1, 0, KEY, entry)) == AddReply(Code.OK, 1, 0)
+        assert "keys without effect (only a JVM can use them): numAddWorkerThreads" in bookie.log
+        assert await bookie.call(AddRequest(1, 0, KEY, entry)) == AddReply(Code.OK, 1, 0)
         fence = ReadRequest(2, -1, fence=True, master_key=KEY)
-        assert await bookie.ask(fence) == ReadReply(Code.NO_ENTRY, 2, -1)
+        assert await bookie.call(fence) == ReadReply(Code.NO_ENTRY, 2, -1)
         bookie.process.kill()
         await bookie.wait_ended()
     async with started(config) as bookie:
-        await bookie.wait_ready()  # after the former session's node has gone
-        assert await bookie.ask(ReadRequest(1, 0)) == ReadReply(Code.OK, 1, 0, entry)
+        await bookie.wait_ready()  # after the node of the earlier session has vanished
+        assert await bookie.call(ReadRequest(1, 0)) == ReadReply(Code.OK, 1, 0, entry)
         refused = AddRequest(2, 0, KEY, ENTRIES.pack(2, 0, -1, 5, b"hello"))
-        assert await bookie.ask(refused) == AddReply(Code.FENCED, 2, 0)
+        assert await bookie.call(refused) == AddReply(Code.FENCED, 2, 0)
         async with open_zookeeper_store(hosts) as store:
             assert await store.exists("/killed/available/mine") is not None
             bookie.process.send_signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ async def test_it_survives_a_kill_and_stops_in_order(tmp_path: Path, hosts: str)
             assert await store.exists("/killed/cookies/mine") is not None
 
 
-async def test_it_refuses_what_it_must_with_one_line_and_a_code(tmp_path: Path, hosts: str) -> None:
+async def test_each_refusal_to_start_has_one_line_and_an_exit_code(tmp_path: Path, hosts: str) -> None:
     async with started(configured(tmp_path, hosts, "/refusing")) as bookie:
         await bookie.wait_ready()
         await expect_end(configured(tmp_path, hosts, "/refusing"), 5, "is in use by another process")

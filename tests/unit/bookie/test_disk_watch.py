@@ -1,4 +1,4 @@
-"""The disks' state: what they make of the bookie, what an operator does, what outlives a restart."""
+"""Watching the disks: full and bad disks, the operator's switch, the state after a restart."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from bookie.disk import DiskUsage, RealDisk
+from bookie.disk.disk import DiskUsage
+from bookie.disk.fullness import FullnessConfig, evaluate_fullness
+from bookie.disk.real_disk import RealDisk
+from bookie.disk.reserve import Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import DirectoryError, StateError
-from bookie.fullness import FullnessConfig, judge
-from bookie.reserve import Reserve
-from bookie.service import Rights
+from bookie.server.service import Rights
 from namespace.errors import StoreUnreachableError
 
 T = TypeVar("T")
 CONFIG = FullnessConfig(full=0.9, warn=0.8, low=0.7, high_priority_bytes_min=8, index_file_bytes_min=0)
 
 
-class Announced:
-    """A registration that notes what it is told."""
+class FakeRegistration:
+    """A registration that records the announcements."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.announcements: list[str] = []
         self.is_down = False
 
-    def _tell(self, what: str) -> None:
+    def _announce(self, state: str) -> None:
         if self.is_down:
-            raise StoreUnreachableError("nobody there")
-        self.told.append(what)
+            raise StoreUnreachableError("unreachable")
+        self.announcements.append(state)
 
     async def become_read_only(self) -> None:
-        self._tell("read-only")
+        self._announce("read-only")
 
     async def become_writable(self) -> None:
-        self._tell("writable")
+        self._announce("writable")
 
 
 class FillingDisk(RealDisk):
@@ -72,7 +73,7 @@ class FillingDisk(RealDisk):
 class Watched:
     def __init__(self, path: Path, disk: FillingDisk | None = None, **more: Any) -> None:
         self.rights = Rights()
-        self.announced = Announced()
+        self.announced = FakeRegistration()
         self.disk = disk or FillingDisk()
         self.now_ms = 1000
         self.paths = [path / "one", path / "two"]
@@ -90,42 +91,48 @@ class Watched:
 
     async def start(self) -> None:
         await self.watch.load()
-        await self.watch.look()
+        await self.watch.check()
 
     def stored(self) -> set[bytes]:
         files = [directory / "current/BOOKIE_STATUS" for directory in self.paths]
         return {file.read_bytes() for file in files if file.exists()}
 
 
-async def looks(count: int = 1) -> None:
+def rights_of(watched: Watched) -> tuple[bool, bool]:
+    """Whether all writes, and whether writes of high priority are allowed."""
+    return watched.rights.writable, watched.rights.high_priority_writable
+
+
+async def wait_checks(count: int = 1) -> None:
     await trio.sleep(10 * count + 1)
     await wait_all_tasks_blocked()
 
 
-async def test_one_full_disk_of_two_makes_it_read_only_until_it_is_below_the_low_mark(
+async def test_one_full_disk_of_two_makes_the_bookie_read_only_until_below_the_low_mark(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = Watched(tmp_path)
     await watched.start()
     nursery.start_soon(watched.watch.run)
-    assert watched.rights.writable
+    assert rights_of(watched) == (True, True)
     watched.disk.free["two"] = 9
-    await looks()
-    assert not watched.rights.writable
-    assert watched.rights.high_priority_writable
+    await wait_checks()
+    assert rights_of(watched) == (False, True)
     assert "two 91.0% used: the disk is full (diskUsageThreshold 0.9)" in caplog.text
     watched.disk.free["two"] = 20
-    await looks()
-    assert not watched.rights.writable, "below the mark that made it full, above the low one"
+    await wait_checks()
+    assert rights_of(watched) == (False, True), (
+        "below the mark that made the bookie read-only, but above the low mark"
+    )
     watched.disk.free["two"] = 31
-    await looks()
-    assert watched.rights.writable
-    assert watched.announced.told == ["read-only", "writable"]
-    assert watched.stored() == set(), "not to be remembered"
+    await wait_checks()
+    assert rights_of(watched) == (True, True)
+    assert watched.announced.announcements == ["read-only", "writable"]
+    assert watched.stored() == set(), "the state is not stored"
     nursery.cancel_scope.cancel()
 
 
-async def test_what_could_not_be_announced_is_announced_later(
+async def test_a_failed_announcement_is_repeated(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     watched = Watched(tmp_path)
@@ -133,42 +140,42 @@ async def test_what_could_not_be_announced_is_announced_later(
     nursery.start_soon(watched.watch.run)
     watched.announced.is_down = True
     watched.disk.free["one"] = 1
-    await looks(2)
+    await wait_checks(2)
     assert not watched.rights.writable, "clients are refused at once"
     assert not watched.rights.high_priority_writable or watched.disk.free["two"] >= 8
     watched.announced.is_down = False
-    await looks()
-    assert watched.announced.told == ["read-only"]
+    await wait_checks()
+    assert watched.announced.announcements == ["read-only"]
     nursery.cancel_scope.cancel()
 
 
-async def test_a_disk_that_fills_up_is_warned_of_once(
+async def test_a_nearly_full_disk_is_logged_once(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = Watched(tmp_path)
     await watched.start()
     nursery.start_soon(watched.watch.run)
     watched.disk.free["one"] = 15
-    await looks(3)
-    assert [record.message for record in caplog.records if "filling up" in record.message] == [
-        f"{tmp_path}/one 85.0% used, {tmp_path}/two 50.0% used: the disk is filling up"
+    await wait_checks(3)
+    assert [record.message for record in caplog.records if "nearly full" in record.message] == [
+        f"{tmp_path}/one 85.0% used, {tmp_path}/two 50.0% used: the disk is nearly full"
     ]
     nursery.cancel_scope.cancel()
 
 
-async def test_a_bad_directory_ends_it_with_the_evidence_and_the_remedy(
+async def test_a_bad_directory_stops_the_watch_with_evidence_and_remedy(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     watched = Watched(tmp_path)
     await watched.start()
     watched.disk.bad = "two"
     with pytest.raises(
-        DirectoryError, match=r"two/current is bad: .*read-only file system.*replace the disk"
+        DirectoryError, match=r"two/current cannot be used: .*read-only file system.*replace the disk"
     ):
         with trio.fail_after(100):
             await watched.watch.run()
     journal = Watched(tmp_path, journal_directories=[tmp_path / "journal"])
-    with pytest.raises(DirectoryError, match="journal/current is bad"):
+    with pytest.raises(DirectoryError, match="journal/current cannot be used"):
         await journal.start()
 
 
@@ -180,21 +187,21 @@ async def test_a_real_directory_that_vanishes_or_is_a_file_is_bad(tmp_path: Path
             RealDisk().check_directory(tmp_path / name)
 
 
-async def test_what_an_operator_demands_only_an_operator_undoes_also_after_a_restart(
+async def test_only_an_operator_undoes_an_operators_read_only_also_after_a_restart(
     tmp_path: Path, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     watched = Watched(tmp_path, persists=True)
     await watched.start()
     nursery.start_soon(watched.watch.run)
-    await looks()
-    assert watched.stored() == set(), "a mere start writes nothing"
+    await wait_checks()
+    assert watched.stored() == set(), "a start alone writes nothing"
     watched.watch.set_read_only(True)
     assert not watched.rights.writable
     await wait_all_tasks_blocked()
-    assert watched.announced.told == ["read-only"], "at once, not at the next look"
+    assert watched.announced.announcements == ["read-only"], "at once, not after the next check"
     assert watched.stored() == {b"1,READ_ONLY,1000,true\n"}
-    await looks(3)
-    assert not watched.rights.writable, "an empty disk is no reason"
+    await wait_checks(3)
+    assert not watched.rights.writable, "an empty disk does not change that"
     nursery.cancel_scope.cancel()
     again = Watched(tmp_path, persists=True)
     await again.start()
@@ -233,15 +240,15 @@ async def test_a_bookie_that_was_full_needs_the_low_mark_after_a_restart_too(
     assert again.rights.writable
 
 
-async def test_a_status_that_cannot_be_read_or_written_is_told_and_passed_over(
+async def test_a_status_that_cannot_be_read_or_written_is_logged_and_ignored(
     tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     watched = Watched(tmp_path, persists=True)
     (tmp_path / "one/current/BOOKIE_STATUS").write_bytes(b"\xff garbage")
     (tmp_path / "two/current/BOOKIE_STATUS").write_bytes(b"1,READ_ONLY,1,true\n")
     await watched.start()
-    assert not watched.rights.writable, "the other directory's counts"
-    assert "is passed over" in caplog.text
+    assert rights_of(watched)[0] is False, "the status of the other directory counts"
+    assert "is ignored" in caplog.text
     watched.disk.is_full = True
     watched.watch.set_read_only(False)
     with trio.move_on_after(11):
@@ -254,7 +261,7 @@ async def test_a_status_that_cannot_be_read_or_written_is_told_and_passed_over(
     assert watched.stored() == {b"1,READ_WRITE,1000,false\n"}
 
 
-async def test_an_operator_is_told_what_the_configuration_forbids(tmp_path: Path) -> None:
+async def test_a_change_that_the_configuration_forbids_is_an_error(tmp_path: Path) -> None:
     forbidden = Watched(tmp_path, config=attrs.evolve(CONFIG, may_be_read_only=False))
     await forbidden.start()
     with pytest.raises(StateError, match="readOnlyModeEnabled=false"):
@@ -267,7 +274,7 @@ async def test_an_operator_is_told_what_the_configuration_forbids(tmp_path: Path
         forced.watch.set_read_only(False)
 
 
-async def test_by_hand_writable_does_not_pass_over_a_full_disk(tmp_path: Path) -> None:
+async def test_a_full_disk_stays_read_only_when_an_operator_allows_writes(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     watched.disk.free["one"] = 5
     await watched.start()
@@ -277,24 +284,26 @@ async def test_by_hand_writable_does_not_pass_over_a_full_disk(tmp_path: Path) -
     assert "full" in repr(watched.watch)
 
 
-async def test_space_is_kept_back_while_there_is_plenty(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_the_reserve_is_filled_while_there_is_enough_space(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
     disk = FillingDisk()
     reserve = Reserve(disk, tmp_path / "one", 3 << 20, name="reserve")
     watched = Watched(tmp_path, disk, reserves=[reserve])
     await watched.start()
     with trio.move_on_after(11):
         await watched.watch.run()
-    assert reserve.held_bytes() == 0, "a hundred bytes are not plenty"
+    assert reserve.held_bytes() == 0, "a hundred bytes are not enough"
     disk.scale = 1 << 20
     with trio.move_on_after(11):
         await watched.watch.run()
     assert reserve.held_bytes() == 3 << 20
 
 
-def test_with_leave_to_fill_a_disk_there_must_be_room_for_what_was_accepted() -> None:
+def test_a_disk_that_may_fill_up_must_keep_space_for_a_flush() -> None:
     config = FullnessConfig(any_disk=False, full=0.9, low=0.9, flush_bytes_min=4)
-    assert judge([(100, 5), (100, 90)], was_writable=True, config=config).writable
-    assert not judge([(100, 3), (100, 90)], was_writable=True, config=config).writable
-    assert not judge([(100, 5), (100, 9)], was_writable=True, config=config).writable
+    assert evaluate_fullness([(100, 5), (100, 90)], was_writable=True, config=config).writable
+    assert not evaluate_fullness([(100, 3), (100, 90)], was_writable=True, config=config).writable
+    assert not evaluate_fullness([(100, 5), (100, 9)], was_writable=True, config=config).writable
     demanding = FullnessConfig(high_priority_bytes_min=1, index_file_bytes_min=10)
-    assert not judge([(100, 4)], was_writable=True, config=demanding).high_priority_writable
+    assert not evaluate_fullness([(100, 4)], was_writable=True, config=demanding).high_priority_writable

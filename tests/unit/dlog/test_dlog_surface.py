@@ -1,4 +1,4 @@
-"""What ``import dlog`` promises: its names, its errors, its settings."""
+"""The public surface of ``dlog``: its names, its errors, its settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import dlog.blocking
 import dlog.errors
 from dlog.errors import as_dlog_error
 from ledger import errors as ledger_errors
-from ledger.placement_config import PlacementConfig, PlacementPolicy
+from ledger.placement.config import PlacementConfig, PlacementPolicy
 from namespace import errors as namespace_errors
 
 PUBLIC = [
@@ -74,14 +74,14 @@ def test_the_public_names_are_these() -> None:
         dlog.nonsense  # noqa: B018
 
 
-def test_every_public_object_says_what_it_is() -> None:
+def test_every_public_object_has_a_docstring() -> None:
     for name in PUBLIC:
         thing = getattr(dlog, name)
         if inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismodule(thing):
             assert inspect.getdoc(thing), name
 
 
-def test_importing_it_brings_no_server_no_zookeeper_and_no_spark() -> None:
+def test_importing_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
     heavy = ["kazoo", "rocksdict", "bookie", "click", "rich", "pyspark", "sqlite3"]
     script = f"import sys, dlog; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -115,23 +115,19 @@ def test_the_blocking_objects_offer_what_the_asynchronous_ones_do() -> None:
         ledger_errors.CorruptEntryError(1, 2, "digest"),
         namespace_errors.ConnectionLostError("/x"),
         namespace_errors.SessionExpiredError("/x"),
-        namespace_errors.StoreUnreachableError("nobody"),
-        namespace_errors.FormatError("bad"),
-        namespace_errors.LogNotFoundError("log"),
-        namespace_errors.LogExistsError("log"),
-        namespace_errors.NoBindingError("/ns"),
+        namespace_errors.StoreUnreachableError("no reply"),
+        namespace_errors.StoreFormatError("bad"),
         namespace_errors.NoNodeError("/x"),
-        namespace_errors.InvalidUriError("URI 'x': it has no scheme"),
-        namespace_errors.InvalidLogNameError("log name '': it is empty"),
+        namespace_errors.InvalidStoreAddressError("URI 'x': it has no scheme"),
     ],
 )
-def test_every_error_from_below_becomes_one_of_ours(exc: Exception) -> None:
+def test_every_error_of_ledger_and_namespace_is_translated(exc: Exception) -> None:
     ours = as_dlog_error(exc, "log", "doing something")
     assert type(ours).__module__ == "dlog.errors"
     assert len(str(ours)) > 10
 
 
-def test_an_error_about_a_record_tells_its_fate() -> None:
+def test_an_error_about_a_record_has_its_outcome() -> None:
     error = dlog.LogWriteError("log", "no bookies")
     assert error.outcome is dlog.RecordOutcome.UNKNOWN
     other = error.about(dlog.RecordOutcome.NOT_WRITTEN)
@@ -152,14 +148,14 @@ def test_a_namespace_shared_with_java_refuses_what_java_cannot_read() -> None:
         dlog.NamespaceConfig(digest_type=dlog.DigestType.CRC32C).for_scheme("distributedlog")
 
 
-def test_tls_is_for_a_network() -> None:
+def test_tls_is_refused_for_a_directory() -> None:
     config = dlog.NamespaceConfig(tls=ssl.create_default_context())
     assert config.for_scheme("distributedlog").tls is config.tls
     with pytest.raises(dlog.ConfigError, match="tls"):
         config.for_scheme("file")
 
 
-def test_placement_is_for_a_cluster() -> None:
+def test_placement_is_refused_for_a_directory() -> None:
     config = dlog.NamespaceConfig(placement=PlacementConfig(policy=PlacementPolicy.RACK_AWARE))
     assert config.for_scheme("distributedlog").placement is config.placement
     with pytest.raises(dlog.ConfigError, match="placement: a directory has one bookie"):

@@ -1,4 +1,4 @@
-"""Space of deleted logs in a directory: given back, if the metadata may say that they are deleted."""
+"""The space of deleted logs in a directory is freed, but only with the metadata the bookie is bound to."""
 
 from __future__ import annotations
 
@@ -12,29 +12,28 @@ import pytest
 import trio
 
 import dlog
-from bookie.bound_metadata import ACCEPT
-from dlog.embedded import NAMESPACE_PATH, EmbeddedStack, open_embedded_stack
-from dlog.embedded_garbage import AFTER_DELETION_S
+from bookie.cluster.bound_metadata import ACCEPT
+from dlog.connect import EMBEDDED_NAMESPACE_PATH, prepare_embedded_namespace
+from dlog.metadata import segment_nodes
+from dlog.metadata.segment import TruncationStatus
 from dlog.namespace_handle import Namespace
-from namespace import logs
-from namespace.segment import TruncationStatus
+from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
+from ledger.deploy.garbage import AFTER_DELETION_S
 
 MIB = 1 << 20
 
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[tuple[Namespace, EmbeddedStack]]:
-    """What ``dlog.open_namespace`` opens, with its parts in hand."""
+    """A namespace as ``dlog.open_namespace`` opens it, with its parts."""
     config = dlog.NamespaceConfig().for_scheme("file")
     async with open_embedded_stack(path) as stack:
-        yield (
-            Namespace(path.as_uri(), stack.store, stack.client, NAMESPACE_PATH, config, client_id="me"),
-            stack,
-        )
+        node = await prepare_embedded_namespace(stack.store)
+        yield Namespace(path.as_uri(), stack.store, stack.client, node, config, client_id="me"), stack
 
 
 async def fill(namespace: Namespace, log: str, mib: int) -> list[dlog.DLSN]:
-    """A segment for each MiB."""
+    """Write one segment for each MiB."""
     dlsns = []
     for _ in range(mib):
         async with namespace.open_writer(log, create=True) as writer:
@@ -52,13 +51,13 @@ def entry_bytes(path: Path) -> int:
 
 
 async def collect(stack: EmbeddedStack) -> tuple[int, ...]:
-    """The ledgers that a round deletes."""
-    assert stack.hosting.garbage is not None, "this process collects garbage"
+    """Run a collection; return the ledgers that it deletes."""
+    assert stack.hosting.garbage is not None, "this process must host the bookie"
     return (await stack.hosting.garbage.collect()).ledger_ids
 
 
 def copy_metadata(path: Path, to: Path) -> None:
-    """While nobody has it open."""
+    """Copy the metadata. No process has it open."""
     shutil.copy(path / "metadata.sqlite", to)
 
 
@@ -69,7 +68,7 @@ def put_metadata(path: Path, backup: Path | None) -> None:
         shutil.copy(backup, path / "metadata.sqlite")
 
 
-async def test_a_deleted_log_gives_its_space_back_beside_one_that_stays(tmp_path: Path) -> None:
+async def test_the_space_of_a_deleted_log_is_freed_and_another_log_stays(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "gone", 6)
         await fill(namespace, "kept", 2)
@@ -85,25 +84,25 @@ async def test_a_deleted_log_gives_its_space_back_beside_one_that_stays(tmp_path
         assert await count_in(namespace, "kept") == 4
 
 
-async def test_segments_deleted_from_the_beginning_of_a_log_give_their_space_back(tmp_path: Path) -> None:
+async def test_the_space_of_deleted_first_segments_is_freed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         dlsns = await fill(namespace, "log", 8)
     async with opened(tmp_path) as (namespace, stack):
         assert entry_bytes(tmp_path) > 8 * MIB
         async with namespace.open_writer("log") as writer:
             await writer.truncate(dlsns[-2])
-        listed = await logs.list_segments(stack.store, NAMESPACE_PATH, "log")
-        given_up = [each for each in listed.segments if each.truncation is TruncationStatus.TRUNCATED]
-        for segment in given_up:
+        listed = await segment_nodes.list_segments(stack.store, EMBEDDED_NAMESPACE_PATH, "log")
+        truncated = [each for each in listed.segments if each.truncation is TruncationStatus.TRUNCATED]
+        for segment in truncated:
             await stack.client.delete(segment.ledger_id)
-            await logs.delete_segment(stack.store, NAMESPACE_PATH, "log", segment)
-        assert await collect(stack) == tuple(segment.ledger_id for segment in given_up)
-        assert len(given_up) == 7
+            await segment_nodes.delete_segment(stack.store, EMBEDDED_NAMESPACE_PATH, "log", segment)
+        assert await collect(stack) == tuple(segment.ledger_id for segment in truncated)
+        assert len(truncated) == 7
         assert entry_bytes(tmp_path) < 3 * MIB
         assert await count_in(namespace, "log") == 2
 
 
-async def test_what_was_deleted_just_before_closing_is_collected_by_closing(tmp_path: Path) -> None:
+async def test_closing_collects_a_log_deleted_just_before(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "log", 2)
     assert entry_bytes(tmp_path) > 2 * MIB
@@ -112,10 +111,10 @@ async def test_what_was_deleted_just_before_closing_is_collected_by_closing(tmp_
     assert entry_bytes(tmp_path) == 0
 
 
-async def test_a_round_follows_a_deletion_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "log", 2)
-    monkeypatch.setattr("dlog.embedded_garbage.AFTER_DELETION_S", AFTER_DELETION_S / 1000)
+    monkeypatch.setattr("ledger.deploy.garbage.AFTER_DELETION_S", AFTER_DELETION_S / 1000)
     async with opened(tmp_path) as (namespace, stack):
         garbage = stack.hosting.garbage
         assert garbage is not None
@@ -135,7 +134,8 @@ async def test_a_round_follows_a_deletion_by_itself(tmp_path: Path, monkeypatch:
         assert entry_bytes(tmp_path) == 0
 
 
-async def test_wiped_metadata_deletes_nothing_and_the_right_ones_put_back_find_all(
+@pytest.mark.slow
+async def test_with_wiped_metadata_nothing_is_deleted_and_the_right_file_finds_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, backup = tmp_path / "log", tmp_path / "backup"
@@ -147,9 +147,9 @@ async def test_wiped_metadata_deletes_nothing_and_the_right_ones_put_back_find_a
         caplog.clear()
         async with opened(path) as (namespace, stack):
             assert stack.hosting.garbage is None
-            assert "not the one this bookie was bound to" in caplog.text
-            assert ACCEPT in caplog.text, "the remedy"
-            await fill(namespace, "other", 2)  # goes on, and writes over nothing
+            assert "it is not the metadata that this bookie was bound to" in caplog.text
+            assert ACCEPT in caplog.text, "the warning names the remedy"
+            await fill(namespace, "other", 2)  # writing works, and overwrites nothing
             await namespace.delete_log("other")
     assert entry_bytes(path) > 5 * MIB
     put_metadata(path, backup)
@@ -157,7 +157,8 @@ async def test_wiped_metadata_deletes_nothing_and_the_right_ones_put_back_find_a
         assert await count_in(namespace, "log") == 6
 
 
-async def test_an_older_metadata_file_put_back_deletes_nothing_however_long_it_is_used(
+@pytest.mark.slow
+async def test_with_an_older_metadata_file_nothing_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, older, newest = tmp_path / "log", tmp_path / "older", tmp_path / "newest"
@@ -173,14 +174,14 @@ async def test_an_older_metadata_file_put_back_deletes_nothing_however_long_it_i
         async with opened(path) as (namespace, stack):
             assert await count_in(namespace, "old") == 2
             assert stack.hosting.garbage is None
-            assert ACCEPT in caplog.text, "the remedy"
-            await fill(namespace, "later", 2)  # draws the ids that the older file has not given out
+            assert ACCEPT in caplog.text, "the warning names the remedy"
+            await fill(namespace, "later", 2)  # takes the ids that the older file has not assigned
     put_metadata(path, newest)
     async with opened(path) as (namespace, _):
         assert await count_in(namespace, "new") == 6
 
 
-async def test_who_accepts_other_metadata_gets_the_space_of_what_they_do_not_name(tmp_path: Path) -> None:
+async def test_accepted_metadata_frees_the_space_of_ledgers_that_it_does_not_name(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "lost", 3)
     put_metadata(tmp_path, None)
@@ -195,7 +196,7 @@ async def test_who_accepts_other_metadata_gets_the_space_of_what_they_do_not_nam
         assert await count_in(namespace, "kept") == 2
 
 
-async def test_metadata_replaced_while_they_are_open_delete_nothing(tmp_path: Path) -> None:
+async def test_with_metadata_replaced_while_open_nothing_is_deleted(tmp_path: Path) -> None:
     path, backup = tmp_path / "log", tmp_path / "backup"
     async with opened(path) as (namespace, _):
         await fill(namespace, "log", 1)
@@ -209,12 +210,12 @@ async def test_metadata_replaced_while_they_are_open_delete_nothing(tmp_path: Pa
             await collect(stack)
 
 
-async def test_the_host_collects_what_another_deleted(tmp_path: Path) -> None:
+async def test_the_host_collects_a_log_that_another_namespace_deleted(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, first):
         await fill(namespace, "log", 2)
         assert first.hosting.garbage is not None
         async with opened(tmp_path) as (other, second):
-            assert second.hosting.garbage is None, "one process hosts"
+            assert second.hosting.garbage is None, "only one namespace hosts the bookie"
             await other.delete_log("log")
         assert len(await collect(first)) >= 2
         assert await namespace.list_logs() == []

@@ -1,4 +1,4 @@
-"""A directory shared by processes, some of which are killed."""
+"""A directory that several processes share; the tests kill some of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def numbers_in(namespace: dlog.Namespace) -> list[int]:
         return [int(record.payload) async for record in reader]
 
 
-async def test_what_a_killed_writer_was_told_to_be_durable_is_there(tmp_path: Path) -> None:
+async def test_the_durable_records_of_a_killed_writer_are_in_the_log(tmp_path: Path) -> None:
     uri, acknowledged = f"file://{tmp_path}", 0
     for _ in range(3):
         with running(APPEND_FOR_EVER, uri, str(acknowledged)) as process:
@@ -74,14 +74,14 @@ async def test_what_a_killed_writer_was_told_to_be_durable_is_there(tmp_path: Pa
                 acknowledged = int(line)
         async with dlog.open_namespace(uri) as namespace:
             async with namespace.open_writer("log"):
-                pass  # recovers what the kill left
+                pass  # opening a writer recovers the log
             numbers = await numbers_in(namespace)
         assert numbers[:acknowledged] == list(range(acknowledged))
-        assert numbers == list(range(len(numbers))), "and nothing twice or out of order behind it"
+        assert numbers == list(range(len(numbers))), "later records are in order and not repeated"
         acknowledged = len(numbers)
 
 
-async def test_a_writer_goes_on_when_the_process_that_hosts_the_bookie_is_killed(tmp_path: Path) -> None:
+async def test_a_writer_continues_when_the_hosting_process_is_killed(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     with running(HOLD_OPEN, uri) as host:
         assert await line_of(host) == "open"
@@ -133,7 +133,7 @@ trio.run(main)
 """
 
 
-async def test_a_forked_child_of_a_killed_host_keeps_nobody_from_taking_over(tmp_path: Path) -> None:
+async def test_a_forked_child_of_a_killed_host_does_not_prevent_a_takeover(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     with running(FORK_AND_HOLD_OPEN, uri) as host:
         child = int(await line_of(host))

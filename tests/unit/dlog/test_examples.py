@@ -1,4 +1,4 @@
-"""The examples run, and do what their first lines say."""
+"""Each example runs and does what its first lines say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+import pytest
+
+from tests.places import ROOT
+
+EXAMPLES = ROOT / "examples"
+pytestmark = pytest.mark.slow
 
 
 def run(name: str, *args: str, stdin: str = "") -> str:
@@ -22,7 +27,7 @@ def run(name: str, *args: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_the_write_ahead_log_remembers(tmp_path: Path) -> None:
+def test_the_write_ahead_log_keeps_its_values(tmp_path: Path) -> None:
     assert run("write_ahead_log.py", str(tmp_path), "get", "greeting") == "None\n"
     assert run("write_ahead_log.py", str(tmp_path), "set", "greeting", "hello") == "hello\n"
     assert run("write_ahead_log.py", str(tmp_path), "set", "other", "x") == "x\n"

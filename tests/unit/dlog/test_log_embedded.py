@@ -1,4 +1,4 @@
-"""A namespace in a directory, end to end: write, read, roll, lock, refuse, reopen."""
+"""A namespace in a directory, end to end: writing, reading, rolling, locks, errors, reopening."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.embedded import _Directory, _not_for_children
+from ledger.deploy.directory import Directory, HostLock, not_for_children
 
 SMALL_SEGMENTS = dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=300)
 
@@ -25,7 +25,7 @@ async def everything(namespace: dlog.Namespace, log: str, **options: object) -> 
         return [record async for record in reader]
 
 
-async def test_what_was_written_is_read_and_still_there_after_reopening(tmp_path: Path) -> None:
+async def test_records_are_read_also_after_reopening(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("orders")
         async with namespace.open_writer("orders") as writer:
@@ -33,7 +33,7 @@ async def test_what_was_written_is_read_and_still_there_after_reopening(tmp_path
             many = await writer.append_many([b"a", b"", b"c"], txids=[7, 8, 8])
             pending = writer.submit(bytearray(b"pipelined"))
             assert await pending == pending.dlsn
-            assert await pending == pending.dlsn, "as often as wanted"
+            assert await pending == pending.dlsn, "a record can be awaited again"
         assert first == dlog.DLSN(1, 0, 0)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         records = await everything(namespace, "orders")
@@ -91,7 +91,7 @@ async def test_a_log_rolls_by_size_and_reads_as_one(tmp_path: Path) -> None:
         )
 
 
-async def test_reading_starts_at_a_transaction_id_or_a_moment(tmp_path: Path) -> None:
+async def test_reading_starts_at_a_transaction_id_or_a_datetime(tmp_path: Path) -> None:
     moment = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     base = int(moment.timestamp() * 1000)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
@@ -116,8 +116,9 @@ async def test_reading_starts_at_a_transaction_id_or_a_moment(tmp_path: Path) ->
             namespace.open_reader("log", start=datetime.datetime(2026, 1, 1))
 
 
-async def test_a_follower_sees_records_soon_across_rolls_and_writers(tmp_path: Path) -> None:
+async def test_a_following_reader_sees_records_soon_across_rolls_and_writers(tmp_path: Path) -> None:
     seen: list[int] = []
+    followed = trio.Event()
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace, trio.open_nursery() as nursery:
         await namespace.create_log("log")
 
@@ -126,7 +127,7 @@ async def test_a_follower_sees_records_soon_across_rolls_and_writers(tmp_path: P
                 async for record in reader:
                     seen.append(int(record.payload))
                     if record.payload == b"119":
-                        nursery.cancel_scope.cancel()
+                        followed.set()
 
         nursery.start_soon(follow)
         for start in range(0, 120, 40):
@@ -134,11 +135,12 @@ async def test_a_follower_sees_records_soon_across_rolls_and_writers(tmp_path: P
                 for i in range(start, start + 40):
                     await writer.append(b"%d" % i)
         with trio.fail_after(20):
-            await trio.sleep_forever()
+            await followed.wait()
+        nursery.cancel_scope.cancel()
     assert seen == list(range(120))
 
 
-async def test_the_last_record_becomes_visible_without_another_one(tmp_path: Path) -> None:
+async def test_the_last_record_becomes_visible_without_a_later_one(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:  # noqa: SIM117
         async with (
             namespace.open_writer("log", create=True) as writer,
@@ -152,7 +154,7 @@ async def test_the_last_record_becomes_visible_without_another_one(tmp_path: Pat
             assert reader.position == dlsn.next_slot()
 
 
-async def test_flush_makes_everything_submitted_visible(tmp_path: Path) -> None:
+async def test_flush_makes_all_submitted_records_visible(tmp_path: Path) -> None:
     slow = dlog.WriterConfig(visibility_delay_ms=1_000_000)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:  # noqa: SIM117
         async with namespace.open_writer("log", create=True, config=slow) as writer:
@@ -165,7 +167,7 @@ async def test_flush_makes_everything_submitted_visible(tmp_path: Path) -> None:
             await writer.flush()
 
 
-async def test_latest_begins_behind_what_is_visible(tmp_path: Path) -> None:
+async def test_latest_starts_after_the_visible_records(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("log")
         for number in range(2):
@@ -177,10 +179,10 @@ async def test_latest_begins_behind_what_is_visible(tmp_path: Path) -> None:
                     with trio.fail_after(10):
                         assert (await anext(reader)).payload == b"new %d" % number
         async with namespace.open_reader("log", start=dlog.LATEST, follow=False) as reader:
-            assert await reader.read_batch(10) == []
+            assert await reader.read_batch(10) is None
 
 
-async def test_a_second_writer_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+async def test_a_second_writer_is_refused_with_the_name_of_the_owner(tmp_path: Path) -> None:
     config = dlog.NamespaceConfig(client_id="the first")
     async with dlog.open_namespace(uri_of(tmp_path), config=config) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
@@ -195,7 +197,7 @@ async def test_a_second_writer_is_refused_and_told_who_has_it(tmp_path: Path) ->
             await writer.append(b"next")
 
 
-async def test_a_waiting_writer_goes_on_when_the_first_closes(tmp_path: Path) -> None:
+async def test_a_waiting_writer_continues_when_the_first_closes(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace, trio.open_nursery() as nursery:
         await namespace.create_log("log")
         started = trio.Event()
@@ -213,7 +215,7 @@ async def test_a_waiting_writer_goes_on_when_the_first_closes(tmp_path: Path) ->
         assert [r.payload for r in await everything(namespace, "log")] == [b"first", b"second"]
 
 
-async def test_bad_input_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+async def test_bad_input_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         for name in ("", "a b", ".hidden", "a//b", "a/", "<x>"):
             with pytest.raises(dlog.InvalidLogNameError):
@@ -227,7 +229,7 @@ async def test_bad_input_is_refused_and_harms_nothing(tmp_path: Path) -> None:
         async with namespace.open_writer("log", create=True) as writer:
             await writer.append(b"good", txid=100)
             with pytest.raises(
-                dlog.RecordTooLongError, match="1040365 bytes; a record takes at most 1040364"
+                dlog.RecordTooLongError, match="1040365 bytes; a record holds at most 1040364"
             ):
                 await writer.append(bytes(dlog.PAYLOAD_BYTES_MAX + 1))
             with pytest.raises(dlog.TxidOutOfOrderError, match="txid 99 after txid 100"):
@@ -236,9 +238,9 @@ async def test_bad_input_is_refused_and_harms_nothing(tmp_path: Path) -> None:
                 await writer.append(b"reserved", txid=2**63 - 1)
             with pytest.raises(dlog.TxidOutOfOrderError):
                 await writer.append_many([b"a", b"b", b"c"], txids=[100, 101, 100])
-            with pytest.raises(ValueError, match="3 payloads, 2 txids"):
+            with pytest.raises(ValueError, match="3 payloads and 2 txids"):
                 await writer.append_many([b"a", b"b", b"c"], txids=[100, 101])
-            with pytest.raises(TypeError, match="a payload is bytes, not str"):
+            with pytest.raises(TypeError, match=r"a payload is bytes, .* not str"):
                 await writer.append("text")  # type: ignore[arg-type]
             with pytest.raises(TypeError):
                 await writer.append_many([b"fine", 5])  # type: ignore[list-item]
@@ -247,7 +249,7 @@ async def test_bad_input_is_refused_and_harms_nothing(tmp_path: Path) -> None:
         assert [len(record.payload) for record in records] == [4, dlog.PAYLOAD_BYTES_MAX]
 
 
-async def test_transaction_ids_go_on_where_the_log_ends(tmp_path: Path) -> None:
+async def test_transaction_ids_continue_from_the_end_of_the_log(tmp_path: Path) -> None:
     future = 2**50
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
@@ -261,24 +263,24 @@ async def test_transaction_ids_go_on_where_the_log_ends(tmp_path: Path) -> None:
         assert [r.txid for r in await everything(namespace, "log")] == [future, future]
 
 
-async def test_too_much_at_once_is_refused_and_waiting_helps(tmp_path: Path) -> None:
+async def test_too_many_submitted_bytes_are_refused_until_the_writer_waits(tmp_path: Path) -> None:
     config = dlog.WriterConfig(bytes_in_flight_max=1000)
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True, config=config) as writer:
             for _ in range(34):
                 writer.submit(b"x" * 100)
-            with pytest.raises(dlog.WriterOverloadedError, match=r"await wait_room\(\)"):
+            with pytest.raises(dlog.WriterOverloadedError, match=r"await wait_capacity\(\)"):
                 writer.submit(b"x" * 100)
-            await writer.wait_room()
+            await writer.wait_capacity()
             assert writer.bytes_in_flight < 1000
             for _ in range(100):
-                await writer.wait_room()
+                await writer.wait_capacity()
                 writer.submit(b"y" * 100)
         records = await everything(namespace, "log")
         assert sum(record.payload[:1] == b"y" for record in records) == 100
 
 
-async def test_an_error_of_the_block_comes_out_as_it_is_and_what_was_submitted_is_written(
+async def test_an_error_of_the_block_is_raised_and_submitted_records_are_written(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(KeyError, match="mine"):  # noqa: PT012
@@ -308,7 +310,7 @@ async def test_a_cancelled_wait_does_not_undo_the_record(tmp_path: Path) -> None
         assert [r.payload for r in await everything(namespace, "log")] == [b"0", b"1"]
 
 
-async def test_a_cancelled_block_still_writes_what_was_submitted(tmp_path: Path) -> None:
+async def test_a_cancelled_block_writes_the_submitted_records(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         with trio.CancelScope() as scope:
             async with namespace.open_writer("log", create=True) as writer:
@@ -318,7 +320,7 @@ async def test_a_cancelled_block_still_writes_what_was_submitted(tmp_path: Path)
         assert [r.payload for r in await everything(namespace, "log")] == [b"submitted"]
 
 
-async def test_closed_things_say_so(tmp_path: Path) -> None:
+async def test_closed_objects_refuse_calls(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
             await writer.append(b"x")
@@ -335,7 +337,7 @@ async def test_closed_things_say_so(tmp_path: Path) -> None:
     assert "closed" in repr(namespace)
 
 
-async def test_uris_and_directories_that_cannot_be_are_refused(tmp_path: Path) -> None:
+async def test_invalid_uris_and_directories_are_refused(tmp_path: Path) -> None:
     for uri in ("", "shop", "http://x/y", "file://elsewhere/x", "distributedlog://", "distributedlog:///ns"):
         with pytest.raises(dlog.InvalidUriError):
             async with dlog.open_namespace(uri):
@@ -346,7 +348,7 @@ async def test_uris_and_directories_that_cannot_be_are_refused(tmp_path: Path) -
             pass
 
 
-async def test_a_path_too_long_for_a_socket_will_do(tmp_path: Path) -> None:
+async def test_a_path_too_long_for_a_socket_works(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100) / ("e" * 100)
     async with dlog.open_namespace(uri_of(deep)) as first, dlog.open_namespace(uri_of(deep)) as second:
         async with first.open_writer("log", create=True) as writer:
@@ -355,7 +357,7 @@ async def test_a_path_too_long_for_a_socket_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", list(dlog.Compression))
-async def test_every_codec_is_read_back(tmp_path: Path, compression: dlog.Compression) -> None:
+async def test_records_of_every_codec_are_read(tmp_path: Path, compression: dlog.Compression) -> None:
     config = dlog.NamespaceConfig(compression=compression)
     payloads = [b"the same words again and again %d" % i for i in range(300)]
     async with dlog.open_namespace(uri_of(tmp_path), config=config) as namespace:
@@ -364,7 +366,7 @@ async def test_every_codec_is_read_back(tmp_path: Path, compression: dlog.Compre
         assert [r.payload for r in await everything(namespace, "log")] == payloads
 
 
-async def test_two_namespaces_on_one_directory_in_one_process_share_it(tmp_path: Path) -> None:
+async def test_two_namespaces_of_one_process_share_a_directory(tmp_path: Path) -> None:
     async with (
         dlog.open_namespace(uri_of(tmp_path)) as first,
         dlog.open_namespace(uri_of(tmp_path)) as second,
@@ -379,8 +381,8 @@ async def test_two_namespaces_on_one_directory_in_one_process_share_it(tmp_path:
                     pass
 
 
-async def test_when_the_host_closes_the_other_goes_on(tmp_path: Path) -> None:
-    """The bookie moves from one namespace to the other under an open writer; nothing is lost or repeated."""
+async def test_another_namespace_continues_when_the_host_closes(tmp_path: Path) -> None:
+    """The bookie moves to another namespace while a writer is open; no record is lost or repeated."""
     leave, gone = trio.Event(), trio.Event()
 
     async def host(task_status: trio.TaskStatus[None]) -> None:
@@ -391,10 +393,10 @@ async def test_when_the_host_closes_the_other_goes_on(tmp_path: Path) -> None:
 
     async with trio.open_nursery() as nursery:
         await nursery.start(host)
-        await use_other(tmp_path, leave, gone)
+        await write_across_the_move(tmp_path, leave, gone)
 
 
-async def use_other(tmp_path: Path, leave: trio.Event, gone: trio.Event) -> None:
+async def write_across_the_move(tmp_path: Path, leave: trio.Event, gone: trio.Event) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as other:
         async with other.open_writer("log", create=True) as writer:
             dlsns = [await writer.append(b"%d" % i) for i in range(5)]
@@ -410,7 +412,7 @@ async def use_other(tmp_path: Path, leave: trio.Event, gone: trio.Event) -> None
         assert [int(record.payload) for record in records] == list(range(61))
 
 
-async def test_a_record_is_what_the_callers_buffer_held_before_it_waited_for_room(tmp_path: Path) -> None:
+async def test_a_payload_is_copied_before_the_writer_waits_for_capacity(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         config = dlog.WriterConfig(bytes_in_flight_max=1000)
         async with namespace.open_writer("log", create=True, config=config) as writer:
@@ -426,15 +428,15 @@ async def test_a_record_is_what_the_callers_buffer_held_before_it_waited_for_roo
     assert payloads[2:] == [b"mine", b"mine"]
 
 
-async def test_a_host_that_closes_leaves_the_lock_of_another_one_that_has_its_old_descriptor_alone(
+async def test_a_closing_host_keeps_the_lock_of_another_one_with_its_old_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Threads have namespaces of their own, and numbers of descriptors are given again at once."""
-    other = _Directory(tmp_path / "other")
-    locks = []
+    """A thread may have a namespace of its own, and the system reuses the number of a closed descriptor."""
+    other = Directory(tmp_path / "other")
+    locks: list[HostLock | None] = []
     close = trio.SocketListener.aclose
 
-    async def close_and_give_the_number_away(self: trio.SocketListener) -> None:
+    async def close_and_reuse_the_number(self: trio.SocketListener) -> None:
         number = self.socket.fileno()
         try:
             await close(self)
@@ -448,14 +450,14 @@ async def test_a_host_that_closes_leaves_the_lock_of_another_one_that_has_its_ol
                 for descriptor in lower:
                     os.close(descriptor)
 
-    monkeypatch.setattr(trio.SocketListener, "aclose", close_and_give_the_number_away)
+    monkeypatch.setattr(trio.SocketListener, "aclose", close_and_reuse_the_number)
     async with dlog.open_namespace(uri_of(tmp_path / "log")) as namespace:
         await namespace.create_log("log")
     (lock,) = locks
     assert lock is not None
-    assert lock in _not_for_children, "a forked child would keep it"
+    assert lock in not_for_children, "a forked child must close it"
     other.unlock(lock)
     again = other.try_lock()
-    assert again is not None, "it was given back"
+    assert again is not None, "the lock was released"
     other.unlock(again)
     other.close()

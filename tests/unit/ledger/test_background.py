@@ -1,4 +1,4 @@
-"""Tasks behind a block."""
+"""Background tasks of a block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def block(work: Callable[[trio.Nursery], Awaitable[None]]) -> None:
         await work(nursery)
 
 
-async def test_what_the_block_raises_comes_out_as_it_is() -> None:
+async def test_an_error_in_the_block_is_raised_unchanged() -> None:
     async def work(nursery: trio.Nursery) -> None:
         nursery.start_soon(trio.sleep_forever)
         raise KeyError("mine")

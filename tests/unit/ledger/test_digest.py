@@ -9,7 +9,7 @@ TYPES = list(DigestType)
 
 
 @pytest.mark.parametrize("digest_type", TYPES)
-def test_an_entry_is_refused_for_each_way_of_being_wrong(digest_type: DigestType) -> None:
+def test_every_kind_of_bad_entry_is_refused(digest_type: DigestType) -> None:
     entries = EntryCodec(digest_type, b"pass")
     body = entries.pack(7, 5, 4, 100, b"payload")
     with pytest.raises(CorruptEntryError, match="entry 5 of ledger 7 instead"):
@@ -23,7 +23,7 @@ def test_an_entry_is_refused_for_each_way_of_being_wrong(digest_type: DigestType
             entries.unpack(body[:-1] + b"!", 7, 5)
 
 
-def test_a_password_matters_to_mac_alone() -> None:
+def test_only_mac_depends_on_the_password() -> None:
     for digest_type in TYPES:
         body = EntryCodec(digest_type, b"pass").pack(7, 5, 4, 100, b"payload")
         other = EntryCodec(digest_type, b"guess")
@@ -44,7 +44,7 @@ def test_crc32_compares_all_eight_bytes() -> None:
 
 
 @pytest.mark.parametrize("digest_type", TYPES)
-def test_a_lac_packet_is_refused_for_each_way_of_being_wrong(digest_type: DigestType) -> None:
+def test_every_kind_of_bad_lac_packet_is_refused(digest_type: DigestType) -> None:
     entries = EntryCodec(digest_type, b"pass")
     packet = entries.pack_lac(7, 41)
     assert entries.unpack_lac(packet + b"longer buffer", 7) == 41
@@ -58,7 +58,7 @@ def test_a_lac_packet_is_refused_for_each_way_of_being_wrong(digest_type: Digest
 
 
 @pytest.mark.parametrize("digest_type", TYPES)
-def test_a_run_ends_in_front_of_a_gap(digest_type: DigestType) -> None:
+def test_payloads_end_in_front_of_a_gap(digest_type: DigestType) -> None:
     entries = EntryCodec(digest_type, b"pass")
     bodies = [entries.pack(7, entry_id, -1, 0, b"%d" % entry_id) for entry_id in (3, 4, 6)]
     assert entries.payloads(bodies, 7, 3) == [b"3", b"4"]
@@ -68,7 +68,7 @@ def test_a_run_ends_in_front_of_a_gap(digest_type: DigestType) -> None:
 
 
 @pytest.mark.parametrize("digest_type", TYPES)
-def test_a_run_ends_in_front_of_each_kind_of_bad_entry(digest_type: DigestType) -> None:
+def test_payloads_end_in_front_of_each_kind_of_bad_entry(digest_type: DigestType) -> None:
     entries = EntryCodec(digest_type, b"pass")
     good = entries.pack(7, 3, -1, 0, b"good")
     bad = [
@@ -91,7 +91,7 @@ def test_the_error_names_the_entry_and_its_evidence() -> None:
     assert (caught.value.ledger_id, caught.value.entry_id) == (7, None)
 
 
-def test_a_codec_shows_no_secret() -> None:
+def test_the_repr_of_a_codec_has_no_password() -> None:
     assert repr(EntryCodec(DigestType.MAC, b"secret")) == "<EntryCodec MAC>"
 
 

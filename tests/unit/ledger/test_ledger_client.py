@@ -1,4 +1,4 @@
-"""Ledgers from creation to deletion, over bookies that are dictionaries behind the real protocol."""
+"""Ledgers from creation to deletion, with dictionary bookies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledger.config import ClientConfig
 from ledger.digest import DigestType
@@ -17,24 +18,25 @@ from ledger.errors import (
     NotEnoughBookiesError,
     WrongPasswordError,
 )
-from ledger.lac_poll import LacPoll
 from ledger.metadata import LedgerState
-from ledger.read_handle import ReadHandle
-from ledger.transport import TransportConfig
+from ledger.read.handle import ReadHandle
+from ledger.read.lac_poll import LacPoll
+from ledger.transport.transport import TransportConfig
+from tests.fakes.dict_bookies import DictCluster
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_what_is_appended_and_closed_is_read_back(cluster: Any, version: Any) -> None:
+async def test_appended_entries_are_read_back_after_the_close(cluster: DictCluster, version: Any) -> None:
     config = ClientConfig(transport=TransportConfig(add_version=version))
     async with cluster.client(config) as client:
-        writer = await client.create(custom={"who": b"test"})
+        writer = await client.create(custom={"owner": b"test"})
         assert await writer.append(b"zero") == 0
         assert await writer.append_many([b"one", b"", b"three"]) == range(1, 4)
         assert (writer.lac, writer.last_pushed, writer.length_bytes) == (3, 3, 12)
         await writer.close()
         metadata = await client.metadata(writer.ledger_id)
         assert (metadata.state, metadata.last_entry_id, metadata.length_bytes) == (LedgerState.CLOSED, 3, 12)
-        assert metadata.custom == {"who": b"test"}
+        assert metadata.custom == {"owner": b"test"}
         reader = await client.open(writer.ledger_id)
         assert reader.is_closed
         entries = await reader.read(0, reader.last_confirmed)
@@ -45,7 +47,7 @@ async def test_what_is_appended_and_closed_is_read_back(cluster: Any, version: A
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
-async def test_every_digest_type_works_with_striping(cluster: Any, digest_type: DigestType) -> None:
+async def test_every_digest_type_works_with_striping(cluster: DictCluster, digest_type: DigestType) -> None:
     async with cluster.client() as client:
         payloads = [b"%d" % number * number for number in range(200)]
         async with await client.create(
@@ -63,20 +65,20 @@ async def test_every_digest_type_works_with_striping(cluster: Any, digest_type: 
             assert read == payloads
 
 
-async def test_entries_submitted_without_waiting_are_sent_all_the_same(cluster: Any) -> None:
+async def test_entries_submitted_without_a_wait_are_sent_too(cluster: DictCluster) -> None:
     async with cluster.client() as client:
         writer = await client.create()
-        told: list[tuple[int, object]] = []
-        writer.on_confirmed(lambda lac, error: told.append((lac, error)))
+        confirmed: list[tuple[int, object]] = []
+        writer.on_confirmed(lambda lac, error: confirmed.append((lac, error)))
         for _ in range(10):
             writer.submit(b"x")
         await trio.testing.wait_all_tasks_blocked()
         assert writer.lac == 9
-        assert told[-1] == (9, None)
-        assert [lac for lac, _ in told] == sorted(lac for lac, _ in told)
+        assert confirmed[-1] == (9, None)
+        assert [lac for lac, _ in confirmed] == sorted(lac for lac, _ in confirmed)
 
 
-async def test_creating_needs_enough_bookies_and_a_free_id(cluster: Any) -> None:
+async def test_creating_a_ledger_needs_enough_bookies_and_an_unused_id(cluster: DictCluster) -> None:
     async with cluster.client() as client:
         with pytest.raises(NotEnoughBookiesError, match="4 bookies wanted, 3 writable"):
             await client.create(ensemble_size=4, write_quorum=4, ack_quorum=2)
@@ -90,7 +92,9 @@ async def test_creating_needs_enough_bookies_and_a_free_id(cluster: Any) -> None
         assert await client.ledger_ids() == sorted([7, other.ledger_id])
 
 
-async def test_a_closed_handle_takes_nothing_and_a_deleted_ledger_is_gone(cluster: Any) -> None:
+async def test_a_closed_handle_accepts_no_entry_and_a_deleted_ledger_cannot_be_opened(
+    cluster: DictCluster,
+) -> None:
     async with cluster.client() as client:
         writer = await client.create()
         await writer.append(b"only")
@@ -104,7 +108,9 @@ async def test_a_closed_handle_takes_nothing_and_a_deleted_ledger_is_gone(cluste
             await client.open(writer.ledger_id)
 
 
-async def test_a_reader_without_recovery_sees_what_is_confirmed_and_follows(cluster: Any) -> None:
+async def test_a_reader_without_recovery_reads_confirmed_entries_and_follows_the_writer(
+    cluster: DictCluster,
+) -> None:
     async with cluster.client() as client:
         writer = await client.create()
         await writer.append_many([b"0", b"1", b"2"])
@@ -127,28 +133,30 @@ async def test_a_reader_without_recovery_sees_what_is_confirmed_and_follows(clus
         assert not reader.is_closed
 
 
-async def test_a_batch_ends_at_the_last_entry_asked_for_though_bookies_send_more(cluster: Any) -> None:
+async def test_a_batch_ends_at_the_last_requested_entry_if_bookies_send_more(cluster: DictCluster) -> None:
     async with cluster.client() as client:
         writer = await client.create()
         for number in range(10):
             await writer.append(b"%d" % number)
         for bookie in cluster.bookies.values():
-            bookie.counts_entries = False
+            bookie.obeys_count_max = False
         reader = await client.open(writer.ledger_id, recover=False)
         assert await reader.read_payloads(0, 1) == [b"0", b"1"]
 
 
-async def test_a_bare_number_of_a_bookie_is_not_believed(cluster: Any, autojump_clock: Any) -> None:
+async def test_a_max_lac_without_a_digest_does_not_count(
+    cluster: DictCluster, autojump_clock: MockClock
+) -> None:
     async with cluster.client() as client:
         writer = await client.create()
         await writer.append_many([b"0", b"1", b"2"])
         reader = await client.open(writer.ledger_id, recover=False)
         for bookie in cluster.bookies.values():
-            bookie.ledgers[writer.ledger_id].lac = 1000  # say, from a damaged entry, read without its digest
+            bookie.ledgers[writer.ledger_id].lac = 1000  # as from a damaged entry
         assert await reader.wait_last_confirmed_beyond(2, timeout_s=30) <= 2
 
 
-async def test_a_waiting_reader_notices_that_the_ledger_was_closed(cluster: Any) -> None:
+async def test_a_waiting_reader_notices_the_close(cluster: DictCluster) -> None:
     async with cluster.client() as client:
         writer = await client.create()
         await writer.append_many([b"0", b"1"])
@@ -165,22 +173,22 @@ async def test_a_waiting_reader_notices_that_the_ledger_was_closed(cluster: Any)
         assert "closed ledger" in repr(reader)
 
 
-async def test_it_notices_also_when_that_is_learnt_while_it_begins_to_wait(
-    cluster: Any, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+async def test_a_reader_notices_a_close_that_is_learnt_when_its_wait_begins(
+    cluster: DictCluster, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with cluster.client() as client, cluster.client() as other:
         writer = await client.create()
         await writer.append_many([b"0", b"1"])
         await writer.write_explicit_lac()
-        monkeypatch.setattr(ReadHandle, "start", lambda self: None)  # it follows no metadata by itself
+        monkeypatch.setattr(ReadHandle, "start", lambda self: None)  # it does not follow the metadata
         reader = await other.open(writer.ledger_id, recover=False)
         assert await reader.read_last_confirmed() == 1
         await writer.close()
-        closed = await client._cluster.catalog.get(writer.ledger_id)
+        closed = await client._context.catalog.get(writer.ledger_id)
         real = LacPoll.run
 
         async def run(self: LacPoll, entry_id: int) -> None:
-            reader._learn(closed)  # as its other task may, in the step in which this one begins
+            reader._update(closed)  # as its other task may do just before the poll
             await real(self, entry_id)
 
         monkeypatch.setattr(LacPoll, "run", run)

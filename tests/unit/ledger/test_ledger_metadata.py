@@ -21,7 +21,7 @@ OPEN = LedgerMetadata(
 )
 
 
-def test_every_change_forgets_the_creator_and_keeps_the_rest() -> None:
+def test_every_change_clears_the_creator_token_and_keeps_the_other_fields() -> None:
     changed = (
         OPEN.in_recovery(),
         OPEN.closed(4, 100),
@@ -36,7 +36,7 @@ def test_every_change_forgets_the_creator_and_keeps_the_rest() -> None:
     assert OPEN.creator_token == 77
 
 
-def test_a_ledger_is_closed_once_and_for_all() -> None:
+def test_a_close_is_final() -> None:
     closed = OPEN.in_recovery().closed(4, 100)
     assert (closed.state, closed.last_entry_id, closed.length_bytes) == (LedgerState.CLOSED, 4, 100)
     assert closed.is_closed
@@ -48,7 +48,7 @@ def test_a_ledger_is_closed_once_and_for_all() -> None:
         closed.with_ensemble(5, ("b1", "b4", "b3"))
 
 
-def test_copied_replicas_may_be_written_down_after_closing() -> None:
+def test_replicas_may_be_recorded_after_the_close() -> None:
     closed = OPEN.with_ensemble(5, ("b1", "b4", "b3")).closed(9, 100)
     repaired = closed.with_replicas(0, ("b1", "b2", "b5"))
     assert repaired.ensembles == (Ensemble(0, ("b1", "b2", "b5")), Ensemble(5, ("b1", "b4", "b3")))
@@ -62,12 +62,12 @@ def test_an_empty_ledger_may_be_closed() -> None:
 
 
 @pytest.mark.parametrize(("last_entry_id", "length_bytes"), [(-2, 0), (3, -1)])
-def test_a_ledger_cannot_end_nowhere(last_entry_id: int, length_bytes: int) -> None:
+def test_an_invalid_end_is_refused(last_entry_id: int, length_bytes: int) -> None:
     with pytest.raises(LedgerMetadataError):
         OPEN.closed(last_entry_id, length_bytes)
 
 
-def test_an_ensemble_without_entries_of_its_own_is_replaced() -> None:
+def test_an_ensemble_without_entries_is_replaced() -> None:
     first = OPEN.with_ensemble(5, ("b1", "b4", "b3"))
     second = first.with_ensemble(5, ("b1", "b4", "b5"))
     assert second.ensembles == (OPEN.last_ensemble, Ensemble(5, ("b1", "b4", "b5")))
@@ -100,16 +100,16 @@ def test_an_ensemble_has_the_full_size() -> None:
         {"state": LedgerState.CLOSED, "last_entry_id": -2},
     ],
 )
-def test_contradictions_are_refused(wrong: dict[str, Any]) -> None:
+def test_contradictory_values_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(LedgerMetadataError):
         attrs.evolve(OPEN, **wrong)
 
 
-def test_a_ledger_that_stored_no_password_takes_any() -> None:
+def test_a_ledger_without_a_stored_password_accepts_any() -> None:
     assert OPEN.accepts_password(b"secret")
     assert not OPEN.accepts_password(b"guess")
     assert attrs.evolve(OPEN, password=None).accepts_password(b"guess")
 
 
-def test_the_password_is_not_shown() -> None:
+def test_the_repr_has_no_password() -> None:
     assert "secret" not in repr(OPEN)

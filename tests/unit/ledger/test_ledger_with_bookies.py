@@ -1,4 +1,4 @@
-"""The client against this project's own bookies: real journals, real indexes, real fences."""
+"""The ledger client with real bookies of this project: journals, indexes and fences on disk."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.disk import RealDisk
-from bookie.run import open_bookie
-from bookie.storage_config import StorageConfig
+from bookie.disk.real_disk import RealDisk
+from bookie.main import open_bookie
+from bookie.storage.config import StorageConfig
+from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.dial import Address
 from ledger.errors import LedgerClosedError, LedgerFencedError
-from ledger.paths import available_path
-from ledger.pipe import PipeStream, stream_pair
-from ledger.transport import TransportConfig
+from ledger.transport.dial import Address
+from ledger.transport.pipe import PipeStream, stream_pair
+from ledger.transport.transport import TransportConfig
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
 
 class RealCluster:
-    """Bookies with directories of their own, each in a scope of its own, reached through pipes."""
+    """Bookies with their own directories and cancel scopes, reached through pipes."""
 
     def __init__(self, path: Path, registrar: MemoryStore, nursery: trio.Nursery) -> None:
         self._path, self._registrar, self._nursery = path, registrar, nursery
@@ -89,6 +89,7 @@ async def open_cluster(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 async def test_entries_survive_the_restart_of_every_bookie(tmp_path: Path, version: Any) -> None:
     config = ClientConfig(transport=TransportConfig(add_version=version))
@@ -108,7 +109,8 @@ async def test_entries_survive_the_restart_of_every_bookie(tmp_path: Path, versi
             assert read == payloads
 
 
-async def test_a_bookie_stops_and_returns_under_a_writer_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_no_entry_is_lost_if_bookies_restart_under_a_writer(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"]) as (cluster, client, other):
         writer = await client.create()
         await writer.append_many([b"%d" % number for number in range(200)])
@@ -139,7 +141,7 @@ async def test_a_replaced_bookie_and_a_recovered_tail(tmp_path: Path) -> None:
             assert [int(entry.payload) for entry in await reader.read(100, 199)] == list(range(100, 200))
 
 
-async def test_a_tailing_reader_sees_every_entry_once_and_in_order(tmp_path: Path) -> None:
+async def test_a_tailing_reader_reads_every_entry_once_and_in_order(tmp_path: Path) -> None:
     async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"]) as (_, client, other):
         writer = await client.create()
         await writer.append(b"0")
@@ -163,6 +165,7 @@ async def test_a_tailing_reader_sees_every_entry_once_and_in_order(tmp_path: Pat
         assert seen == list(range(300))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 async def test_deferred_sync_and_chosen_ids_survive_the_restart_of_every_bookie(
     tmp_path: Path, version: Any

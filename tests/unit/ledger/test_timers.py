@@ -1,4 +1,4 @@
-"""Being called when time is up, by one task for all."""
+"""Timers call their functions in time, from one task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def running() -> AsyncIterator[Timers]:
         nursery.cancel_scope.cancel()
 
 
-async def test_each_is_called_once_at_its_time_also_if_it_came_later(autojump_clock: MockClock) -> None:
+async def test_each_timer_calls_once_at_its_time_also_if_added_later(autojump_clock: MockClock) -> None:
     called: list[tuple[str, float]] = []
     async with running() as timers:
         begun = trio.current_time()
@@ -37,21 +37,26 @@ async def test_each_is_called_once_at_its_time_also_if_it_came_later(autojump_cl
     assert [at for _, at in called] == pytest.approx([0.75, 1.0, 10.0, 10.0])
 
 
-async def test_one_that_was_taken_back_is_not_called(autojump_clock: MockClock) -> None:
+async def test_a_cancelled_timer_does_not_call(autojump_clock: MockClock) -> None:
     called: list[str] = []
     async with running() as timers:
         others: list[Timer] = []
-        timers.after(1.0, lambda: [other.cancel() for other in others])
-        others.append(timers.after(1.0, lambda: called.append("in the same row")))
-        others.append(timers.after(1.0 + 1e-12, lambda: called.append("in another row, as late")))
-        gone = timers.after(2.0, lambda: called.append("taken back"))
+
+        def cancel_others() -> None:
+            for other in others:
+                other.cancel()
+
+        timers.after(1.0, cancel_others)
+        others.append(timers.after(1.0, lambda: called.append("in the same queue")))
+        others.append(timers.after(1.0 + 1e-12, lambda: called.append("in another queue, at the same time")))
+        gone = timers.after(2.0, lambda: called.append("cancelled"))
         gone.cancel()
         gone.cancel()
         await trio.sleep(5)
     assert called == []
 
 
-async def test_a_call_may_ask_to_be_called_again(autojump_clock: MockClock) -> None:
+async def test_a_timer_may_start_another_one(autojump_clock: MockClock) -> None:
     times: list[float] = []
     async with running() as timers:
 
@@ -65,13 +70,13 @@ async def test_a_call_may_ask_to_be_called_again(autojump_clock: MockClock) -> N
     assert [later - sooner for sooner, later in itertools.pairwise(times)] == pytest.approx([1.0] * 3)
 
 
-async def test_while_nobody_waits_no_clock_runs(autojump_clock: MockClock) -> None:
+async def test_without_timers_no_deadline_is_set(autojump_clock: MockClock) -> None:
     async with running() as timers:
         for number in range(100):
             timers.after(1.0 + number, lambda: None).cancel()
         await trio.sleep(1000)
         assert repr(timers) == "<Timers, 0 running>"
-        assert timers._rows == {}, "rows nobody uses are forgotten"
+        assert timers._queues == {}, "an empty queue is removed"
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
 
 
@@ -81,10 +86,10 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, max_size=30))
-def test_calls_are_those_of_a_list_that_is_searched(program: list[tuple[str, int, float]]) -> None:
+def test_timers_call_like_a_list_that_is_searched(program: list[tuple[str, int, float]]) -> None:
     async def main() -> None:
         called: list[int] = []
-        waiting: dict[int, float] = {}  # the dumb twin
+        waiting: dict[int, float] = {}  # the simple twin
         made: list[Timer] = []
         async with running() as timers:
             for what, which, seconds in program:

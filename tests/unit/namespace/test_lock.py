@@ -59,7 +59,7 @@ def test_members_are_ordered_by_the_number_after_the_last_underscore() -> None:
     assert member_sequence("odd") is None
 
 
-def test_owners_are_read_from_names_of_four_parts_only() -> None:
+def test_only_a_name_of_four_parts_gives_its_owner() -> None:
     assert member_owner("member_a+b%2F_s-12_0000000001") == ("a b/", -12)
     assert member_owner("member_my_client_s12_0000000001") is None
     assert member_owner("member_0000000001") is None
@@ -68,12 +68,12 @@ def test_owners_are_read_from_names_of_four_parts_only() -> None:
     assert member_owner("member_client_sx_0000000001") is None
 
 
-async def test_the_member_node_is_javas_in_name_and_data() -> None:
+async def test_the_member_node_has_the_name_and_data_of_java() -> None:
     async with sessions() as (store, _):
         lock = DistributedLock(store, PATH, "host-1/10.0.0.1")
-        assert not lock.held
+        held_before = lock.held
         await lock.acquire(0)
-        assert lock.held
+        assert (held_before, lock.held) == (False, True)
         (name,) = await members(store)
         assert name == f"member_host-1%2F10.0.0.1_s{store.session_id:10d}_0000000000"
         node = await store.get(f"{PATH}/{name}")
@@ -84,7 +84,7 @@ async def test_the_member_node_is_javas_in_name_and_data() -> None:
         await lock.release()
 
 
-async def test_an_immediate_try_fails_at_once_naming_the_owner_and_leaves_no_trace() -> None:
+async def test_a_try_without_waiting_fails_with_the_owner_and_leaves_no_node() -> None:
     async with sessions() as (first, second):
         holder = DistributedLock(first, PATH, "client_with_underscores")
         await holder.acquire(0)
@@ -96,14 +96,14 @@ async def test_an_immediate_try_fails_at_once_naming_the_owner_and_leaves_no_tra
         assert (await first.children(PATH)).child_version == 1
 
 
-async def test_two_locks_of_one_process_keep_each_other_out() -> None:
+async def test_two_locks_of_one_process_exclude_each_other() -> None:
     async with sessions() as (store, _):
         await DistributedLock(store, PATH, "same").acquire(0)
         with pytest.raises(LockTakenError):
             await DistributedLock(store, PATH, "same").acquire(0)
 
 
-async def test_a_timed_wait_ends_naming_the_owner(autojump_clock: MockClock) -> None:
+async def test_a_wait_with_a_timeout_ends_with_the_owner(autojump_clock: MockClock) -> None:
     async with sessions() as (first, second):
         await DistributedLock(first, PATH, "one").acquire(None)
         started = trio.current_time()
@@ -113,7 +113,7 @@ async def test_a_timed_wait_ends_naming_the_owner(autojump_clock: MockClock) -> 
         assert len(await members(first)) == 1
 
 
-async def test_waiters_get_their_turn_in_the_order_of_their_coming() -> None:
+async def test_waiters_get_the_lock_in_order_of_arrival() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as store:
         await store.create(PATH)
@@ -148,7 +148,7 @@ class Counting(MemoryStore):
         return await super().children(path, watch=watch)
 
 
-async def test_a_release_wakes_only_the_next_in_line() -> None:
+async def test_a_release_wakes_only_the_next_waiter() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as store:
         await store.create(PATH)
@@ -168,7 +168,7 @@ async def test_a_release_wakes_only_the_next_in_line() -> None:
             await own.aclose()
 
 
-async def test_a_waiter_whose_predecessor_gives_up_still_waits_for_the_holder() -> None:
+async def test_a_waiter_keeps_waiting_when_its_predecessor_is_cancelled() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as a, open_memory_store(tree) as b, open_memory_store(tree) as c:
         await a.create(PATH)
@@ -240,7 +240,7 @@ async def test_releasing_while_another_task_waits_ends_its_wait() -> None:
         assert len(await members(first)) == 1
 
 
-async def test_a_missing_lock_path_is_said_and_leaves_the_store_usable() -> None:
+async def test_a_missing_lock_path_raises_and_leaves_the_store_usable() -> None:
     async with sessions() as (store, _):
         for timeout_s in (0, 5):
             with pytest.raises(NoNodeError):
@@ -248,7 +248,7 @@ async def test_a_missing_lock_path_is_said_and_leaves_the_store_usable() -> None
         await DistributedLock(store, PATH, "me").acquire(5)
 
 
-async def test_a_suspended_holder_may_not_act_until_it_is_in_touch_again() -> None:
+async def test_a_suspended_holder_does_not_hold_until_it_resumes() -> None:
     async with sessions() as (store, _):
         lock = DistributedLock(store, PATH, "me")
         await lock.acquire(0)
@@ -256,10 +256,10 @@ async def test_a_suspended_holder_may_not_act_until_it_is_in_touch_again() -> No
             nursery.start_soon(lock.wait_lost)
             await wait_all_tasks_blocked()
             store.suspend()
-            assert not lock.held
+            held_while_suspended = lock.held
             await wait_all_tasks_blocked()
             store.resume()
-            assert lock.held
+            assert (held_while_suspended, lock.held) == (False, True)
             await wait_all_tasks_blocked()
             assert lock.held
             assert len(nursery.child_tasks) == 1, "a suspension that ends in time loses nothing"
@@ -269,7 +269,7 @@ async def test_a_suspended_holder_may_not_act_until_it_is_in_touch_again() -> No
         assert not lock.held
 
 
-async def test_a_holder_is_told_when_its_member_is_deleted_under_it() -> None:
+async def test_a_holder_learns_that_its_member_was_deleted() -> None:
     async with sessions() as (store, other):
         lock = DistributedLock(store, PATH, "me")
         await lock.acquire(0)
@@ -294,7 +294,7 @@ async def test_a_release_is_no_loss() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_a_waiter_whose_member_is_deleted_is_told() -> None:
+async def test_a_waiter_learns_that_its_member_was_deleted() -> None:
     async with sessions() as (first, second):
         holder = DistributedLock(first, PATH, "one")
         await holder.acquire(0)
@@ -310,7 +310,7 @@ async def test_a_waiter_whose_member_is_deleted_is_told() -> None:
             await holder.release()
 
 
-async def test_waiting_outlives_a_suspension() -> None:
+async def test_a_wait_continues_after_a_suspension() -> None:
     async with sessions() as (first, second):
         holder, waiter = DistributedLock(first, PATH, "one"), DistributedLock(second, PATH, "two")
         await holder.acquire(0)
@@ -325,7 +325,7 @@ async def test_waiting_outlives_a_suspension() -> None:
         assert waiter.held
 
 
-async def test_waiting_ends_with_the_session() -> None:
+async def test_a_wait_ends_with_the_session() -> None:
     async with sessions() as (first, second):
         await DistributedLock(first, PATH, "one").acquire(0)
 
@@ -339,7 +339,7 @@ async def test_waiting_ends_with_the_session() -> None:
             second.expire()
 
 
-async def test_acquiring_out_of_touch_fails_at_once() -> None:
+async def test_acquiring_while_suspended_fails_at_once() -> None:
     async with sessions() as (store, _):
         store.suspend()
         for timeout_s in (0, 5, None):
@@ -359,7 +359,7 @@ async def test_a_release_waits_for_the_store_and_does_not_raise(autojump_clock: 
         assert await members(other) == []
 
 
-async def test_a_member_that_a_release_could_not_remove_is_removed_by_the_next_to_acquire(
+async def test_the_next_acquire_deletes_a_member_that_a_release_could_not_delete(
     autojump_clock: MockClock,
 ) -> None:
     async with sessions() as (store, other):
@@ -376,12 +376,12 @@ async def test_a_member_that_a_release_could_not_remove_is_removed_by_the_next_t
         assert len(await members(other)) == 1
 
 
-class AnswerLost(MemoryStore):
-    """Creates the node, then loses touch before the answer arrives; in touch again a second later."""
+class LosesReply(MemoryStore):
+    """Creates a node and loses the reply once, as a lost connection does."""
 
     lose = True
 
-    async def create(self, path: str, value: bytes = b"", **options: bool) -> str:  # type: ignore[override]
+    async def create(self, path: str, value: bytes = b"", **options: bool) -> str:
         created = await super().create(path, value, **options)
         if self.lose:
             self.lose = False
@@ -389,24 +389,24 @@ class AnswerLost(MemoryStore):
         return created
 
 
-async def test_a_member_whose_creation_was_not_answered_does_not_lock_everybody_out() -> None:
+async def test_a_member_whose_creation_got_no_reply_blocks_no_client() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as other:
         await other.create(PATH)
-        store = AnswerLost(tree)
-        held_beside = DistributedLock(other, PATH, "other")
+        store = LosesReply(tree)
+        lock_of_other = DistributedLock(other, PATH, "other")
         with pytest.raises(ConnectionLostError):
             await DistributedLock(store, PATH, "me").acquire(5)
         assert await members(other) == []
-        await held_beside.acquire(0)
+        await lock_of_other.acquire(0)
         await store.aclose()
 
 
-async def test_strays_are_told_from_living_locks_of_the_same_session_and_client() -> None:
+async def test_a_stray_is_deleted_and_a_held_lock_of_its_session_stays() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as other:
         await other.create(PATH)
-        store = AnswerLost(tree)
+        store = LosesReply(tree)
         store.lose = False
         holder = DistributedLock(store, PATH, "me")
         await holder.acquire(0)
@@ -422,24 +422,24 @@ async def test_strays_are_told_from_living_locks_of_the_same_session_and_client(
         await store.aclose()
 
 
-class AnswerDelayed(MemoryStore):
-    """Creates the node, but the answer never comes."""
+class NeverReplies(MemoryStore):
+    """Creates a node and never replies."""
 
-    async def create(self, path: str, value: bytes = b"", **options: bool) -> str:  # type: ignore[override]
+    async def create(self, path: str, value: bytes = b"", **options: bool) -> str:
         await super().create(path, value, **options)
         await trio.sleep_forever()
         raise AssertionError
 
 
-async def test_being_cancelled_before_or_during_the_creation_leaves_no_member(
+async def test_a_cancelled_creation_leaves_no_member(
     autojump_clock: MockClock,
 ) -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as other:
         await other.create(PATH)
-        for store in (MemoryStore(tree), AnswerDelayed(tree)):
-            for patience_s in (0, 1):
-                with trio.move_on_after(patience_s) as scope:
+        for store in (MemoryStore(tree), NeverReplies(tree)):
+            for cancelled_after_s in (0, 1):
+                with trio.move_on_after(cancelled_after_s) as scope:
                     await DistributedLock(store, PATH, "me").acquire(None)
                     await trio.sleep(2)
                 assert scope.cancelled_caught

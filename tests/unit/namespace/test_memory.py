@@ -9,7 +9,7 @@ from namespace.memory import MemoryTree, open_memory_store
 from namespace.store import Create, SessionState
 
 
-async def test_an_expired_session_loses_its_ephemeral_nodes_and_everybody_hears_of_it() -> None:
+async def test_an_expired_session_loses_its_ephemeral_nodes_and_fires_watches() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as store, open_memory_store(tree) as other:
         await store.create("/e", ephemeral=True)
@@ -48,7 +48,7 @@ async def test_a_suspended_session_sends_nothing_and_keeps_its_nodes() -> None:
         assert (await store.get("/e")).stat.version == 0
 
 
-async def test_watches_are_silent_during_a_suspension_and_all_fire_after_it() -> None:
+async def test_no_watch_fires_during_a_suspension_and_all_fire_after_it() -> None:
     tree = MemoryTree()
     async with open_memory_store(tree) as store, open_memory_store(tree) as other:
         changed, unchanged = trio.Event(), trio.Event()
@@ -62,7 +62,7 @@ async def test_watches_are_silent_during_a_suspension_and_all_fire_after_it() ->
         assert unchanged.is_set()
 
 
-async def test_waiting_for_a_state_returns_at_once_if_it_is_another_already() -> None:
+async def test_waiting_for_a_change_returns_at_once_if_the_state_differs() -> None:
     async with open_memory_store(MemoryTree()) as store:
         seen = []
 
@@ -82,7 +82,7 @@ async def test_waiting_for_a_state_returns_at_once_if_it_is_another_already() ->
         assert seen == [SessionState.SUSPENDED, SessionState.EXPIRED]
 
 
-async def test_a_cancelled_write_has_not_happened() -> None:
+async def test_a_cancelled_write_changes_nothing() -> None:
     async with open_memory_store(MemoryTree()) as store:
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -91,14 +91,14 @@ async def test_a_cancelled_write_has_not_happened() -> None:
         assert await store.exists("/a") is None
 
 
-async def test_watches_nobody_waits_for_are_forgotten() -> None:
+async def test_a_watch_without_a_waiter_is_dropped() -> None:
     async with open_memory_store(MemoryTree()) as store:
         for _ in range(100):
             await store.exists("/a", watch=trio.Event())
         assert store._session.watches.watched() == []
 
 
-def test_creation_times_come_from_the_clock_passed_in() -> None:
+def test_creation_times_come_from_the_given_clock() -> None:
     async def main() -> int:
         async with open_memory_store(MemoryTree(wall_ms=lambda: 1234)) as store:
             await store.create("/a")

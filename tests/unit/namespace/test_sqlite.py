@@ -1,4 +1,4 @@
-"""What only the SQLite store does: several processes, killed ones, files that are something else."""
+"""The SQLite store beyond the contract: several processes, killed processes, files that are no store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from namespace.errors import ConnectionLostError, FormatError, SessionExpiredError, StoreUnreachableError
+from namespace.errors import ConnectionLostError, SessionExpiredError, StoreFormatError, StoreUnreachableError
 from namespace.sqlite import open_sqlite_store
 from namespace.store import SessionState
 
-# Another process: makes an ephemeral and a persistent node, says so, and waits to be killed.
+# Another process: it creates an ephemeral and a persistent node, prints its session id and waits.
 OTHER = """
 import sys, trio
 from pathlib import Path
@@ -33,7 +33,7 @@ async def main():
 
 trio.run(main)
 """
-# Another that has forked a child since it opened its session; the child says its pid.
+# Another process, which forks a child after it opened its session. The child prints its pid.
 FORKING = OTHER.replace(
     "print(store.session_id, flush=True)",
     "import os, time; os.fork() or print(os.getpid(), flush=True) or time.sleep(60)",
@@ -42,7 +42,7 @@ FORKING = OTHER.replace(
 
 @asynccontextmanager
 async def other_process(database: Path, program: str = OTHER) -> AsyncIterator[tuple[trio.Process, int]]:
-    """A process with a session of its own, and the number it printed once it had one."""
+    """A process with a session of its own, and the number that it prints."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-c", program, str(database)], stdout=subprocess.PIPE
     )
@@ -58,7 +58,7 @@ async def other_process(database: Path, program: str = OTHER) -> AsyncIterator[t
                 await process.stdout.aclose()
 
 
-async def test_a_killed_process_takes_its_ephemeral_nodes_with_it_at_once(tmp_path: Path) -> None:
+async def test_the_ephemeral_nodes_of_a_killed_process_are_gone_at_once(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with open_sqlite_store(database) as store, other_process(database) as (process, session_id):
         assert (await store.get("/theirs")).stat.ephemeral_owner == session_id
@@ -72,7 +72,7 @@ async def test_a_killed_process_takes_its_ephemeral_nodes_with_it_at_once(tmp_pa
         ]
 
 
-async def test_a_watch_hears_of_a_killed_process(tmp_path: Path) -> None:
+async def test_a_watch_fires_when_a_process_is_killed(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with (
         open_sqlite_store(database) as store,
@@ -84,7 +84,9 @@ async def test_a_watch_hears_of_a_killed_process(tmp_path: Path) -> None:
         await store.exists("/marker", watch=looked)
         await marker.create("/marker")
         with trio.fail_after(20):
-            await looked.wait()  # so the newness of the watch is no reason to look any more
+            await (
+                looked.wait()
+            )  # the poller has looked at the new watch; only another process can wake it now
         process.kill()
         with trio.fail_after(20):
             await gone.wait()
@@ -100,7 +102,7 @@ async def test_a_stopped_process_keeps_its_nodes(tmp_path: Path) -> None:
             assert await another.exists("/theirs") is not None
 
 
-async def test_a_forked_child_does_not_keep_its_parents_session_alive(tmp_path: Path) -> None:
+async def test_a_forked_child_does_not_keep_the_session_of_its_parent_alive(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with (
         open_sqlite_store(database) as store,
@@ -109,7 +111,7 @@ async def test_a_forked_child_does_not_keep_its_parents_session_alive(tmp_path: 
         try:
             process.kill()
             await process.wait()
-            os.kill(child, 0)  # it lives
+            os.kill(child, 0)  # the child is alive
             assert await store.exists("/theirs") is None
         finally:
             os.kill(child, signal.SIGKILL)
@@ -139,7 +141,7 @@ async def test_a_session_whose_lock_file_was_removed_ends_visibly(tmp_path: Path
         assert watch.is_set()
 
 
-async def test_the_files_of_sessions_that_never_were_are_removed(tmp_path: Path) -> None:
+async def test_lock_files_without_a_session_are_removed(tmp_path: Path) -> None:
     database = tmp_path / "metadata.db"
     async with open_sqlite_store(database):
         stray = tmp_path / "metadata.db-sessions" / "999.lock"
@@ -148,10 +150,10 @@ async def test_the_files_of_sessions_that_never_were_are_removed(tmp_path: Path)
             assert not stray.exists()
 
 
-async def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_bytes(b"not a database" * 100)
-    with pytest.raises(FormatError, match=r"notes\.txt: not a metadata store"):
+    with pytest.raises(StoreFormatError, match=r"notes\.txt: not a metadata store"):
         async with open_sqlite_store(text):
             pass
     assert text.read_bytes() == b"not a database" * 100
@@ -160,7 +162,7 @@ async def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path:
     connection.execute("CREATE TABLE t (x)")
     connection.close()
     before = foreign.read_bytes()
-    with pytest.raises(FormatError, match="not a metadata store of this release"):
+    with pytest.raises(StoreFormatError, match="not a metadata store of this release"):
         async with open_sqlite_store(foreign):
             pass
     assert foreign.read_bytes() == before
@@ -172,12 +174,12 @@ async def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "metadata.db")
     connection.execute("PRAGMA user_version = 2")
     connection.close()
-    with pytest.raises(FormatError, match="schema 2"):
+    with pytest.raises(StoreFormatError, match="schema 2"):
         async with open_sqlite_store(tmp_path / "metadata.db"):
             pass
 
 
-async def test_a_directory_that_cannot_be_is_an_unreachable_store(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_made_is_an_unreachable_store(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnreachableError, match="cannot be opened"):
         async with open_sqlite_store(tmp_path / "file" / "metadata.db"):
@@ -200,13 +202,13 @@ async def test_a_database_locked_for_too_long_is_a_lost_connection(
         assert (await store.put("/a", b"y")).version == 1
 
 
-async def test_writes_are_synced_to_disk_before_they_are_answered(tmp_path: Path) -> None:
+async def test_writes_are_synced_to_disk_before_they_return(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "metadata.db") as store:
         assert store._tree._pragma("synchronous") == 2
         assert store._tree._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-async def test_watches_nobody_waits_for_are_forgotten(tmp_path: Path) -> None:
+async def test_a_watch_without_a_waiter_is_dropped(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "metadata.db") as store:
         for number in range(300):
             await store.exists(f"/{number}", watch=trio.Event())

@@ -19,7 +19,7 @@ def test_parents_and_ancestors() -> None:
     assert ancestors_of("/a") == []
 
 
-def test_a_refused_path_is_named_with_its_fault() -> None:
+def test_a_refused_path_is_named_with_the_reason() -> None:
     with pytest.raises(InvalidPathError, match=r"/a/\.\.: '\.\.' is not a node name"):
         check_path("/a/..")
     with pytest.raises(InvalidPathError, match=r"U\+0085"):

@@ -1,4 +1,4 @@
-"""What only the ZooKeeper store does: lost connections, expired sessions, dead servers. Real ones."""
+"""The ZooKeeper store beside real servers: lost connections, expired sessions, dead servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dlog.cluster.zookeeper_process import open_zookeeper_process, start_zookeep
 from namespace.errors import (
     BadVersionError,
     ConnectionLostError,
-    InvalidUriError,
+    InvalidStoreAddressError,
     LockTakenError,
     NoNodeError,
     SessionExpiredError,
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.zookeeper
 SESSION_TIMEOUT_MS = 1000
 
 
-class Line:
-    """A TCP connection to the server that can be silenced: nothing passes, yet nothing is closed."""
+class SilenceableProxy:
+    """A TCP proxy before the server. Silenced, it passes nothing and closes nothing."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
@@ -69,14 +69,14 @@ class Line:
 
 
 @asynccontextmanager
-async def line_to(port: int) -> AsyncIterator[Line]:
-    line = Line(port)
+async def proxy_to(port: int) -> AsyncIterator[SilenceableProxy]:
+    proxy = SilenceableProxy(port)
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        line.hosts = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-        nursery.start_soon(trio.serve_listeners, line.serve, [listener])
-        yield line
-        line.heal()
+        proxy.hosts = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.start_soon(trio.serve_listeners, proxy.serve, [listener])
+        yield proxy
+        proxy.heal()
         nursery.cancel_scope.cancel()
 
 
@@ -99,7 +99,7 @@ def calls(store: MetadataStore) -> list[Callable[[], object]]:
     ]
 
 
-async def test_nobody_at_the_address_is_an_unreachable_store() -> None:
+async def test_an_address_without_a_server_is_an_unreachable_store() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         hosts = f"127.0.0.1:{unused.getsockname()[1]}"
@@ -108,7 +108,7 @@ async def test_nobody_at_the_address_is_an_unreachable_store() -> None:
                 pass
 
 
-async def test_somebody_who_never_answers_is_an_unreachable_store() -> None:
+async def test_a_server_that_never_replies_is_an_unreachable_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         hosts = f"127.0.0.1:{mute.getsockname()[1]}"
         with trio.fail_after(20), pytest.raises(StoreUnreachableError, match=hosts):
@@ -117,13 +117,13 @@ async def test_somebody_who_never_answers_is_an_unreachable_store() -> None:
 
 
 @pytest.mark.parametrize("hosts", ["h:x", "h:2181/a//b:c"])
-async def test_hosts_that_cannot_be_understood_are_refused(hosts: str) -> None:
-    with pytest.raises((InvalidUriError, StoreUnreachableError)):
+async def test_hosts_that_cannot_be_parsed_are_refused(hosts: str) -> None:
+    with pytest.raises((InvalidStoreAddressError, StoreUnreachableError)):
         async with open_zookeeper_store(hosts, connect_timeout_s=0.2):
             pass
 
 
-async def test_a_server_killed_and_restarted_suspends_the_session_and_continues_it(tmp_path: Path) -> None:
+async def test_a_restarted_server_suspends_the_session_and_continues_it(tmp_path: Path) -> None:
     server = await start_zookeeper(tmp_path)
     try:
         async with open_zookeeper_store(server.hosts) as store:
@@ -153,16 +153,16 @@ async def test_a_server_killed_and_restarted_suspends_the_session_and_continues_
         await stop_zookeeper(server.identity)
 
 
-async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(
+async def test_a_session_that_expired_unnoticed_is_over_and_no_other_begins(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "namespace.zookeeper.kazoo")
     async with (
         open_zookeeper_process(tmp_path) as server,
-        line_to(server.port) as line,
+        proxy_to(server.port) as proxy,
         # Several addresses: kazoo tries the next one without a pause.
         open_zookeeper_store(
-            ",".join([line.hosts] * 5), session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=20
+            ",".join([proxy.hosts] * 5), session_timeout_ms=SESSION_TIMEOUT_MS, connect_timeout_s=20
         ) as store,
         open_zookeeper_store(server.hosts) as other,
     ):
@@ -176,13 +176,13 @@ async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(
         await other.children("/lock", watch=gone)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lock.wait_lost)
-            line.silence()
+            proxy.silence()
             with trio.fail_after(20):
-                await gone.wait()  # the server has given the session up
-            # From here on another may hold the lock, and the old holder must not think it does.
+                await gone.wait()  # the server has ended the session
+            # From here on another client may hold the lock, so the old holder must not report that it does.
             await until(store, SessionState.SUSPENDED)
             assert not lock.held
-            line.heal()
+            proxy.heal()
             await until(store, SessionState.EXPIRED)
         assert watch.is_set()
         assert not lock.held
@@ -192,16 +192,16 @@ async def test_a_session_that_expired_unheard_is_over_and_no_other_is_begun(
         await DistributedLock(other, "/lock", "other").acquire(0)
         with trio.fail_after(20):
             await store._stopped.wait()
-        begun = [line for line in caplog.messages if "connection established" in line]
-        assert len(begun) == 2, "one for each store"
+        begun = [message for message in caplog.messages if "connection established" in message]
+        assert len(begun) == 2, "one connection for each store"
         assert store.state is SessionState.EXPIRED
 
 
-async def test_calls_without_an_answer_fail_when_the_connection_is_lost(tmp_path: Path) -> None:
+async def test_calls_without_a_reply_fail_when_the_connection_is_lost(tmp_path: Path) -> None:
     async with (
         open_zookeeper_process(tmp_path) as server,
-        line_to(server.port) as line,
-        open_zookeeper_store(line.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store,
+        proxy_to(server.port) as proxy,
+        open_zookeeper_store(proxy.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store,
     ):
         await store.create("/a")
         outcomes: list[type[BaseException]] = []
@@ -212,7 +212,7 @@ async def test_calls_without_an_answer_fail_when_the_connection_is_lost(tmp_path
             except Exception as exc:
                 outcomes.append(type(exc))
 
-        line.silence()
+        proxy.silence()
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 for function in calls(store):
@@ -220,38 +220,38 @@ async def test_calls_without_an_answer_fail_when_the_connection_is_lost(tmp_path
         assert outcomes == [ConnectionLostError] * len(calls(store))
 
 
-async def test_an_answer_is_not_waited_for_once_the_connection_is_known_to_be_lost(tmp_path: Path) -> None:
+async def test_a_call_over_a_connection_known_to_be_lost_fails_at_once(tmp_path: Path) -> None:
     async with (
         open_zookeeper_process(tmp_path) as server,
-        line_to(server.port) as line,
-        open_zookeeper_store(line.hosts) as store,
+        proxy_to(server.port) as proxy,
+        open_zookeeper_store(proxy.hosts) as store,
     ):
-        line.silence()
+        proxy.silence()
         async with trio.open_nursery() as nursery:
 
-            async def ask() -> None:
+            async def get() -> None:
                 with pytest.raises(ConnectionLostError):
                     await store.get("/")
 
-            nursery.start_soon(ask)
+            nursery.start_soon(get)
             await wait_all_tasks_blocked()
             with trio.fail_after(1):
-                # As if the request had slipped into kazoo's queue just after it lost the connection.
+                # As if the request entered kazoo's queue just after kazoo lost the connection.
                 store._enter("SUSPENDED")
                 while nursery.child_tasks:
                     await trio.lowlevel.checkpoint()
         store._enter("CONNECTED")
-        line.heal()
+        proxy.heal()
 
 
-async def test_calls_piling_up_behind_a_full_connection_do_not_block_the_loop(tmp_path: Path) -> None:
+async def test_many_calls_on_a_full_connection_do_not_block_the_loop(tmp_path: Path) -> None:
     async with (
         open_zookeeper_process(tmp_path) as server,
-        line_to(server.port) as line,
-        open_zookeeper_store(line.hosts) as store,
+        proxy_to(server.port) as proxy,
+        open_zookeeper_store(proxy.hosts) as store,
     ):
         await store.create("/large")
-        line.silence()
+        proxy.silence()
         async with trio.open_nursery() as nursery:
             for _ in range(10):  # more than the sockets' buffers hold
                 nursery.start_soon(store.put, "/large", bytes(900_000))
@@ -260,37 +260,37 @@ async def test_calls_piling_up_behind_a_full_connection_do_not_block_the_loop(tm
                 nursery.start_soon(store.exists, "/small")
             for _ in range(100):
                 await trio.lowlevel.checkpoint()
-            line.heal()
+            proxy.heal()
         assert (await store.get("/large")).stat.version == 10
 
 
-async def test_closing_while_the_server_is_silent_ends_soon(tmp_path: Path) -> None:
-    async with open_zookeeper_process(tmp_path) as server, line_to(server.port) as line:
+async def test_closing_beside_a_silent_server_ends_soon(tmp_path: Path) -> None:
+    async with open_zookeeper_process(tmp_path) as server, proxy_to(server.port) as proxy:
         with trio.fail_after(20):
-            async with open_zookeeper_store(line.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
-                line.silence()
+            async with open_zookeeper_store(proxy.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
+                proxy.silence()
         assert store.state is SessionState.CLOSED
 
 
 @pytest.mark.parametrize(
-    ("answers", "error", "path"),
+    ("results", "error", "path"),
     [
         ([kazoo_errors.RolledBackError(), kazoo_errors.BadVersionError()], BadVersionError, "/b"),
         ([kazoo_errors.NoNodeError(), kazoo_errors.RuntimeInconsistency()], NoNodeError, "/a"),
-        # No server says so, but nothing was done, and that is not to be taken for success.
+        # No server sends this. But nothing was done, so it must not count as success.
         ([kazoo_errors.RolledBackError(), kazoo_errors.RolledBackError()], StoreError, "/a"),
         ([kazoo_errors.RuntimeInconsistency(), "/b"], StoreError, "/a"),
     ],
 )
-async def test_a_transaction_of_which_anything_failed_is_not_taken_for_done(
-    answers: list[object], error: type[StoreError], path: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_transaction_with_any_failed_operation_raises(
+    results: list[object], error: type[StoreError], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ZookeeperStore("127.0.0.1:1", SESSION_TIMEOUT_MS)  # never connected
 
-    async def answered(path: str, ask: Callable[[], object]) -> list[object]:
-        return answers
+    async def call(path: str, request: Callable[[], object]) -> list[object]:
+        return results
 
-    monkeypatch.setattr(store, "_call", answered)
+    monkeypatch.setattr(store, "_call", call)
     with pytest.raises(error) as caught:
         await store.commit([Create("/a"), Create("/b")])
     assert caught.value.path == path

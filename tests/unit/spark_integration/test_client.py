@@ -1,4 +1,4 @@
-"""A real log in a directory, as this process's tasks see it: truncated, and lost with its session."""
+"""The client on an embedded log: truncation, and a namespace whose session has ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def payloads(reader: DlogBatchReader, partitions: list[RangePartition]) -> list[
 
 
 def lose(uri: str) -> dlog.blocking.Namespace:
-    """The store finds this process's session over, as it may between two tasks of a worker that is kept."""
+    """End this process's session with the store, as it may happen between two tasks of a kept worker."""
     lost = namespace(uri)
     lost._loop.call_soon(lost._namespace._store._session.change_state, SessionState.EXPIRED)  # type: ignore[attr-defined]
     with pytest.raises(dlog.NamespaceLostError):
@@ -60,7 +60,7 @@ def lose(uri: str) -> dlog.blocking.Namespace:
 
 
 LAST = Position(1, 0, 1)
-QUESTIONS: list[Callable[[NamedLog], object]] = [
+CALLS: list[Callable[[NamedLog], object]] = [
     lambda log: log.tail() == LAST,
     lambda log: log.earliest() == Position(1, -1, -1),
     lambda log: [extent.segment for extent in log.extents()] == [1],
@@ -68,27 +68,25 @@ QUESTIONS: list[Callable[[NamedLog], object]] = [
 ]
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_namespace_whose_session_is_over_is_replaced(
-    uri: str, question: Callable[[NamedLog], object]
-) -> None:
+@pytest.mark.parametrize("call", CALLS)
+def test_a_namespace_whose_session_is_over_is_replaced(uri: str, call: Callable[[NamedLog], object]) -> None:
     write(uri, [b"0", b"1"])
     lost = lose(uri)
     log = NamedLog(uri, "log", 2000)
-    assert question(log)
+    assert call(log)
     replaced = namespace(uri)
     assert replaced is not lost
-    assert question(log)
-    assert namespace(uri) is replaced, "once is enough"
+    assert call(log)
+    assert namespace(uri) is replaced, "a working namespace is kept"
 
 
-def test_a_namespace_that_somebody_closed_is_replaced(uri: str) -> None:
+def test_a_closed_namespace_is_replaced(uri: str) -> None:
     write(uri, [b"0", b"1"])
     namespace(uri).close()
     assert NamedLog(uri, "log", 2000).tail() == LAST
 
 
-def test_where_no_namespace_can_be_opened_in_its_place_the_next_call_tries_again(
+def test_a_failed_replacement_is_tried_again_by_the_next_call(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(uri, [b"0", b"1"])
@@ -105,7 +103,7 @@ def test_where_no_namespace_can_be_opened_in_its_place_the_next_call_tries_again
     assert log.tail() == LAST
 
 
-def test_what_is_no_loss_of_the_namespace_is_told_at_once(uri: str) -> None:
+def test_another_error_is_raised_at_once_and_keeps_the_namespace(uri: str) -> None:
     write(uri, [b"0"])
     kept = namespace(uri)
     with pytest.raises(dlog.LogNotFoundError):
@@ -119,7 +117,7 @@ def test_a_log_whose_records_are_all_truncated_has_nothing_to_read(uri: str) -> 
     assert batch_reader(uri).partitions() == []
 
 
-def test_a_log_without_segments_has_nothing_left(uri: str) -> None:
+def test_a_log_without_segments_has_nothing_to_read(uri: str) -> None:
     namespace(uri).create_log("log")
     log = NamedLog(uri, "log", 2000)
     assert (log.earliest(), log.tail()) == (BEFORE_EVERYTHING, BEFORE_EVERYTHING)
@@ -134,7 +132,7 @@ def test_a_log_without_segments_has_nothing_left(uri: str) -> None:
         (dlog.DLSN(3, 0, 1), [b"5"]),
     ],
 )
-def test_tasks_planned_at_earliest_give_what_was_left_then_or_an_exception(
+def test_tasks_planned_at_earliest_give_the_same_records_or_an_exception(
     uri: str, first_kept: dlog.DLSN, left: list[bytes]
 ) -> None:
     write(uri, [b"0", b"1", b"2"], [b"3"], [b"4", b"5"])

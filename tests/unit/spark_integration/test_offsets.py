@@ -1,4 +1,4 @@
-"""Offsets: one spelling, stream order, and nothing else accepted."""
+"""Offsets: one spelling, stream order, and errors for everything else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_an_offset_has_one_spelling() -> None:
 
 
 @given(positions)
-def test_an_offset_comes_back_as_the_position_it_was_made_of(position: Position) -> None:
+def test_a_position_survives_its_offset(position: Position) -> None:
     assert from_offset(json.loads(json.dumps(to_offset("s", position))), "s") == position
 
 
@@ -69,7 +69,7 @@ def test_sorting_agrees_with_covering(some: list[Position], seed: int) -> None:
         {"v": 1, "streams": {"other": [1, 0, 0]}},
     ],
 )
-def test_a_foreign_offset_is_refused(offset: object) -> None:
+def test_a_foreign_offset_is_rejected(offset: object) -> None:
     with pytest.raises(OffsetFormatError):
         from_offset(offset, "s")
 
@@ -78,7 +78,7 @@ def test_a_foreign_offset_is_refused(offset: object) -> None:
     "value",
     [[1, 2], [1, 2, 3, 4], ["1", 2, 3], [1.0, 2, 3], [True, 2, 3], [0, 0, 0], [1, 0, -2], [2**63, 0, 0]],
 )
-def test_what_no_record_can_be_at_is_refused(value: object) -> None:
+def test_an_impossible_position_is_rejected(value: object) -> None:
     with pytest.raises(OffsetFormatError):
         position_from_list(value)
 

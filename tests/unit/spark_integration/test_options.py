@@ -1,4 +1,4 @@
-"""Options are read strictly."""
+"""Options are parsed strictly."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_names_are_read_in_any_case() -> None:
 
 
 @pytest.mark.parametrize("missing", ["uri", "stream"])
-def test_what_is_required_is_named(missing: str) -> None:
+def test_a_missing_required_option_is_named(missing: str) -> None:
     given = {name: value for name, value in GIVEN.items() if name != missing}
     with pytest.raises(OptionError, match=f"{missing} is required"):
         parse_options(given, streaming=False)
 
 
-def test_a_misspelt_option_is_refused_with_the_nearest_name() -> None:
+def test_a_misspelt_option_is_rejected_with_the_nearest_name() -> None:
     with pytest.raises(OptionError, match="did you mean startingOffsets"):
         parse_options({**GIVEN, "startingOffset": "earliest"}, streaming=True)
 
@@ -49,6 +49,6 @@ def test_an_end_is_for_batches_only() -> None:
         parse_options({**GIVEN, "endingOffsets": "[1, 2, 3]"}, streaming=True)
 
 
-def test_a_batch_that_starts_at_latest_is_refused() -> None:
+def test_a_batch_that_starts_at_latest_is_rejected() -> None:
     with pytest.raises(OptionError, match="reads nothing"):
         parse_options({**GIVEN, "startingOffsets": "latest"}, streaming=False)

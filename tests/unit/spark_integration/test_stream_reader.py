@@ -1,4 +1,4 @@
-"""The streaming reader, driven as Spark drives it, over a log that is a list."""
+"""The streaming reader with Spark's order of calls, on a log that is a list."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BATCH = {"uri": "file:///x", "stream": "s"}
 
 @attrs.define
 class ListLog:
-    """A log whose segments hold four entries of two records each."""
+    """A log with segments of four entries of two records each."""
 
     records: list[Record] = attrs.Factory(list)
-    truncated: int = 0  # so many of them
+    truncated: int = 0  # number of truncated records
 
     def truncate(self, count: int) -> None:
-        """Give up the first records; none of a segment that is not full, as its writer has it open."""
+        """Truncate the first records, but none of a segment that is not full: its writer has it open."""
         self.truncated = max(self.truncated, min(count, len(self.records) // 8 * 8))
 
     def grow(self, count: int) -> None:
@@ -58,9 +58,9 @@ class ListLog:
         last = self.records[-1].dlsn.segment_seqno if self.records else 0
         return [Extent(number, 3) for number in range(1, last)] + [Extent(last, -1)]
 
-    def read_range(self, wanted: Range, *, records_max: int) -> Iterator[list[Record]]:
-        assert wanted.start != BEFORE_EVERYTHING
-        found = [r for r in self.records if wanted.start < position(r) <= wanted.end]
+    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[Record]]:
+        assert part.start != BEFORE_EVERYTHING
+        found = [r for r in self.records if part.start < position(r) <= part.end]
         if found and found[0].sequence_id < self.truncated:
             raise LogTruncatedError("s", found[0].dlsn, self.records[self.truncated - 1].dlsn.next_slot())
         for first in range(0, len(found), records_max):
@@ -95,50 +95,50 @@ def through_json(offset: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-def run(
+def run_trigger(
     reader: DlogStreamReader, start: dict[str, Any], limit: ReadLimit = ALL
 ) -> tuple[dict[str, Any], list[int]]:
     end = through_json(reader.latestOffset(start, limit))
     return end, rows(reader, reader.partitions(start, end))
 
 
-def begun(reader: DlogStreamReader) -> dict[str, Any]:
-    """Where the first batch with records begins: the one before it pins that, and has none."""
-    start, seen = run(reader, through_json(reader.initialOffset()))
+def pinned_start(reader: DlogStreamReader) -> dict[str, Any]:
+    """Run the empty batch that pins the start; return the start of the first batch with records."""
+    start, seen = run_trigger(reader, through_json(reader.initialOffset()))
     assert seen == []
     return start
 
 
-def test_batches_one_after_the_other_are_the_stream(log: ListLog) -> None:
+def test_consecutive_batches_are_the_stream(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(11)
-    first_end, first = run(reader, begun(reader))
+    first_end, first = run_trigger(reader, pinned_start(reader))
     log.grow(20)
-    _, second = run(reader, first_end)
+    _, second = run_trigger(reader, first_end)
     assert first + second == list(range(31))
 
 
 def test_a_range_read_again_by_another_reader_gives_the_same_rows(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(25)
-    start = begun(reader)
-    end, seen = run(reader, start)
+    start = pinned_start(reader)
+    end, seen = run_trigger(reader, start)
     log.grow(25)
     again = reader_of(log, minPartitions="5")
     assert rows(again, again.partitions(start, end)) == seen
 
 
-def test_nothing_new_gives_back_the_start_itself(log: ListLog) -> None:
+def test_without_new_records_the_end_is_the_start_object(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     log.grow(5)
-    end, _ = run(reader, begun(reader))
+    end, _ = run_trigger(reader, pinned_start(reader))
     assert reader.latestOffset(end, ALL) is end
     whole_entry = {"v": 1, "streams": {"s": [1, 2, -1]}}  # another spelling of the same tail
     assert reader.latestOffset(whole_entry, ALL) is whole_entry
 
 
 def test_a_query_from_latest_pins_its_start_with_an_empty_batch(log: ListLog) -> None:
-    """Spark asks for the initial offset twice and keeps only the end of batch 0: a crash loses nothing."""
+    """Spark calls initialOffset twice and keeps only the end of batch 0; a crash must not lose records."""
     log.grow(10)
     reader = reader_of(log)
     start = through_json(reader.initialOffset())
@@ -146,35 +146,37 @@ def test_a_query_from_latest_pins_its_start_with_an_empty_batch(log: ListLog) ->
     end = through_json(reader.latestOffset(start, ALL))
     assert through_json(reader.initialOffset()) == start == end
     assert reader.partitions(start, end) == []
-    restarted = reader_of(log)  # knows nothing but the checkpoint
-    assert run(restarted, end)[1] == list(range(10, 25))
+    restarted = reader_of(log)  # a restart has only the checkpoint
+    assert run_trigger(restarted, end)[1] == list(range(10, 25))
 
 
 def test_a_query_from_earliest_pins_its_start_and_a_truncation_shows(log: ListLog) -> None:
-    """Batch 0 is planned anew after a restart, from whatever is left by then."""
+    """After a restart, Spark plans batch 0 again, from the first record that is left then."""
     log.grow(20)
     log.truncate(3)
     reader = reader_of(log, startingOffsets="earliest")
-    pinned = begun(reader)
+    pinned = pinned_start(reader)
     assert pinned["streams"]["s"] == [1, 1, 0]
     log.truncate(11)
     restarted = reader_of(log, startingOffsets="earliest")
     assert restarted.partitions(through_json(restarted.initialOffset()), pinned) == []
     with pytest.raises(LogTruncatedError):
-        run(restarted, pinned)
-    assert run(reader_of(log), begun(reader_of(log, startingOffsets="earliest")))[1] == list(range(11, 20))
+        run_trigger(restarted, pinned)
+    assert run_trigger(reader_of(log), pinned_start(reader_of(log, startingOffsets="earliest")))[1] == list(
+        range(11, 20)
+    )
 
 
-def test_the_only_batch_of_trigger_once_has_all_there_is(log: ListLog) -> None:
+def test_the_only_batch_of_trigger_once_has_all_records(log: ListLog) -> None:
     log.grow(20)
     log.truncate(3)
     reader = reader_of(log, startingOffsets="earliest", maxEntriesPerTrigger="2")
-    end, seen = run(reader, through_json(reader.initialOffset()), ReadAllAvailable())
+    end, seen = run_trigger(reader, through_json(reader.initialOffset()), ReadAllAvailable())
     assert seen == list(range(3, 20))
     log.grow(5)
     restarted = reader_of(log, startingOffsets="earliest")
-    assert run(restarted, end, ReadAllAvailable())[1] == list(range(20, 25))
-    assert restarted.getDefaultReadLimit() == ALL, "other triggers can be told from it"
+    assert run_trigger(restarted, end, ReadAllAvailable())[1] == list(range(20, 25))
+    assert restarted.getDefaultReadLimit() == ALL, "ReadAllAvailable means Trigger.Once"
 
 
 def test_a_query_from_earliest_of_an_empty_log_begins_with_its_first_record(log: ListLog) -> None:
@@ -182,20 +184,20 @@ def test_a_query_from_earliest_of_an_empty_log_begins_with_its_first_record(log:
     start = through_json(reader.initialOffset())
     assert reader.latestOffset(start, ALL) is start
     log.grow(5)
-    pinned, nothing = run(reader, start)
+    pinned, nothing = run_trigger(reader, start)
     assert nothing == []
-    assert run(reader, pinned)[1] == list(range(5))
+    assert run_trigger(reader, pinned)[1] == list(range(5))
 
 
-def test_a_log_whose_records_are_all_truncated_gives_none_and_is_followed(log: ListLog) -> None:
+def test_a_log_with_only_truncated_records_is_followed(log: ListLog) -> None:
     log.grow(8)
     log.truncate(8)
     assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
     reader = reader_of(log, startingOffsets="earliest")
-    pinned = begun(reader)
+    pinned = pinned_start(reader)
     assert reader.latestOffset(pinned, ALL) is pinned
     log.grow(12)
-    assert run(reader, pinned)[1] == list(range(8, 20))
+    assert run_trigger(reader, pinned)[1] == list(range(8, 20))
 
 
 @given(
@@ -212,7 +214,7 @@ def test_a_log_whose_records_are_all_truncated_gives_none_and_is_followed(log: L
 def test_a_batch_planned_again_gives_the_same_rows_or_an_exception(
     steps: list[tuple[str, int]], bound: str
 ) -> None:
-    """As Spark does it: of a batch only its end is kept, and after a restart the last is planned again."""
+    """Spark keeps only the end of a batch, and plans the last batch again after a restart."""
     log = ListLog()
     log.grow(20)
     options = {"startingOffsets": "earliest", "maxEntriesPerTrigger": bound}
@@ -231,7 +233,7 @@ def test_a_batch_planned_again_gives_the_same_rows_or_an_exception(
             elif step == "truncate":
                 log.truncate(log.truncated + number)
             elif step == "batch":
-                end, seen = run(reader, start_of(len(ends)), limit)
+                end, seen = run_trigger(reader, start_of(len(ends)), limit)
                 ends.append(end)
                 batches.append(seen)
             elif ends:
@@ -252,14 +254,14 @@ def test_a_range_that_runs_backwards_is_empty(log: ListLog) -> None:
     assert reader.latestOffset({"v": 1, "streams": {"s": [9, 0, 0]}}, ALL)["streams"]["s"] == [9, 0, 0]
 
 
-def test_a_bounded_trigger_reads_so_many_entries_and_all_come_in_the_end(log: ListLog) -> None:
+def test_bounded_triggers_read_all_records_in_the_end(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest", maxEntriesPerTrigger="3")
     log.grow(40)
     limit = reader.getDefaultReadLimit()
     assert isinstance(limit, ReadMaxRows)
-    offset, seen, batches = begun(reader), [], 0
+    offset, seen, batches = pinned_start(reader), [], 0
     while True:
-        end, some = run(reader, offset, limit)
+        end, some = run_trigger(reader, offset, limit)
         if end == offset:
             break
         assert len(some) <= 6
@@ -269,17 +271,17 @@ def test_a_bounded_trigger_reads_so_many_entries_and_all_come_in_the_end(log: Li
     assert batches == 7
 
 
-def test_available_now_ends_at_what_was_there_when_it_began(log: ListLog) -> None:
+def test_available_now_ends_at_the_tail_of_its_start(log: ListLog) -> None:
     log.grow(10)
     reader = reader_of(log, startingOffsets="earliest")
     reader.prepareForTriggerAvailableNow()
     log.grow(10)
-    end, seen = run(reader, begun(reader))
+    end, seen = run_trigger(reader, pinned_start(reader))
     assert seen == list(range(10))
     assert reader.latestOffset(end, ALL) is end
 
 
-def test_the_tail_is_reported_as_it_was_last_seen(log: ListLog) -> None:
+def test_the_last_seen_tail_is_reported(log: ListLog) -> None:
     reader = reader_of(log, startingOffsets="earliest")
     assert reader.reportLatestOffset() is None
     log.grow(3)
@@ -301,7 +303,7 @@ def test_an_empty_log_has_no_partitions(log: ListLog) -> None:
     assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
 
 
-def test_a_task_of_a_batch_query_gives_what_was_left_when_it_was_planned_or_an_exception(
+def test_a_task_of_a_batch_query_gives_the_planned_records_or_an_exception(
     log: ListLog,
 ) -> None:
     log.grow(30)

@@ -1,1 +1,1 @@
-"""`dlog bench storage`: one bookie without a network, beside what the disk itself could do."""
+"""`dlog bench storage`: measure one bookie without a network, beside a plain loop on the same disk."""

@@ -1,4 +1,4 @@
-"""How fast a bookie takes entries: small ones, acknowledged; large ones, all the way to the entry logs."""
+"""How fast a bookie stores entries: small ones up to the acknowledgement, large ones up to the entry log."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bookie.disk import RealDisk
-from bookie.storage import open_storage
+from bookie.disk.real_disk import RealDisk
+from bookie.storage.opening import open_storage
 from dlog.cli.bench import floor
 from dlog.cli.bench.options import PAYLOADS
 from dlog.cli.bench.storage.feeder import EntryStream, Feeder, storage_config
-from dlog.cli.bench.storage.figures import Bar, Figure
+from dlog.cli.bench.storage.measurement import Bar, Measurement
 
 now = time.perf_counter
 
@@ -26,12 +26,12 @@ WRITES_BAR = Bar(least=0.4, of_ratio=True)
 
 
 def payloads_of(size_bytes: int) -> list[bytes]:
-    """Some different payloads that do not compress."""
+    """Different payloads that do not compress."""
     return [os.urandom(size_bytes) for _ in range(PAYLOADS)]
 
 
-async def measure_adds(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """Adds of 1 KiB with 1,000 in flight; latency from submit to acknowledgement."""
+async def measure_adds(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Measurement:
+    """Measure adds of 1 KiB with 1,000 in flight; the latency runs from submit to acknowledgement."""
     count = max(1, size_bytes // ADD_BYTES)
     floor_s = floor.write_floor_s(directory, records=count, size_bytes=ADD_BYTES, group=ADD_INFLIGHT, files=1)
     async with open_storage(RealDisk(), storage_config(directory / "adds")) as storage:
@@ -40,7 +40,7 @@ async def measure_adds(directory: Path, size_bytes: int, progress: Callable[[int
         cpu, started = time.process_time(), now()
         latencies = await feeder.feed(count, lambda done: progress(done * ADD_BYTES))
         seconds, cpu = now() - started, time.process_time() - cpu
-    return Figure(
+    return Measurement(
         part="adds",
         value=count / seconds,
         unit="adds/s",
@@ -54,8 +54,8 @@ async def measure_adds(directory: Path, size_bytes: int, progress: Callable[[int
     )
 
 
-async def measure_writes(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """Entries of 64 KiB until the last of them is in journal and entry log, both synced."""
+async def measure_writes(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Measurement:
+    """Measure writes of 64 KiB until the last entry is in the journal and in an entry log, both synced."""
     count = max(1, size_bytes // WRITE_BYTES)
     floor_s = floor.write_floor_s(
         directory, records=count, size_bytes=WRITE_BYTES, group=WRITE_INFLIGHT, files=COPIES
@@ -67,7 +67,7 @@ async def measure_writes(directory: Path, size_bytes: int, progress: Callable[[i
         latencies = await feeder.feed(count, lambda done: progress(done * WRITE_BYTES))
         await storage.flush()
         seconds = now() - started
-    return Figure(
+    return Measurement(
         part="writes",
         value=count * WRITE_BYTES / seconds / 1e6,
         unit="MB/s",

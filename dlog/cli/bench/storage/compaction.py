@@ -1,4 +1,4 @@
-"""What compaction costs the writers: the same load without it, while it runs, and without it again."""
+"""The cost of compaction for adds: the same load before compaction, during it, and after it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,34 @@ from pathlib import Path
 
 import trio
 
-from bookie.compaction_rules import CompactionConfig
-from bookie.disk import RealDisk
-from bookie.gc import GarbageCollector
-from bookie.storage import Storage, open_storage
+from bookie.disk.real_disk import RealDisk
+from bookie.gc.collector import GarbageCollector
+from bookie.gc.compaction_rules import CompactionConfig
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
 from dlog.cli.bench.latency import Latencies
 from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
 from dlog.cli.bench.storage.feeder import LEDGERS, EntryStream, Feeder, storage_config
-from dlog.cli.bench.storage.figures import MIB, Bar, Figure
+from dlog.cli.bench.storage.measurement import MIB, Bar, Measurement
 
 now = time.perf_counter
 
 COMPACTION_BAR = Bar(most=2, of_ratio=True)
 LOAD_INFLIGHT = 100
-LOAD_PAUSE_S = 0.01  # between two bursts: a bookie that is busy, not one that is flooded
+LOAD_PAUSE_S = 0.01  # between two bursts, so that the bookie is busy and not overloaded
 LOGS = 8
-GROUPS = 8  # of ledgers; every second one is deleted, so that each log is half dead
+GROUPS = 8  # of ledgers; every second group is deleted, so that half of each log is garbage
 FIRST_LOAD_LEDGER = 1_000_000
 QUIET_S_MAX = 10.0
 
 
-async def measure_compaction(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """p99 of adds while half-dead logs are rewritten, at the default rate, beside p99 without that."""
+async def measure_compaction(
+    directory: Path, size_bytes: int, progress: Callable[[int], None]
+) -> Measurement:
+    """Measure the p99 of adds while logs that are half garbage are rewritten at the default rate.
+
+    The floor is the p99 of the same adds without compaction.
+    """
     config = storage_config(
         directory / "compaction",
         entry_log_bytes_max=max(MIB, size_bytes // LOGS),
@@ -56,11 +62,11 @@ async def measure_compaction(directory: Path, size_bytes: int, progress: Callabl
             during = await _load(feeder, lambda _: done.is_set())
         compaction_s = now() - started
         after = await _load(feeder, lambda seconds: seconds >= quiet_s)
-        rewritten = sum(one.figures.compacted_bytes for one in storage.collectors)
-        copied = sum(one.figures.copied_bytes for one in storage.collectors)
+        rewritten = sum(one.stats.compacted_bytes for one in storage.collectors)
+        copied = sum(one.stats.copied_bytes for one in storage.collectors)
     assert copied > 0, "nothing was compacted"
     quiet = Latencies(before.samples + after.samples)
-    return Figure(
+    return Measurement(
         part="compaction",
         value=during.quantile(0.99) * 1000,
         unit="ms p99",
@@ -77,7 +83,7 @@ async def measure_compaction(directory: Path, size_bytes: int, progress: Callabl
 
 
 async def _fill(storage: Storage, size_bytes: int, progress: Callable[[int], None]) -> None:
-    """Ledgers of all groups side by side in each log."""
+    """Write ledgers of all groups side by side into each log."""
     count = max(GROUPS, size_bytes // ADD_BYTES)
     streams = [
         EntryStream(payloads_of(ADD_BYTES), first_ledger_id=group * LEDGERS) for group in range(GROUPS)

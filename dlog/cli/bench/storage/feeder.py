@@ -1,7 +1,8 @@
-"""Adds to one bookie as its connections would bring them: framed, in chunks, so many in flight.
+"""Adds to one bookie in the form in which a connection delivers them: framed, in chunks, a bounded number
+in flight.
 
-Inside: a bookie's service over its storage, and the peer that feeds it. Not inside: sockets, clocks' use.
-Always: an add counts when its acknowledgement has left the service, and not before; a refusal ends the run.
+Inside: a bookie's service over its storage, and the peer that feeds it. Not inside: sockets, measurements.
+Always: an add counts when its acknowledgement has left the service; a rejected add ends the benchmark.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import attrs
 import trio
 
 from bookie.errors import StorageFailedError
-from bookie.server_config import ServerConfig
-from bookie.service import BookieService, Slow
-from bookie.storage import Storage
-from bookie.storage_config import StorageConfig
-from dlog.cli.bench.latency import Latencies, RunsInFlight
+from bookie.server.config import ServerConfig
+from bookie.server.service import BookieService, DeferredRequest
+from bookie.storage.config import StorageConfig
+from bookie.storage.storage import Storage
+from dlog.cli.bench.latency import BatchesInFlight, Latencies
 from dlog.cli.bench.options import PAYLOADS
+from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2
-from ledger.wire.codes import Code
 
 now = time.perf_counter
 
@@ -35,7 +36,7 @@ _ACK_HEAD_BYTES = 12  # length, header, code
 
 
 def storage_config(directory: Path, **changes: Any) -> StorageConfig:
-    """The defaults, with everything below one directory."""
+    """The default configuration with journal and ledger directories below ``directory``."""
     journals: Any = (directory / "journal",)  # mypy takes the converter's type variable literally
     ledgers: Any = (directory / "ledgers",)
     config = StorageConfig(journal_directories=journals, ledger_directories=ledgers)
@@ -43,7 +44,7 @@ def storage_config(directory: Path, **changes: Any) -> StorageConfig:
 
 
 class EntryStream:
-    """Entries of a few ledgers in turn, as one frame after another, with payloads that do not compress."""
+    """Entries of a few ledgers in turn, as frames, with payloads that do not compress."""
 
     def __init__(self, payloads: list[bytes], *, first_ledger_id: int = 0, ledgers: int = LEDGERS) -> None:
         self._payloads = payloads
@@ -53,7 +54,7 @@ class EntryStream:
         self.frame_bytes = _FRAME_LENGTH_BYTES + self._encoders[0].overhead_bytes + len(payloads[0])
 
     def frames(self, count: int) -> list[bytes]:
-        """The next ``count`` entries, all of one ledger; the next call is the next ledger's turn."""
+        """The next ``count`` entries, all of one ledger; the next call continues with the next ledger."""
         turn = self._turn
         self._turn = (turn + 1) % len(self._encoders)
         first = self._next_ids[turn]
@@ -65,12 +66,12 @@ class EntryStream:
         ]
 
     def bodies(self, count: int) -> list[bytes]:
-        """The same as a bookie stores them."""
+        """The next ``count`` entries, in the form in which a bookie stores them."""
         start = _FRAME_LENGTH_BYTES + v2.ADD_BODY_OFFSET
         return [frame[start:] for frame in self.frames(count)]
 
     def last_entry_ids(self) -> Iterator[tuple[int, int]]:
-        """Each ledger, and the last entry made of it."""
+        """Each ledger with the id of the last entry made for it."""
         for encoder, next_id in zip(self._encoders, self._next_ids, strict=True):
             yield encoder.ledger_id, next_id - 1
 
@@ -80,17 +81,21 @@ class Feeder:
 
     def __init__(self, storage: Storage, stream: EntryStream, *, inflight: int) -> None:
         self._storage, self._stream, self._inflight = storage, stream, inflight
-        self._session = BookieService(storage).open_session(self._answered, self._refuse)
-        received = ServerConfig().receive_bytes  # what a connection takes from its socket at once
+        self._session = BookieService(storage).open_session(self._on_replies, self._reject_slow)
+        received = ServerConfig().receive_bytes  # bytes that a connection reads from its socket at once
         self._chunk = max(1, min(inflight, received // stream.frame_bytes))
         self._sent = self._acked = 0
         self._progress = trio.Event()
-        self._runs = RunsInFlight(Latencies())
+        self._batches = BatchesInFlight(Latencies())
         self._failure: str | None = None
 
     async def feed(self, count: int, on_progress: Callable[[int], None] | None = None) -> Latencies:
-        """Add ``count`` entries; their latencies, once all are acknowledged. ``StorageFailedError``."""
-        self._runs.latencies = latencies = Latencies()
+        """Add ``count`` entries; return their latencies when all of them are acknowledged.
+
+        Raises:
+            StorageFailedError: The bookie rejected an add, or its storage failed.
+        """
+        self._batches.latencies = latencies = Latencies()
         storage, stop = self._storage, self._sent + count
         first = self._acked
         while self._acked < stop:
@@ -100,7 +105,7 @@ class Feeder:
                 if self._sent - self._acked + chunk > self._inflight:
                     break
                 self._send(chunk)
-                await storage.wait_room()
+                await storage.wait_capacity()
             if self._acked < stop:
                 await self._progress.wait()
             if self._failure is not None:
@@ -113,20 +118,20 @@ class Feeder:
         frames = self._stream.frames(count)
         size = len(frames[0])
         spans = [(at + _FRAME_LENGTH_BYTES, at + size) for at in range(0, size * count, size)]
-        self._runs.submitted(self._sent + count - 1, now())
+        self._batches.submitted(self._sent + count - 1, now())
         self._sent += count
         self._session.handle(b"".join(frames), spans)
 
-    def _answered(self, frames: bytes) -> None:
+    def _on_replies(self, frames: bytes) -> None:
         size = len(_ACK)
         for at in range(_ACK_HEAD_BYTES - 4, len(frames), size):
             if frames[at : at + 4] != _ACK[_ACK_HEAD_BYTES - 4 : _ACK_HEAD_BYTES]:
                 code = int.from_bytes(frames[at : at + 4], "big")
-                self._failure = f"an add was answered with code {code}"
+                self._failure = f"the bookie replied to an add with code {code}"
                 break
         self._acked += len(frames) // size
-        self._runs.confirmed(self._acked - 1, now())
+        self._batches.confirmed(self._acked - 1, now())
         self._progress.set()
 
-    def _refuse(self, work: Slow) -> None:
-        raise AssertionError(f"adds are answered at once, not by {work!r}")
+    def _reject_slow(self, work: DeferredRequest) -> None:
+        raise AssertionError(f"an add needs no slow work, but the service asked for {work!r}")

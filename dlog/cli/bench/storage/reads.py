@@ -1,7 +1,8 @@
-"""How fast a bookie finds entries that nobody has read since its machine started.
+"""How fast a bookie reads entries that no cache holds.
 
-The floor reads the same bytes at the same places of the same files, in a plain loop of preads. Beside it
-stands what as many threads do as there are reads in flight, each a plain loop: all that the disk can do.
+The floor reads the same bytes at the same places of the same files, in a plain loop of preads.
+``in_threads_per_s`` is the rate of as many such loops in parallel threads as there are reads in flight.
+It is the most that the disk can do.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from pathlib import Path
 import attrs
 import trio
 
-from bookie.disk import RealDisk
-from bookie.entry_log import entry_log_ids, scan_log
-from bookie.entry_log_format import entry_log_name
-from bookie.storage import Storage, open_storage
+from bookie.disk.real_disk import RealDisk
+from bookie.entrylog.format import entry_log_name
+from bookie.entrylog.writer import entry_log_ids, scan_log
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
 from dlog.cli.bench.latency import Latencies
 from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
+from dlog.cli.bench.storage.disk_space import files_below, make_cold
 from dlog.cli.bench.storage.feeder import EntryStream, Feeder, storage_config
-from dlog.cli.bench.storage.figures import Bar, Figure
-from dlog.cli.bench.storage.room import files_below, make_cold
+from dlog.cli.bench.storage.measurement import Bar, Measurement
 
 now = time.perf_counter
 
@@ -35,7 +37,7 @@ READS_BAR = Bar(least=0.5, of_ratio=True)
 
 @attrs.frozen
 class Place:
-    """An entry, and where the floor finds it."""
+    """An entry, and its place in a file for the floor."""
 
     ledger_id: int
     entry_id: int
@@ -44,8 +46,8 @@ class Place:
     size_bytes: int
 
 
-async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """Single entries of 1 KiB at random, a few in flight, nothing in any cache."""
+async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Measurement:
+    """Measure random reads of single entries of 1 KiB, 16 in flight, with cold caches."""
     config = storage_config(directory / "reads")
     stream = EntryStream(payloads_of(ADD_BYTES))
     count = max(1, size_bytes // ADD_BYTES)
@@ -59,12 +61,12 @@ async def measure_reads(directory: Path, size_bytes: int, progress: Callable[[in
         cpu, started = time.process_time(), now()
         latencies = await _read_all(storage, places)
         seconds, cpu = now() - started, time.process_time() - cpu
-    # After ours, not before: whatever else caches below the kernel then favours the floor.
+    # The floor comes second: a cache below the kernel then favours the floor and not the bookie.
     make_cold(files_below(directory))
     floor_s = _plain_preads_s(places, 1)
     make_cold(files_below(directory))
     threads_s = _plain_preads_s(places, READS_INFLIGHT)
-    return Figure(
+    return Measurement(
         part="reads",
         value=len(places) / seconds,
         unit="reads/s",

@@ -1,23 +1,25 @@
-"""How long a bookie takes to start: when its journal must be replayed, when its index is lost."""
+"""How long a bookie takes to start if it must replay its journal, and if its index is lost."""
 
 from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import trio
 
-from bookie.disk import RealDisk
-from bookie.journal import Journal
-from bookie.journal_files import JournalConfig, JournalFiles
-from bookie.journal_format import Predecessor, key_record
-from bookie.storage import Storage, open_storage
+from bookie.disk.real_disk import RealDisk
+from bookie.journal.files import JournalConfig
+from bookie.journal.format import NO_MARK, key_record
+from bookie.journal.group_commit import LENGTH_BYTES
+from bookie.journal.journals import Journals
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
 from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
+from dlog.cli.bench.storage.disk_space import files_below, make_cold
 from dlog.cli.bench.storage.feeder import ENTRIES, EntryStream, Feeder, storage_config
-from dlog.cli.bench.storage.figures import GIB, Bar, Figure
-from dlog.cli.bench.storage.room import files_below, make_cold
+from dlog.cli.bench.storage.measurement import GIB, Bar, Measurement
 
 now = time.perf_counter
 
@@ -27,8 +29,8 @@ _BATCH = 512  # entries of one group
 _BLOCK_BYTES = 1 << 20
 
 
-async def measure_replay(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """Start on a journal of which nothing is in ledger storage yet; seconds for a GiB."""
+async def measure_replay(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Measurement:
+    """Measure a start on a journal of which no entry is in ledger storage yet, in seconds per GiB."""
     config = storage_config(directory / "replay")
     stream = EntryStream(payloads_of(ADD_BYTES))
     await _write_journal(
@@ -41,7 +43,7 @@ async def measure_replay(directory: Path, size_bytes: int, progress: Callable[[i
     async with open_storage(RealDisk(), config) as storage:
         seconds, cpu = now() - started, time.process_time() - cpu
         _check_all_there(storage, stream)
-    return Figure(
+    return Measurement(
         part="replay",
         value=seconds / size_bytes * GIB,
         unit="s/GiB",
@@ -51,8 +53,8 @@ async def measure_replay(directory: Path, size_bytes: int, progress: Callable[[i
     )
 
 
-async def measure_rebuild(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Figure:
-    """Start on entry logs whose index is lost; bytes of logs per second."""
+async def measure_rebuild(directory: Path, size_bytes: int, progress: Callable[[int], None]) -> Measurement:
+    """Measure a start on entry logs whose index is lost, in bytes of logs per second."""
     config = storage_config(directory / "rebuild", rebuild_index=True)
     stream = EntryStream(payloads_of(ADD_BYTES))
     async with open_storage(RealDisk(), config) as storage:
@@ -69,10 +71,10 @@ async def measure_rebuild(directory: Path, size_bytes: int, progress: Callable[[
     async with open_storage(RealDisk(), config) as storage:
         seconds, cpu = now() - started, time.process_time() - cpu
         _check_all_there(storage, stream)
-    # After ours: whatever else caches below the kernel then favours the floor.
+    # The floor comes second: a cache below the kernel then favours the floor and not the bookie.
     make_cold(logs)
     floor_s = _read_through(logs)
-    return Figure(
+    return Measurement(
         part="rebuild",
         value=logs_bytes / seconds / 1e6,
         unit="MB/s",
@@ -96,39 +98,41 @@ async def _write_journal(
     size_bytes: int,
     progress: Callable[[int], None],
 ) -> None:
-    """What a bookie leaves that dies before its first checkpoint."""
+    """Write the journal of a bookie that crashed before its first checkpoint."""
     disk = RealDisk()
     disk.make_directory(directory)
-    files = JournalFiles(disk, directory, config)
-    answered = trio.Event()
+    synced = trio.Event()
     failures: list[BaseException] = []
 
     def on_durable(error: BaseException | None) -> None:
         if error is not None:
             failures.append(error)
-        answered.set()
+        synced.set()
 
-    journal = Journal(
-        disk, files, config, next_id=1, previous=Predecessor(0, 0), on_answered=lambda _error: None
-    )
-    await journal.start()
+    async def no_records(records: Sequence[bytes]) -> None:
+        raise AssertionError("the journal is new")
+
+    journals = Journals(disk, [directory], config)
+    nexts = await journals.replay([[]], (NO_MARK,), no_records, wall_ms=lambda: 0)
+    await journals.start(nexts, lambda _error: None)
     try:
+        batch = journals.new_batch()
         for ledger_id, _ in stream.last_entry_ids():
-            record = key_record(ledger_id, ENTRIES.master_key)
-            journal.submit([record], len(record) + 4, lambda _error: None, sync=True)
+            batch.records[0].append(key_record(ledger_id, ENTRIES.master_key))
+        journals.submit(batch, lambda _error: None, sync=True)
         written = 0
         while written < size_bytes:
-            bodies = stream.bodies(min(_BATCH, -(-(size_bytes - written) // ADD_BYTES)))
-            run_bytes = sum(map(len, bodies)) + 4 * len(bodies)
-            answered = trio.Event()
-            journal.submit(bodies, run_bytes, on_durable, sync=True)
-            await answered.wait()
+            batch = journals.new_batch()
+            batch.records[0] += stream.bodies(min(_BATCH, -(-(size_bytes - written) // ADD_BYTES)))
+            synced = trio.Event()
+            count, body_bytes = journals.submit(batch, on_durable, sync=True)
+            await synced.wait()
             if failures:
                 raise failures[0]
-            written += run_bytes
+            written += body_bytes + LENGTH_BYTES * count
             progress(written)
     finally:
-        await journal.aclose()
+        await journals.aclose()
 
 
 def _read_through(files: Iterable[Path]) -> float:

@@ -18,26 +18,26 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
 /**
- * A test's conversation with a Java process: one JSON object a line.
+ * The process side of a conversation with a test: one JSON object a line.
  *
  * <pre>
  * in   {"id": 7, "op": "add", ...}
- * out  {"id": 7, "ok": ...}                                       in any order: each request has its thread
- *      {"id": 7, "error": {"class", "code", "message", "stack"}}  code: what getCode() of the exception says
- *      {"event": "acked", ...}                                    unasked
+ * out  {"id": 7, "ok": ...}                                       in any order: each request has its own thread
+ *      {"id": 7, "error": {"class", "code", "message", "stack"}}  code: the result of getCode() of the exception
+ *      {"event": "acked", ...}                                    an event, without a request
  * </pre>
  *
  * Bytes are lower-case hexadecimal. Objects that outlive a request are kept under names. The end of stdin ends
- * the process.
+ * the process at once; open objects are abandoned.
  */
 public final class Conversation {
-    /** Answers requests of one kind; what it returns must be what Jackson can write. */
+    /** Performs the requests of one operation; Jackson must be able to write the result. */
     public interface Answerer {
         Object answer(JsonNode request) throws Exception;
     }
 
     private final ObjectMapper json = new ObjectMapper();
-    // Libraries that print to System.out must not break into the conversation.
+    // System.out goes to stderr, so that output of libraries does not mix with the replies.
     private final PrintStream out =
         new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
     private final Map<String, Answerer> answerers = new HashMap<>();
@@ -51,7 +51,7 @@ public final class Conversation {
 
     public void on(String op, Answerer answerer) {
         if (answerers.put(op, answerer) != null) {
-            throw new IllegalArgumentException("two answers to " + op);
+            throw new IllegalArgumentException("two handlers for " + op);
         }
     }
 
@@ -63,16 +63,16 @@ public final class Conversation {
         String name = request.get(field).asText();
         Object object = named.get(name);
         if (object == null) {
-            throw new IllegalArgumentException("nothing is called " + name);
+            throw new IllegalArgumentException("no object has the name " + name);
         }
         return type.cast(object);
     }
 
-    public void tell(Map<String, Object> event) {
+    public void send(Map<String, Object> event) {
         write(json.valueToTree(event));
     }
 
-    /** Answers requests until stdin ends, then ends the process: whatever is still open is abandoned. */
+    /** Performs requests until stdin ends, then ends the process at once; open objects are abandoned. */
     public void run() throws Exception {
         ExecutorService threads = Executors.newCachedThreadPool();
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

@@ -28,7 +28,7 @@ import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.util.AvailabilityOfEntriesOfLedger;
 
-/** Apache's ledger client, driven by a test: see {@link Conversation} for the form, {@link #main} for the requests. */
+/** Apache's ledger client as a driver: {@link Conversation} has the form, {@link #main} the requests. */
 public final class LedgerDriver {
     private static final Conversation conversation = new Conversation();
 
@@ -104,7 +104,7 @@ public final class LedgerDriver {
         return true;
     }
 
-    /** digest, password, and: sizes [E, Qw, Qa], custom, ledger_id, adv, deferred_sync. */
+    /** Arguments: digest, password, sizes [E, Qw, Qa]; optional: custom, ledger_id, adv, deferred_sync. */
     private static Object create(JsonNode request) throws Exception {
         JsonNode sizes = request.get("sizes");
         Map<String, byte[]> custom = new HashMap<>();
@@ -175,25 +175,25 @@ public final class LedgerDriver {
     }
 
     /**
-     * Adds "prefix" + index until "count" are added or one failed, "in_flight" at a time; tells each
-     * acknowledged entry as an event. The answer comes at the end: how many, or the first error.
+     * Adds "prefix" + index until "count" entries are added or one add fails, "in_flight" at a time. Sends an
+     * event for each acknowledged entry. The reply comes at the end: the number of entries, or the first error.
      */
     private static Object flood(JsonNode request) throws Exception {
         LedgerHandle handle = handle(request);
         String name = request.get("handle").asText();
         String prefix = request.get("prefix").asText();
         int count = request.get("count").asInt();
-        Semaphore room = new Semaphore(request.get("in_flight").asInt());
+        Semaphore permits = new Semaphore(request.get("in_flight").asInt());
         CompletableFuture<Void> failed = new CompletableFuture<>();
         List<CompletableFuture<Long>> adds = new ArrayList<>();
         for (int index = 0; index < count && !failed.isCompletedExceptionally(); index++) {
-            room.acquire();
+            permits.acquire();
             adds.add(handle.appendAsync((prefix + index).getBytes()).whenComplete((entryId, error) -> {
-                room.release();
+                permits.release();
                 if (error != null) {
                     failed.completeExceptionally(error);
                 } else {
-                    conversation.tell(Map.of("event", "acked", "handle", name, "entry_id", entryId));
+                    conversation.send(Map.of("event", "acked", "handle", name, "entry_id", entryId));
                 }
             }));
         }
@@ -290,7 +290,7 @@ public final class LedgerDriver {
         described.put("state", metadata.getState().name());
         described.put("sizes", List.of(metadata.getEnsembleSize(), metadata.getWriteQuorumSize(),
             metadata.getAckQuorumSize()));
-        // A ledger of metadata format 1 has stored none.
+        // Metadata format 1 does not store the digest type.
         described.put("digest", metadata.getDigestType() == null ? null : metadata.getDigestType().name());
         described.put("closed", metadata.isClosed());
         described.put("last_entry_id", metadata.isClosed() ? metadata.getLastEntryId() : null);

@@ -32,9 +32,9 @@ import org.apache.distributedlog.exceptions.DLException;
 import org.apache.distributedlog.io.CompressionCodec;
 
 /**
- * Apache DistributedLog doing what a test tells it: namespaces, logs, writers and readers under names.
+ * Apache DistributedLog as a driver: namespaces, logs, writers and readers under names.
  *
- * <p>Nothing is added to what the library does: no retry, no second opinion. DLSNs are lists of three numbers.
+ * <p>The driver only calls the library: no retries, no checks of its own. DLSNs are lists of three numbers.
  */
 public final class StreamsDriver {
     private final Conversation talk = new Conversation();
@@ -58,7 +58,7 @@ public final class StreamsDriver {
         onWriters();
         onReaders();
         onLogs();
-        talk.tell(Map.of("event", "ready"));
+        talk.send(Map.of("event", "ready"));
     }
 
     private <T> T kept(JsonNode request, Class<T> type) {
@@ -121,26 +121,26 @@ public final class StreamsDriver {
         });
     }
 
-    private static LogRecord record(JsonNode told) throws Exception {
-        long txid = told.get("txid").asLong();
-        if (told.has("set")) {
+    private static LogRecord record(JsonNode fields) throws Exception {
+        long txid = fields.get("txid").asLong();
+        if (fields.has("set")) {
             LogRecordSet.Writer set =
-                LogRecordSet.newWriter(4096, CompressionCodec.Type.valueOf(told.get("codec").asText()));
-            for (JsonNode payload : told.get("set")) {
+                LogRecordSet.newWriter(4096, CompressionCodec.Type.valueOf(fields.get("codec").asText()));
+            for (JsonNode payload : fields.get("set")) {
                 set.writeRecord(ByteBuffer.wrap(Conversation.bytes(payload)), new CompletableFuture<>());
             }
             LogRecord record = new LogRecord(txid, set.getBuffer());
             record.setRecordSet();
             return record;
         }
-        LogRecord record = new LogRecord(txid, Conversation.bytes(told.get("payload")));
-        if (told.get("control").asBoolean()) {
+        LogRecord record = new LogRecord(txid, Conversation.bytes(fields.get("payload")));
+        if (fields.get("control").asBoolean()) {
             record.setControl();
         }
         return record;
     }
 
-    /** For each record its DLSN, or what became of it instead. */
+    /** For each record its DLSN or its error. */
     private static List<Object> outcomes(List<CompletableFuture<DLSN>> written) throws InterruptedException {
         List<Object> outcomes = new ArrayList<>();
         for (CompletableFuture<DLSN> each : written) {
@@ -153,34 +153,34 @@ public final class StreamsDriver {
         return outcomes;
     }
 
-    /** Writes prefix + number from 1 on until a write fails; tells of each that is acknowledged, in order. */
+    /** Writes prefix + number from 1 on until a write fails; sends an event for each acknowledged record, in order. */
     private final class Flood {
         private final AsyncLogWriter writer;
         private final String prefix;
         private final long firstTxid;
-        private final Semaphore room;
+        private final Semaphore permits;
         private final AtomicReference<Throwable> failure = new AtomicReference<>();
 
         Flood(AsyncLogWriter writer, String prefix, long firstTxid, int inFlight) {
             this.writer = writer;
             this.prefix = prefix;
             this.firstTxid = firstTxid;
-            this.room = new Semaphore(inFlight);
+            this.permits = new Semaphore(inFlight);
         }
 
         Map<String, Object> write() throws InterruptedException {
             int number = 0;
             while (failure.get() == null) {
-                room.acquire();
+                permits.acquire();
                 int index = ++number;
                 byte[] payload = (prefix + index).getBytes(StandardCharsets.UTF_8);
                 writer.write(new LogRecord(firstTxid + index - 1, payload)).whenComplete((dlsn, thrown) -> {
                     if (thrown == null) {
-                        talk.tell(Map.of("event", "acked", "number", index, "dlsn", numbers(dlsn)));
+                        talk.send(Map.of("event", "acked", "number", index, "dlsn", numbers(dlsn)));
                     } else {
                         failure.compareAndSet(null, thrown);
                     }
-                    room.release();
+                    permits.release();
                 });
             }
             return Map.of("submitted", number, "failure", described(failure.get()));
@@ -227,7 +227,7 @@ public final class StreamsDriver {
         });
     }
 
-    /** A reader with the read that it has begun and not finished: a read given up would end the reader. */
+    /** A reader and its unfinished read, which the next request continues: giving a read up would end the reader. */
     private static final class Reading {
         private final AsyncLogReader reader;
         private CompletableFuture<LogRecordWithDLSN> pending;
@@ -259,7 +259,7 @@ public final class StreamsDriver {
         }
     }
 
-    /** The records there are: at least so many, if they come in time. */
+    /** All records of the log: at least "count" of them, if they arrive in time. */
     private static Map<String, Object> readSynchronously(LogReader reader, int count) throws Exception {
         List<Object> records = new ArrayList<>();
         Map<String, Object> answer = new LinkedHashMap<>();
@@ -290,7 +290,7 @@ public final class StreamsDriver {
         return shown;
     }
 
-    // Looking.
+    // Inspection.
 
     private void onLogs() {
         talk.on("segments", request -> {

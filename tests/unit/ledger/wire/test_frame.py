@@ -20,7 +20,7 @@ def test_a_chunk_of_whole_frames_is_not_copied() -> None:
     assert [data[start:end] for start, end in spans] == [b"one", b"three"]
 
 
-def test_the_beginning_of_a_frame_waits_for_its_end() -> None:
+def test_an_incomplete_frame_is_kept_until_it_is_complete() -> None:
     buffer = FrameBuffer()
     chunk = frame(b"one") + frame(b"three")[:6]
     data, spans = buffer.feed(chunk)
@@ -46,7 +46,7 @@ def test_the_limit_counts_the_prefix() -> None:
         buffer.feed(frame(b"7777777"))
 
 
-def test_a_broken_stream_stays_broken() -> None:
+def test_each_call_after_a_bad_length_raises() -> None:
     buffer = FrameBuffer()
     with pytest.raises(WireError):
         buffer.feed(b"\xff\xff\xff\xff" + frame(b"looks good"))
@@ -54,7 +54,7 @@ def test_a_broken_stream_stays_broken() -> None:
         buffer.feed(frame(b"looks good"))
 
 
-def test_a_length_costs_no_memory_until_its_bytes_are_there() -> None:
+def test_a_length_uses_no_memory_before_its_bytes_arrive() -> None:
     buffer = FrameBuffer()
     tracemalloc.start()
     try:
@@ -64,7 +64,7 @@ def test_a_length_costs_no_memory_until_its_bytes_are_there() -> None:
         tracemalloc.stop()
 
 
-def test_pieces_of_a_large_frame_are_joined_once_when_the_last_is_there() -> None:
+def test_pieces_of_a_large_frame_are_joined_once_when_the_last_arrives() -> None:
     payload = bytes(FRAME_BYTES_MAX - 4)
     stream = frame(payload)
     buffer = FrameBuffer()
@@ -83,7 +83,7 @@ def test_pieces_of_a_large_frame_are_joined_once_when_the_last_is_there() -> Non
     assert peak < 3 * FRAME_BYTES_MAX
 
 
-def test_its_repr_says_what_it_waits_for() -> None:
+def test_the_repr_shows_the_missing_bytes() -> None:
     buffer = FrameBuffer()
     buffer.feed(frame(b"three")[:6])
     assert repr(buffer) == "<FrameBuffer holding 6 of at least 9 bytes>"

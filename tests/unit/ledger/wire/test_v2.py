@@ -4,10 +4,10 @@ import struct
 
 import pytest
 
+from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import v2
-from ledger.wire.codes import Code, Operation
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
@@ -29,7 +29,7 @@ def payload_of(frame: bytes) -> tuple[bytes, int, int]:
     return frame, 4, len(frame)
 
 
-def test_hot_layouts_agree_with_the_codec() -> None:
+def test_the_layouts_for_hot_paths_equal_those_of_the_codec() -> None:
     frame = v2.AddEncoder(7, EntryCodec(DigestType.CRC32C, b"pass")).encode(5, 4, 100, b"hello")
     header, key, ledger_id, entry_id, lac = v2.ADD_REQUEST.unpack_from(frame, 4)
     request = v2.decode_request(*payload_of(frame)).request
@@ -43,12 +43,12 @@ def test_hot_layouts_agree_with_the_codec() -> None:
 
 
 @pytest.mark.parametrize("code", Code)
-def test_every_code_crosses_the_wire(code: Code) -> None:
+def test_every_code_is_encoded_and_decoded(code: Code) -> None:
     frame = v2.add_reply(code, 1, 2)
     assert v2.decode_reply(*payload_of(frame)).reply == AddReply(code, 1, 2)
 
 
-def test_a_refused_read_carries_no_entry() -> None:
+def test_a_refused_read_has_no_entry() -> None:
     reply = ReadReply(Code.NO_ENTRY, 1, -1, BODY)
     frame = v2.encode_reply(reply, version=2, operation=Operation.READ_ENTRY)
     assert len(frame) == 28
@@ -65,12 +65,12 @@ def test_a_refused_read_carries_no_entry() -> None:
         ReadLacRequest(1),
     ],
 )
-def test_what_version_2_cannot_ask_is_refused_here(request_: Request) -> None:
+def test_requests_that_version_2_lacks_are_refused(request_: Request) -> None:
     with pytest.raises(UnsupportedInVersionError, match="version 2"):
         v2.encode_request(request_)
 
 
-def test_what_version_2_cannot_answer_is_refused_here() -> None:
+def test_replies_that_version_2_lacks_are_refused() -> None:
     for reply, operation in (
         (RefusedReply(Code.UNAUTHORIZED, Operation.READ_ENTRY), Operation.READ_ENTRY),
         (AuthReply(Code.UNAUTHORIZED), Operation.AUTH),
@@ -85,7 +85,7 @@ def test_deferred_sync_needs_version_3() -> None:
         v2.AddEncoder(1, EntryCodec(DigestType.DUMMY, b""), deferred_sync=True)
 
 
-def test_a_fencing_read_without_its_whole_key_closes_the_connection() -> None:
+def test_a_fencing_read_without_its_complete_key_is_a_wire_error() -> None:
     frame = v2.encode_request(ReadRequest(1, -1, fence=True, master_key=KEY))
     for missing in range(1, 21):
         with pytest.raises(WireError, match="key"):
@@ -110,14 +110,14 @@ def test_in_version_0_the_whole_word_is_the_opcode() -> None:
 
 
 @pytest.mark.parametrize("opcode", [0, 4, 5, 6, 8, 99, 255])
-def test_opcodes_that_no_bookie_takes_are_wire_errors(opcode: int) -> None:
+def test_unknown_opcodes_are_wire_errors(opcode: int) -> None:
     data = struct.pack(">I", 2 << 24 | opcode << 16) + bytes(60)
     for decode in (v2.decode_request, v2.decode_reply):
         with pytest.raises(WireError, match=f"opcode {opcode}"):
             decode(data, 0, len(data))
 
 
-def test_an_add_with_ids_but_no_whole_header_is_decoded_for_the_answer() -> None:
+def test_an_add_with_ids_but_no_complete_header_is_decoded_for_its_reply() -> None:
     frame = v2.encode_request(AddRequest(1, 2, KEY, struct.pack(">qq", 1, 2)))
     assert v2.decode_request(*payload_of(frame)).request == AddRequest(1, 2, KEY, struct.pack(">qq", 1, 2))
     with pytest.raises(WireError):

@@ -1,0 +1,500 @@
+"""The configuration of a bookie: Apache's ``bk_server.conf``, read into one small frozen class for each part.
+
+Inside: the classes, the defaults, the reading of a file. Not inside: the syntax (``properties``), the table
+of keys (``config.keys``), typed values (``settings``).
+Always: an error or ``warnings`` names each key that has no effect. It is an error if ignoring the key
+would weaken a promise: access control, permission to write.
+
+Source: ServerConfiguration.java, conf/bk_server.conf; docs/protocol.md 10.3.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bookie.cluster.address import AddressConfig
+from bookie.cluster.integrity import IntegrityConfig
+from bookie.cluster.startup_check import StartupCheckConfig
+from bookie.config.admin_config import AdminConfig, read_admin
+from bookie.config.gc_settings import read_compaction, read_gc, read_per_ledger_logs
+from bookie.config.keys import PREFIXES_OF_OTHERS, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
+from bookie.config.properties import PropertiesError, parse_properties
+from bookie.config.settings import Settings
+from bookie.damage.scrubber import ScrubConfig
+from bookie.disk.fullness import FullnessConfig
+from bookie.entrylog.reader import READ_BYTES_MAX
+from bookie.errors import BookieConfigError
+from bookie.gc.collector import GcConfig
+from bookie.index.index_factory import IndexConfig, IndexKind
+from bookie.index.page_index import PageIndexConfig
+from bookie.journal.files import JournalConfig
+from bookie.journal.format import ALIGNMENT_BYTES
+from bookie.limits import RECORD_BYTES_MAX
+from bookie.server.config import ServerConfig
+from bookie.server.tls import TlsConfig, refuse_store
+from bookie.storage.config import StorageConfig
+from bookie.storage.entry_reads import ReadConfig
+from ledger.catalog.paths import Layout
+from ledger.errors import LocationError
+from ledger.placement.topology import parse_location
+from namespace.errors import InvalidPathError, InvalidStoreAddressError
+from namespace.service_uri import ServiceUri, parse_metadata_service_uri
+from namespace.store import check_path
+
+_MIB = 1 << 20
+_INDEX_PAGES_BYTES = 64 * _MIB
+_INDEX_KINDS = {
+    "DbLedgerStorage": IndexKind.CHUNKS,
+    "SortedLedgerStorage": IndexKind.PAGES,
+    "InterleavedLedgerStorage": IndexKind.PAGES,
+}
+_LAYOUTS = {layout.uri_name: layout for layout in Layout if layout.uri_name}
+
+
+@attrs.frozen(kw_only=True)
+class MetadataConfig:
+    """The metadata store of the cluster."""
+
+    hosts: str  # ZooKeeper's connect string
+    ledgers_root: str = "/ledgers"
+    layout: Layout | None = None  # None: the layout of the cluster
+    session_timeout_ms: int = 10_000
+
+
+@attrs.frozen(kw_only=True)
+class DirectoryConfig:
+    """The directories as written in the file; the cookie has the same text."""
+
+    journal: tuple[str, ...]
+    ledger: tuple[str, ...]
+    index: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class BookieConfig:
+    """The whole configuration of one bookie."""
+
+    metadata: MetadataConfig
+    directories: DirectoryConfig
+    storage: StorageConfig
+    startup_check: StartupCheckConfig = attrs.field(factory=StartupCheckConfig)
+    integrity: IntegrityConfig = attrs.field(factory=IntegrityConfig)
+    address: AddressConfig = attrs.field(factory=AddressConfig)
+    server: ServerConfig = attrs.field(factory=ServerConfig)
+    tls: TlsConfig | None = None
+    fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
+    read_only: bool = False
+    persist_status: bool = False  # keep over restarts whether it was read-only
+    sync_adds: bool = True
+    network_location: str | None = None  # announced for placement by racks; Apache has no such key
+    admin: AdminConfig | None = None  # HTTP for operators
+    gc: GcConfig = attrs.field(factory=GcConfig)
+    warnings: tuple[str, ...] = ()  # to be logged at the start, such as keys without effect
+
+
+def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> BookieConfig:
+    """Read a ``bk_server.conf``.
+
+    Raises:
+        BookieConfigError: It cannot be read, or a key or value in it cannot be obeyed.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError:
+        text = path.read_text("latin-1")  # the encoding that java.util.Properties expects
+    except OSError as exc:
+        raise BookieConfigError(f"configuration {path} cannot be read: {exc.strerror or exc}") from exc
+    return parse_config(text, str(path), environment)
+
+
+def parse_config(text: str, source: str, environment: Mapping[str, str] | None = None) -> BookieConfig:
+    """Read the text of a ``bk_server.conf``; ``source`` is for messages.
+
+    Raises:
+        BookieConfigError: As ``load_config``.
+    """
+    try:
+        parsed = parse_properties(text, environment)
+    except PropertiesError as exc:
+        raise BookieConfigError(f"{source}, {exc}") from exc
+    settings = Settings(source, parsed)
+    ineffective: dict[str, list[str]] = {"only a JVM can use them": [], "not offered by this bookie": []}
+    warnings = []
+    for key, setting in parsed.items():
+        if key in WITHOUT_EFFECT or key.startswith(PREFIXES_OF_OTHERS):
+            ineffective["only a JVM can use them"].append(key)
+        elif key in UNSUPPORTED:
+            ineffective["not offered by this bookie"].append(key)
+        elif key not in SUPPORTED:
+            nearest = nearest_key(key)
+            hint = f"; did you mean {nearest}?" if nearest else ""
+            raise BookieConfigError(f"{source}, line {setting.line}: there is no key {key!r}{hint}")
+        if setting.set_count > 1 and key in SUPPORTED:
+            warnings.append(f"{source}: {key} is set {setting.set_count} times; the first value counts")
+    warnings[:0] = [
+        f"{source}: keys without effect ({why}): {', '.join(keys)}"
+        for why, keys in ineffective.items()
+        if keys
+    ]
+    _refuse_unsafe_keys(settings, warnings)
+    directories = _directories(settings)
+    return BookieConfig(
+        metadata=_metadata(settings),
+        directories=directories,
+        storage=_storage(settings, directories),
+        startup_check=_startup_check(settings),
+        address=_address(settings),
+        server=_server(settings),
+        tls=_tls(settings),
+        fullness=_fullness(settings),
+        read_only=settings.boolean("forceReadOnlyBookie", False),
+        persist_status=settings.boolean("persistBookieStatusEnabled", False),
+        sync_adds=settings.boolean("journalSyncData", True),
+        network_location=_network_location(settings),
+        admin=read_admin(settings),
+        gc=read_gc(settings),
+        warnings=tuple(warnings),
+    )
+
+
+def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
+    if settings.text("bookieAuthProviderFactoryClass") is not None:
+        raise settings.error(
+            "bookieAuthProviderFactoryClass",
+            "no value: authentication by plug-in is not offered, and a bookie that ignored the key would"
+            " serve every client. Remove it to allow that, or require client certificates by TLS",
+        )
+    if not settings.boolean("dataIntegrityChecking", True):
+        warnings.append(
+            "dataIntegrityChecking=false: if its disks have lost acknowledged entries, this bookie denies"
+            " them, and recoveries close ledgers without them"
+        )
+    if settings.boolean("skipReplayJournalInvalidRecord", False):
+        warnings.append(
+            "skipReplayJournalInvalidRecord=true: the replay skips damage in the journal, so each start puts"
+            " all ledgers in limbo and copies the missing entries; remove it after one start"
+        )
+    if not settings.boolean("journalWriteData", True):
+        warnings.append("journalWriteData=false: has no effect; the journal is always written")
+    if not settings.boolean("useTransactionalCompaction", True):
+        warnings.append("useTransactionalCompaction=false: has no effect; compaction is always transactional")
+    if not settings.boolean("journalSyncData", True):
+        warnings.append(
+            "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
+            " acknowledged entries of this bookie"
+        )
+    users = settings.texts("permittedStartupUsers")
+    if users and getpass.getuser() not in users:
+        raise settings.error(
+            "permittedStartupUsers", f"the user who starts it, {getpass.getuser()}, to be in it"
+        )
+
+
+def _network_location(settings: Settings) -> str | None:
+    text = settings.text("networkLocation")
+    try:
+        return None if text is None else parse_location(text)
+    except LocationError as exc:
+        raise settings.error("networkLocation", f"such as /rack or /region/rack ({exc})") from exc
+
+
+def _metadata(settings: Settings) -> MetadataConfig:
+    timeout_ms = settings.integer("zkTimeout", 10_000, least=100, most=2**31 - 1, unit="milliseconds")
+    root = settings.text("zkLedgersRootPath") or "/ledgers"
+    hosts = settings.texts("zkServers")
+    manager = settings.text("ledgerManagerFactoryClass") or settings.text("ledgerManagerType")
+    # Apache's reader splits the value at commas and loses all hosts but the first. Here all hosts count.
+    parts = settings.texts("metadataServiceUri")
+    uri: ServiceUri
+    try:
+        if parts:
+            uri = parse_metadata_service_uri(",".join(parts))
+        elif hosts:
+            uri = parse_metadata_service_uri(f"zk+null://{';'.join(hosts)}{check_path(root)}")
+        else:
+            raise settings.error(
+                "metadataServiceUri", "the cluster, such as zk+null://localhost:2181/ledgers"
+            )
+    except (InvalidStoreAddressError, InvalidPathError) as exc:
+        key = "metadataServiceUri" if parts else "zkServers"
+        raise settings.error(key, f"zk+null://host:port;host:port/ledgers or its parts ({exc})") from exc
+    layout = _LAYOUTS[uri.layout] if uri.layout else None
+    if layout is None and manager is not None and not parts:
+        layout = next(
+            (one for one in Layout if manager == one.uri_name or manager.rpartition(".")[2] == one.value),
+            None,
+        )
+        if layout is None:
+            key = (
+                "ledgerManagerFactoryClass"
+                if "ledgerManagerFactoryClass" in settings
+                else "ledgerManagerType"
+            )
+            raise settings.error(key, f"one of {', '.join(sorted(_LAYOUTS))} or its factory's class")
+    return MetadataConfig(
+        hosts=uri.hosts, ledgers_root=uri.ledgers_root, layout=layout, session_timeout_ms=timeout_ms
+    )
+
+
+def _directories(settings: Settings) -> DirectoryConfig:
+    # ``journalDirectory`` is the older spelling, which old files still have.
+    journal_by_old_key = settings.texts("journalDirectory")
+    journal = settings.texts("journalDirectories") or journal_by_old_key
+    ledger = settings.texts("ledgerDirectories")
+    for key, directories in (("journalDirectories", journal), ("ledgerDirectories", ledger)):
+        if not directories:
+            # Apache's default is in the system's temporary directory, which a reboot clears.
+            raise settings.error(key, "a directory that survives a reboot")
+    index = settings.texts("indexDirectories")
+    for key, directories in (
+        ("journalDirectories", journal),
+        ("ledgerDirectories", ledger),
+        ("indexDirectories", index),
+    ):
+        if len(set(map(Path, directories))) != len(directories):
+            raise settings.error(key, "each directory once")
+    if index and len(index) != len(ledger):
+        raise settings.error(
+            "indexDirectories",
+            f"one for each of the {len(ledger)} ledgerDirectories, in their order, or none",
+        )
+    return DirectoryConfig(
+        journal=journal,
+        ledger=ledger,
+        index=index,
+    )
+
+
+def _startup_check(settings: Settings) -> StartupCheckConfig:
+    return StartupCheckConfig(
+        allow_expansion=settings.boolean("allowStorageExpansion", False),
+        replace_lost_directories=settings.boolean("dataIntegrityStampMissingCookies", False),
+        # Apache's default is false: then a bookie that lost its disk makes recoveries cut off entries.
+        limbo=settings.boolean("dataIntegrityChecking", True),
+        sync_adds=settings.boolean("journalSyncData", True),
+    )
+
+
+def _storage(settings: Settings, directories: DirectoryConfig) -> StorageConfig:
+    most = 2**31 - 1
+    config = StorageConfig(
+        journal_directories=_paths(directories.journal),
+        ledger_directories=_paths(directories.ledger),
+        index_directories=_paths(directories.index),
+        entry_log_bytes_max=settings.integer("logSizeLimit", 1 << 30, least=8192, most=1 << 30, unit="bytes"),
+        sync_interval_s=_sync_interval_s(settings),
+        flush_interval_s=settings.integer("flushInterval", 10_000, least=1, unit="milliseconds") / 1000,
+        reads=_reads(settings, directories),
+        scrub=_scrub(settings),
+        skip_damaged_journal=settings.boolean("skipReplayJournalInvalidRecord", False),
+        index=_index(settings, len(directories.ledger)),
+        compaction=read_compaction(settings),
+        per_ledger_logs=read_per_ledger_logs(settings),
+    )
+    cache_bytes = settings.integer(
+        "skipListSizeLimit", config.write_cache_bytes_max, least=1 << 16, unit="bytes"
+    )
+    queue_mib = settings.integer("journalMaxMemorySizeMb", 0, least=1, most=most, unit="MiB")
+    return attrs.evolve(
+        config,
+        journal=_journal(settings),
+        write_cache_bytes_max=cache_bytes,
+        journal_queue_bytes_max=queue_mib * _MIB or config.journal_queue_bytes_max,
+    )
+
+
+def _sync_interval_s(settings: Settings) -> float | None:
+    """The longest time before written adds are synced; None if each add is synced before its reply."""
+    interval_ms = settings.integer("journalPageCacheFlushIntervalMSec", 1000, least=1, unit="milliseconds")
+    return None if settings.boolean("journalSyncData", True) else interval_ms / 1000
+
+
+def _journal(settings: Settings) -> JournalConfig:
+    journal = JournalConfig()
+    most = 2**31 - 1
+    file_bytes = settings.integer("journalMaxSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    ahead = settings.integer("journalPreAllocSizeMB", 0, least=1, most=most, unit="MiB") * _MIB
+    group_bytes = settings.integer("journalBufferedWritesThreshold", 0, unit="bytes")
+    alignment_bytes = settings.integer("journalAlignmentSize", 512, least=512, most=most, unit="bytes")
+    if ALIGNMENT_BYTES % alignment_bytes:
+        raise settings.error(
+            "journalAlignmentSize", f"a divisor of {ALIGNMENT_BYTES}, to which groups are aligned"
+        )
+    return attrs.evolve(
+        journal,
+        file_bytes_max=file_bytes or journal.file_bytes_max,
+        backups_max=settings.integer("journalMaxBackups", 5, least=0, most=10_000, unit="files"),
+        preallocate_bytes=ahead or journal.preallocate_bytes,
+        group_bytes_max=min(max(group_bytes or journal.group_bytes_max, 4096), 16 * _MIB),
+    )
+
+
+def _reads(settings: Settings, directories: DirectoryConfig) -> ReadConfig:
+    default = ReadConfig()
+    most = 2**31 - 1
+    cache_mib = settings.integer("dbStorage_readAheadCacheMaxSizeMb", -1, least=-1, most=most, unit="MiB")
+    entries = settings.integer("dbStorage_readAheadCacheBatchSize", -1, least=-1, most=most)
+    ahead = settings.integer("dbStorage_readAheadCacheBatchBytesSize", -1, least=-1, most=most, unit="bytes")
+    return ReadConfig(
+        # Apache's default is a share of the JVM's direct memory; it is divided among the directories.
+        cache_bytes_max=default.cache_bytes_max
+        if cache_mib < 0
+        else cache_mib * _MIB // len(directories.ledger),
+        # Apache's default is 100, since it reads one entry at a time. Here the limit in bytes decides.
+        ahead_entries_max=default.ahead_entries_max if entries < 0 else entries,
+        ahead_bytes_max=default.ahead_bytes_max if ahead < 0 else min(ahead, READ_BYTES_MAX),
+    )
+
+
+def _index(settings: Settings, directory_count: int) -> IndexConfig:
+    name = settings.text("ledgerStorageClass")
+    kind = _INDEX_KINDS.get((name or "DbLedgerStorage").rpartition(".")[2])
+    if kind is None:
+        raise settings.error(
+            "ledgerStorageClass", f"one of {', '.join(_INDEX_KINDS)}, with or without package"
+        )
+    defaults = PageIndexConfig()
+    page_bytes = settings.integer("pageSize", defaults.page_bytes, least=512, most=1 << 20, unit="bytes")
+    if page_bytes % 512:
+        raise settings.error("pageSize", "a multiple of 512 bytes")
+    # Apache's -1 means a third of the JVM's direct memory, which does not exist here.
+    pages = settings.integer("pageLimit", -1, least=-1)
+    if pages <= 0:
+        pages = max(4, _INDEX_PAGES_BYTES // page_bytes)
+    files = settings.integer("openFileLimit", 20_000, least=1)
+    # Connections, journals and entry logs need descriptors as well.
+    files = min(files, max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    return IndexConfig(
+        kind=kind,
+        pages=PageIndexConfig(
+            page_bytes=page_bytes,
+            pages_max=max(4, pages // directory_count),
+            open_files_max=max(1, files // directory_count),
+        ),
+    )
+
+
+def _scrub(settings: Settings) -> ScrubConfig:
+    default = ScrubConfig()
+    return ScrubConfig(
+        # Apache's default is never. Here it is a day.
+        interval_s=settings.integer("localScrubInterval", int(default.interval_s), unit="seconds"),
+        bytes_per_s=settings.integer(
+            "localScrubRateByBytes", int(default.bytes_per_s), least=1, unit="bytes a second"
+        ),
+        entries_per_s=settings.integer("localScrubRateLimit", 0, unit="entries a second"),
+        on_start=settings.boolean("localConsistencyCheckOnStartup", False),
+    )
+
+
+def _paths(names: tuple[str, ...]) -> Any:
+    # Any: mypy infers an impossible type for a field whose converter is ``tuple``.
+    return tuple(Path(name) for name in names)
+
+
+def _address(settings: Settings) -> AddressConfig:
+    port = settings.integer("bookiePort", 3181, most=65535)
+    allow_ephemeral = settings.boolean("allowEphemeralPorts", False)
+    if port == 0 and not allow_ephemeral:
+        raise settings.error("bookiePort", "a port from 1 to 65535; 0 only with allowEphemeralPorts=true")
+    return AddressConfig(
+        bookie_id=settings.text("bookieId"),
+        port=port,
+        interface=settings.text("listeningInterface"),
+        advertised=settings.text("advertisedAddress"),
+        host_name_as_id=settings.boolean("useHostNameAsBookieID", False),
+        short_host_name=settings.boolean("useShortHostName", False),
+        allow_loopback=settings.boolean("allowLoopback", False),
+    )
+
+
+def _server(settings: Settings) -> ServerConfig:
+    frame_bytes = settings.integer(
+        "nettyMaxFrameSizeBytes", 5_242_880, least=1024, most=RECORD_BYTES_MAX, unit="bytes"
+    )
+    batch_bytes = settings.integer("maxBatchReadSize", 5_242_880, least=1, unit="bytes")
+    reply_queue = settings.integer("serverWriteBufferHighWaterMark", 0, least=0, unit="bytes")
+    total_mib = settings.integer("serverMaxMemorySizeMb", 0, least=1, most=1 << 20, unit="MiB")
+    wait_ms = settings.integer(
+        "waitTimeoutOnResponseBackpressureMs", -1, least=-1, most=2**31 - 1, unit="milliseconds"
+    )
+    closes = settings.boolean("closeChannelOnResponseTimeout", False)
+    defaults = ServerConfig()
+    return ServerConfig(
+        total_bytes_max=total_mib * _MIB or defaults.total_bytes_max,
+        # Unless it may close the connection, Apache drops replies. Here a reply is sent or its connection
+        # ends: replies wait for a slow peer, and its requests wait meanwhile.
+        response_timeout_s=max(wait_ms, 1) / 1000 if closes and wait_ms >= 0 else None,
+        adds_in_progress_max=settings.integer("maxAddsInProgressLimit", 0),
+        reads_in_progress_max=settings.integer("maxReadsInProgressLimit", 0),
+        frame_bytes_max=frame_bytes,
+        # Netty's mark is a hint that may be exceeded. Here it is a limit, so a smaller one would slow the
+        # peer.
+        reply_queue_bytes_max=max(reply_queue, defaults.reply_queue_bytes_max),
+        batch_bytes_max=min(batch_bytes, frame_bytes),
+        tcp_keepalive=settings.boolean("serverSockKeepalive", True),
+    )
+
+
+def _fullness(settings: Settings) -> FullnessConfig:
+    full = settings.fraction("diskUsageThreshold", 0.95)
+    low = settings.fraction("diskUsageLwmThreshold", full)
+    if low > full:
+        raise settings.error("diskUsageLwmThreshold", f"at most diskUsageThreshold, {full}")
+    space_bytes = settings.integer("minUsableSizeForEntryLogCreation", 1 << 30, unit="bytes")
+    return FullnessConfig(
+        full=full,
+        warn=settings.fraction("diskUsageWarnThreshold", min(0.90, full)),
+        low=low,
+        any_disk=settings.boolean("readOnlyModeOnAnyDiskFullEnabled", True),
+        high_priority_bytes_min=settings.integer(
+            "minUsableSizeForHighPriorityWrites", space_bytes, unit="bytes"
+        ),
+        index_file_bytes_min=settings.integer("minUsableSizeForIndexFileCreation", 100 * _MIB, unit="bytes"),
+        reserve_bytes=settings.integer("flushReserveBytes", FullnessConfig().reserve_bytes, unit="bytes"),
+        check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
+        may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
+    )
+
+
+def _tls(settings: Settings) -> TlsConfig | None:
+    provider = settings.text("tlsProviderFactoryClass")
+    demand = settings.boolean("tlsClientAuthentication", False)
+    key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
+    trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
+    key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
+    trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
+    settings.text("tlsTrustStorePasswordPath")  # authorities in PEM have no password
+    ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
+    if provider is None:
+        return None
+    if provider.rpartition(".")[2] != "TLSContextFactory":
+        raise settings.error("tlsProviderFactoryClass", "org.apache.bookkeeper.tls.TLSContextFactory")
+    for name, store_type, path in (
+        ("tlsKeyStoreType", key_type, key),
+        ("tlsTrustStoreType", trust_type, trust),
+    ):
+        if store_type not in ("JKS", "PKCS12", "PEM"):
+            raise settings.error(name, "PEM")
+        if store_type != "PEM" and (path is not None or name == "tlsKeyStoreType"):
+            raise refuse_store(name, store_type, path)
+    if key is None:
+        raise settings.error("tlsKeyStore", "the file of the private key, in PEM")
+    if certificate is None:
+        raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
+    return TlsConfig(
+        key=Path(key),
+        certificate=Path(certificate),
+        authorities=None if trust is None else Path(trust),
+        key_password=None if password is None else Path(password),
+        demand_client_certificate=demand,
+        protocols=protocols,
+        ciphers=ciphers,
+    )

@@ -1,0 +1,93 @@
+"""An entry log that is being written.
+
+Inside: one file, the bytes of each ledger in it, its map. Not inside: the choice of a log for an entry
+(``entrylog.writer``, ``compactor``).
+Always: a position is returned only after the system call that wrote there has returned. The map is synced
+before the header points to it. After an error the log is never written again.
+
+Source: BufferedLogChannel, EntryLogManagerBase.java; apache/bookkeeper#4607, #4855.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from crc32c import crc32c
+
+from bookie.disk.disk import Buffer, Disk, File
+from bookie.entrylog.format import HEADER_BYTES, encode_header, encode_map
+
+_SYNC_EVERY_BYTES = 32 << 20  # keeps the last sync of a flush short
+
+
+class OpenLog:
+    """One log; ``sync`` makes it durable, ``complete`` ends it. Used by the storage thread only."""
+
+    def __init__(
+        self, disk: Disk, path: Path, log_id: int, *, sync_every_bytes: int = _SYNC_EVERY_BYTES
+    ) -> None:
+        """Create the file, durably."""
+        self.log_id = log_id
+        self.position = HEADER_BYTES
+        self.ledger_bytes: dict[int, int] = {}
+        self._sync_every_bytes = sync_every_bytes
+        self._unsynced_bytes = HEADER_BYTES
+        self._file: File | None = None
+        file = disk.open(path, create=True, write=True)
+        try:
+            file.pwrite(encode_header(), 0)
+            disk.sync_directory(path.parent)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+
+    def append(self, ledger_id: int, buffers: Sequence[Buffer], size_bytes: int) -> int:
+        """Append records of one ledger; return their offset."""
+        self.write(buffers, size_bytes)
+        self.ledger_bytes[ledger_id] = self.ledger_bytes.get(ledger_id, 0) + size_bytes
+        return self.position - size_bytes
+
+    def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
+        """Append records; the caller must update ``ledger_bytes``."""
+        file = self._file
+        assert file is not None, "the log is closed or has failed"
+        try:
+            if len(buffers) > 1:
+                file.pwritev(buffers, self.position)
+            else:
+                file.pwrite(buffers[0], self.position)
+            self.position += size_bytes
+            self._unsynced_bytes += size_bytes
+            if self._unsynced_bytes >= self._sync_every_bytes:
+                self.sync()
+        except BaseException:
+            self.close()
+            raise
+
+    def sync(self) -> None:
+        """Make all appended records durable."""
+        assert self._file is not None
+        if self._unsynced_bytes:
+            self._file.sync()
+            self._unsynced_bytes = 0
+
+    def complete(self) -> None:
+        """Write the map, sync, then write the header that points to the map, sync. Closes the file."""
+        assert self._file is not None
+        try:
+            ledgers_map = encode_map(self.ledger_bytes)
+            self._file.pwrite(ledgers_map, self.position)
+            self._file.sync()
+            header = encode_header(self.position, len(self.ledger_bytes), crc32c(ledgers_map))
+            self._file.pwrite(header, 0)
+            self._file.sync()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the file without a map."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,109 @@
+"""Tombstones: the ids of deleted ledgers that were fenced here, kept across restarts.
+
+The record of a deleted ledger is gone, and its fence with it. An old writer that does not know of the
+deletion would create the ledger again with its next add, and the bookie would acknowledge that add. So the id
+is kept for a week after the deletion. Apache's bookies keep it in memory; this file also survives a restart.
+
+``TOMBS``, in the first ledger directory: records of 20 bytes, appended.
+
+offset  size  field
+     0     8  ledger id               signed, big-endian, like all that follow
+     8     8  deleted                 Unix time, milliseconds
+    16     4  CRC-32 of the above     a torn record ends the file
+
+Inside: that file. Not inside: refusing adds (``service``), deleting ledgers (``live_ledgers``).
+Always: an id is durable here before its ledger is deleted. If the file cannot be written, the id is only in
+memory: a deletion must not need disk space.
+
+Source: HandleFactoryImpl.java (recentlyFencedAndDeletedLedgers), apache/bookkeeper#4462.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bookie.disk.disk import Disk
+
+TOMBSTONES_FILE = "TOMBS"
+KEEP_MS = 7 * 24 * 3600 * 1000
+_IDS = Struct(">qq")
+_RECORD = Struct(">qqI")
+
+log = logging.getLogger(__name__)
+
+
+class Tombstones:
+    """The tombstones file of one bookie."""
+
+    def __init__(self, disk: Disk, path: Path, wall_ms: Callable[[], int]) -> None:
+        self._disk, self._path, self._wall_ms = disk, path, wall_ms
+        self._size_bytes: int | None = None  # size of the valid records; None: not read yet
+
+    def read(self) -> list[int]:
+        """The ids of the last week, oldest first. Removes older ones from the file. Blocks.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        self._size_bytes = 0
+        try:
+            data = self._disk.read_file(self._path)
+        except FileNotFoundError:
+            return []
+        kept = {}
+        now_ms = self._wall_ms()
+        for at in range(0, len(data) - _RECORD.size + 1, _RECORD.size):
+            ledger_id, deleted_ms, checksum = _RECORD.unpack_from(data, at)
+            if zlib.crc32(data[at : at + _IDS.size]) != checksum:
+                break
+            self._size_bytes = at + _RECORD.size
+            if now_ms - deleted_ms < KEEP_MS:
+                kept[ledger_id] = deleted_ms
+        content = b"".join(map(_encode, kept, kept.values()))
+        if content != data:
+            try:
+                self._disk.replace_file(self._path, content)
+            except OSError as exc:
+                log.warning("%s: expired records cannot be removed: %s", self._path, exc)
+                return list(kept)
+        self._size_bytes = len(content)
+        return list(kept)
+
+    async def add(self, ledger_id: int) -> None:
+        """Add an id; durable on return unless the file cannot be written. If cancelled, it may be added."""
+        try:
+            await self._disk.run(self._append, ledger_id)
+        except OSError as exc:
+            log.warning(
+                "%s: the fence of deleted ledger %d is kept only until the next start: %s",
+                self._path,
+                ledger_id,
+                exc,
+            )
+
+    def _append(self, ledger_id: int) -> None:
+        if self._size_bytes is None:
+            self.read()
+        assert self._size_bytes is not None
+        record = _encode(ledger_id, self._wall_ms())
+        if self._size_bytes == 0:
+            self._disk.replace_file(self._path, record)
+        else:
+            file = self._disk.open(self._path, write=True)
+            try:
+                file.pwrite(record, self._size_bytes)
+                file.sync()
+            finally:
+                file.close()
+        self._size_bytes += len(record)
+
+
+def _encode(ledger_id: int, deleted_ms: int) -> bytes:
+    ids = _IDS.pack(ledger_id, deleted_ms)
+    return ids + zlib.crc32(ids).to_bytes(4, "big")

@@ -1,0 +1,95 @@
+"""The page cache of the page index: a bounded number of pages in memory, evicted by the clock algorithm.
+
+Inside: cached pages, dirty pages, the choice of a page to evict. Not inside: files, locks, the content of a
+page.
+Always: there are at most ``pages_max`` pages. A dirty page is never evicted, so a page that is absent here is
+up to date in its file.
+
+Source: IndexInMemPageMgr.java for the purpose; Corbato's clock (1968).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+PageKey = tuple[int, int]  # ledger id, number of the page in its file
+
+
+class Page:
+    """One page in memory."""
+
+    __slots__ = ("data", "is_dirty", "is_used")
+
+    def __init__(self, data: bytearray) -> None:
+        self.data = data
+        self.is_dirty = False
+        self.is_used = True  # since the clock hand passed it last
+
+
+class PageCache:
+    """Pages by ledger and number. The caller holds a lock."""
+
+    def __init__(self, pages_max: int) -> None:
+        assert pages_max >= 1
+        self.pages_max = pages_max
+        self.dirty: set[PageKey] = set()
+        self._pages: OrderedDict[PageKey, Page] = OrderedDict()  # in clock order: the hand is at the first
+        self._numbers: dict[int, set[int]] = {}  # ledger -> numbers of its cached pages
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def get(self, key: PageKey) -> Page | None:
+        page = self._pages.get(key)
+        if page is not None:
+            page.is_used = True
+        return page
+
+    def add(self, key: PageKey, data: bytearray) -> Page | None:
+        """Cache a page; None if the cache is full of dirty pages."""
+        assert key not in self._pages
+        if len(self._pages) >= self.pages_max and not self._evict():
+            return None
+        page = self._pages[key] = Page(data)
+        self._numbers.setdefault(key[0], set()).add(key[1])
+        return page
+
+    def mark_dirty(self, key: PageKey) -> None:
+        self._pages[key].is_dirty = True
+        self.dirty.add(key)
+
+    def mark_clean(self, key: PageKey) -> None:
+        self._pages[key].is_dirty = False
+        self.dirty.discard(key)
+
+    def dirty_pages(self) -> Iterator[tuple[PageKey, Page]]:
+        """The dirty pages in the order for writing: by ledger, then by page number."""
+        for key in sorted(self.dirty):
+            yield key, self._pages[key]
+
+    def dirty_numbers(self, ledger_id: int) -> set[int]:
+        """The numbers of the ledger's dirty pages."""
+        return {number for number in self._numbers.get(ledger_id, ()) if (ledger_id, number) in self.dirty}
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Drop the ledger's pages, dirty or not."""
+        for number in self._numbers.pop(ledger_id, ()):
+            del self._pages[ledger_id, number]
+            self.dirty.discard((ledger_id, number))
+
+    def _evict(self) -> bool:
+        if len(self.dirty) == len(self._pages):
+            return False
+        # At most two rounds: the first clears the marks. Dirty pages are skipped.
+        for _ in range(2 * len(self._pages)):
+            key, page = self._pages.popitem(last=False)
+            if not page.is_dirty and not page.is_used:
+                numbers = self._numbers[key[0]]
+                numbers.discard(key[1])
+                if not numbers:
+                    del self._numbers[key[0]]
+                return True
+            page.is_used = False
+            self._pages[key] = page
+        return False

@@ -1,0 +1,167 @@
+"""The open index files of one directory. Their number is bounded; a file in use is never closed.
+
+Inside: opening, creating and deleting files, tracking unsynced ones. Not inside: the bytes (``page_file``),
+when they are written (``page_index``).
+Always: a file with unsynced writes is synced before it is closed, since a failed write-back may not be
+reported to a descriptor opened later. The name of a new file is durable after ``sync`` has returned.
+
+Any thread reads; only the storage thread calls the other methods.
+
+Source: FileInfoBackingCache.java, IndexPersistenceMgr.java; apache/bookkeeper#913, #1757.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from bookie.disk.disk import Disk, File
+from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
+
+
+class _OpenFile:
+    __slots__ = ("file", "header", "is_dropped", "is_unsynced", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.header: bytes | None = None  # None: the storage thread has not read it yet
+        self.users = 0
+        self.is_unsynced = False
+        self.is_dropped = False
+
+
+class PageFiles:
+    """The index files below one directory, by ledger."""
+
+    def __init__(self, disk: Disk, directory: Path, open_files_max: int) -> None:
+        assert open_files_max >= 1
+        self._disk = disk
+        self._directory = directory
+        self._open_files_max = open_files_max
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, _OpenFile] = OrderedDict()  # in order of last use, latest last
+        self._unsynced_directories: set[Path] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def read(self, ledger_id: int, size_bytes: int, offset: int) -> bytes:
+        """Read; shorter than ``size_bytes`` only at the end of the file. ``FileNotFoundError`` if absent."""
+        with self._using(ledger_id, None) as opened:
+            return opened.file.pread(size_bytes, offset)
+
+    def write(
+        self,
+        ledger_id: int,
+        pieces: Sequence[tuple[int, Sequence[bytearray]]],
+        header: bytes,
+        *,
+        has_pages: Callable[[], bool],
+    ) -> None:
+        """Write buffers at offsets, and the header if it has changed. Durable after ``sync``.
+
+        ``has_pages`` is called when the file is opened: True if the index has durable or written pages of the
+        ledger. If False, an existing file belongs to a deleted ledger of this id, or to a flush that a crash
+        has undone; it is deleted.
+        """
+        with self._using(ledger_id, has_pages) as opened:
+            if opened.header is None:
+                opened.header = opened.file.pread(PAGE_FILE_HEADER_BYTES, 0)
+            opened.is_unsynced = True
+            if opened.header != header:
+                opened.file.pwrite(header, 0)
+                opened.header = header
+            for offset, buffers in pieces:
+                opened.file.pwritev(buffers, offset)
+
+    def sync(self) -> None:
+        """Make writes durable, then the names of created and deleted files."""
+        with self._lock:
+            unsynced = [opened for opened in self._open.values() if opened.is_unsynced]
+        self._disk.sync_all([opened.file for opened in unsynced], sorted(self._unsynced_directories))
+        for opened in unsynced:
+            opened.is_unsynced = False
+        self._unsynced_directories.clear()
+
+    def sync_file(self, ledger_id: int) -> None:
+        """Make the file durable, including the writes of an earlier process."""
+        with self._using(ledger_id, None) as opened:
+            opened.file.sync()
+            opened.is_unsynced = False
+
+    def delete(self, ledger_id: int) -> None:
+        """Unlink the ledger's file. Readers that use it finish undisturbed."""
+        with self._lock:
+            opened = self._open.pop(ledger_id, None)
+            if opened is not None:
+                opened.is_dropped = True
+                self._close_unused(opened)
+        path = page_file_path(self._directory, ledger_id)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
+            self._unsynced_directories.add(path.parent)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                _, opened = self._open.popitem()
+                opened.is_dropped = True
+                self._close_unused(opened)
+
+    @contextlib.contextmanager
+    def _using(self, ledger_id: int, has_pages: Callable[[], bool] | None) -> Iterator[_OpenFile]:
+        with self._lock:
+            opened = self._open.get(ledger_id)
+            if opened is not None:
+                self._open.move_to_end(ledger_id)
+                opened.users += 1
+        if opened is None:
+            opened = self._open_file(ledger_id, has_pages)
+        try:
+            yield opened
+        finally:
+            with self._lock:
+                opened.users -= 1
+                self._close_unused(opened)
+
+    def _open_file(self, ledger_id: int, has_pages: Callable[[], bool] | None) -> _OpenFile:
+        path = page_file_path(self._directory, ledger_id)
+        may_sync = has_pages is not None  # only the storage thread passes it
+        should_exist = has_pages is None or has_pages()
+        file = self._disk.open(path, write=True) if should_exist else self._create(path)
+        surplus: list[_OpenFile] = []
+        with self._lock:
+            if (meanwhile := self._open.get(ledger_id)) is not None:
+                file.close()
+                meanwhile.users += 1
+                return meanwhile
+            opened = self._open[ledger_id] = _OpenFile(file)
+            opened.users += 1
+            for other_id, other in list(self._open.items()):
+                if len(self._open) <= self._open_files_max:
+                    break
+                if other.users == 0 and (may_sync or not other.is_unsynced):
+                    del self._open[other_id]
+                    surplus.append(other)
+        for other in surplus:
+            try:
+                if other.is_unsynced:
+                    other.file.sync()
+            finally:
+                other.file.close()
+        return opened
+
+    def _create(self, path: Path) -> File:
+        self._disk.make_directory(path.parent)
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
+        file = self._disk.open(path, create=True, write=True)
+        self._unsynced_directories.add(path.parent)
+        return file
+
+    def _close_unused(self, opened: _OpenFile) -> None:
+        if opened.is_dropped and opened.users == 0:
+            opened.file.close()

@@ -1,0 +1,491 @@
+"""An index with one file for each ledger, in BookKeeper's original layout, and a bounded page cache.
+
+Inside: lookups, inserts, moves, deletes; when pages are written; checksums. Not inside: the files' bytes
+(``page_file``), open files (``page_files``), cached pages (``page_cache``).
+Always: a read of a durable page returns the bytes that were written, or raises. If power fails during the
+write of a page, each slot keeps its old durable location or has the new one.
+
+An ordered map beside the files (the directory ``index``) holds the data that the layout does not have:
+
+key    ``c``, ledger i64, page i64   value  CRC32C u32: the page is durable, with these bytes
+key    ``i``, ledger i64, page i64   value  empty: the page is being overwritten
+key    ``d``, ledger i64             value  empty: the ledger was deleted, its file must be deleted
+key    ``l``, ledger i64             value  ``LedgerData``, authoritative; headers repeat a part of it
+key    ``e``, ...                    chunks of entries whose ids are too great for a file (``chunk_index``)
+key    ``p``                         value  page size in bytes, as text: the index is complete
+
+The order of a ``sync``, and the state after a power cut between two steps:
+
+1. Put ``i`` for each durable page that will be overwritten; sync. State: more marks than needed.
+2. Write pages and headers, sync; sync the names of new files. State: in each page, any sector is old or
+   new. A sector is written atomically and slots do not cross sectors, so no durable location is lost. Replay
+   puts the new ones again.
+3. Put ``c`` for each of these pages, remove ``i``, put ledger data; sync.
+4. Unlink files of deleted ledgers. Not earlier: each ledger with a ``c`` must have a file.
+
+At the next start marked pages are accepted as they are, and files of deleted ledgers are unlinked. A page
+without ``c`` does not exist: its bytes come from a flush that a crash has undone. A page with ``c`` that is
+missing, short or different is damaged.
+
+When three quarters of the cache are dirty, steps 1 and 2 write pages before the next sync.
+
+Source: LedgerCacheImpl.java, IndexInMemPageMgr.java, IndexPersistenceMgr.java; the differences avoid
+apache/bookkeeper#913, #1757, #2485 and headers that are not synced (docs/storage-format.md 5.4).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from struct import Struct, pack_into, unpack_from
+
+import attrs
+from crc32c import crc32c
+
+from bookie.disk.disk import Disk
+from bookie.disk.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
+from bookie.errors import FormatError, StartError
+from bookie.index.chunk_index import ChunkIndex
+from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
+from bookie.index.page_cache import Page, PageCache, PageKey
+from bookie.index.page_file import (
+    LOCATION_BYTES,
+    PAGE_FILE_HEADER_BYTES,
+    PageFileHeader,
+    encode_page_file_header,
+    page_file_path,
+)
+from bookie.index.page_files import PageFiles
+from bookie.ledger_record import LedgerData, decode_ledger_data
+
+log = logging.getLogger(__name__)
+
+# Files are sparse but limited: 16 TiB on ext4. Only an id chosen by a client is greater; chunks hold it.
+PAGED_ENTRY_ID_STOP = 2**38
+_PAGE_KEY = Struct(">cqq")
+_LEDGER_KEY = Struct(">cq")
+_CRC = Struct(">I")
+COMPLETE = b"p"  # the key that marks the index as complete
+_NUMBER_MAX = 2**63 - 1
+_STRIPES = 64
+
+
+@attrs.frozen(kw_only=True)
+class PageIndexConfig:
+    """Limits on the pages in memory and the open files of one directory."""
+
+    page_bytes: int = attrs.field(default=8192)
+    pages_max: int = attrs.field(default=8192, validator=attrs.validators.ge(4))
+    open_files_max: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
+
+    @page_bytes.validator
+    def _check(self, _: object, value: int) -> None:
+        if value < 512 or value % 512:
+            raise ValueError(f"page_bytes must be a multiple of 512, not {value}")
+
+
+class PageIndex(EntryIndex):
+    """The index of one directory in page files and an ordered map."""
+
+    def __init__(self, disk: Disk, directory: Path, key_values: KeyValues, config: PageIndexConfig) -> None:
+        """Open the files below ``directory`` and the map. ``StartError`` if the page size differs."""
+        self._directory = directory
+        self._map = key_values
+        self._page_bytes = config.page_bytes
+        self._page_entries = config.page_bytes // LOCATION_BYTES
+        self._files = PageFiles(disk, directory, config.open_files_max)
+        self._cache = PageCache(config.pages_max)
+        self._dirty_max = max(1, config.pages_max * 3 // 4)
+        self._chunks = ChunkIndex(key_values)  # ledger data, and entries with ids too great for a file
+        # A page enters the cache only if no page of its stripe was written since it was read. The stripe's
+        # lock is held during reads and writes of a ledger's pages, the cache's lock only in memory.
+        self._cache_lock = threading.Lock()
+        self._stripes = [threading.Lock() for _ in range(_STRIPES)]
+        self._writes = [0] * _STRIPES
+        # Used by the storage thread only:
+        self._written: dict[
+            int, dict[int, int]
+        ] = {}  # ledger -> page -> CRC: written to the file, not synced
+        self._marked: set[tuple[int, int]] = set()  # pages that have an ``i``
+        self._headers: dict[int, bytes] = {}  # headers to write if the files have others
+        self._deleted: set[int] = set()  # ledgers with a ``d``: their files must be unlinked
+        # Pages that were being overwritten when the bookie stopped. A read-only index cannot seal them.
+        self._uncertain: set[PageKey] = set()
+        self._recover()
+
+    # --- reading ---
+
+    def locate(self, ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        if not 0 <= entry_id < PAGED_ENTRY_ID_STOP:
+            return self._chunks.locate(ledger_id, entry_id, count_max)
+        number, slot = divmod(entry_id, self._page_entries)
+        data = self._page(ledger_id, number)
+        if data is None:
+            return ()
+        count = min(count_max, self._page_entries - slot)
+        found: tuple[int, ...] = unpack_from(f">{count}q", data, LOCATION_BYTES * slot)
+        return found[: found.index(0)] if 0 in found else found
+
+    def following(self, ledger_id: int, entry_id: int, count_max: int) -> EntryRange:
+        if not 0 <= entry_id < PAGED_ENTRY_ID_STOP:
+            return self._chunks.following(ledger_id, entry_id, count_max)
+        number, first_slot = divmod(entry_id, self._page_entries)
+        data = self._page(ledger_id, number)
+        if data is None:
+            return EntryRange(ledger_id, (), ())
+        count = self._page_entries - first_slot
+        locations: tuple[int, ...] = unpack_from(f">{count}q", data, LOCATION_BYTES * first_slot)
+        if not locations[0]:
+            return EntryRange(ledger_id, (), ())
+        if 0 not in locations[:count_max]:
+            return EntryRange(
+                ledger_id, range(entry_id, entry_id + len(locations[:count_max])), locations[:count_max]
+            )
+        found = [at for at, location in enumerate(locations) if location][:count_max]
+        return EntryRange(ledger_id, [entry_id + at for at in found], [locations[at] for at in found])
+
+    def forget_cached(self) -> None:
+        """Nothing to do: lookups and writes share one cache."""
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        if (last := self._chunks.last_entry_id(ledger_id)) >= 0:
+            return last
+        number = max(self._unsealed_numbers(ledger_id), default=-1)
+        found = self._map.floor(_PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX))
+        if found is not None and found[0][:9] == _LEDGER_KEY.pack(b"c", ledger_id):
+            number = max(number, _PAGE_KEY.unpack(found[0])[2])
+        data = None if number < 0 else self._page(ledger_id, number)
+        if data is None:
+            return -1
+        used_bytes = len(bytes(data).rstrip(b"\0"))
+        return number * self._page_entries + (used_bytes - 1) // LOCATION_BYTES
+
+    def ranges(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[EntryRange]:
+        keys = self._map.scan(
+            _PAGE_KEY.pack(b"c", ledger_id, min(first_entry_id // self._page_entries, _NUMBER_MAX)),
+            _PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX),
+        )
+        # Read before ``keys``, whose scan begins below: a page moves from the unsealed ones to the keys.
+        numbers = self._unsealed_numbers(ledger_id)
+        numbers.update(_PAGE_KEY.unpack(key)[2] for key, _ in keys)
+        for number in sorted(numbers):
+            if number < first_entry_id // self._page_entries:
+                continue
+            data = self._page(ledger_id, number)
+            if data is None:
+                continue  # deleted meanwhile
+            first = number * self._page_entries
+            locations = unpack_from(f">{self._page_entries}q", data)
+            if all(locations):
+                yield EntryRange(ledger_id, range(first, first + len(locations)), locations)
+            else:
+                slots = [slot for slot, location in enumerate(locations) if location]
+                yield EntryRange(ledger_id, [first + s for s in slots], [locations[s] for s in slots])
+        yield from self._chunks.ranges(ledger_id, first_entry_id)
+
+    def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
+        return self._chunks.ledgers()
+
+    @property
+    def is_complete(self) -> bool:
+        return self._map.get(COMPLETE) is not None
+
+    # --- writing ---
+
+    def put(self, ranges: Iterable[EntryRange], ledgers: Iterable[tuple[int, LedgerData]] = ()) -> None:
+        unpaged: list[EntryRange] = []
+        for entry_range in ranges:
+            ids, start = entry_range.entry_ids, 0
+            while start < len(ids):
+                number = ids[start] // self._page_entries
+                if ids[start] >= PAGED_ENTRY_ID_STOP:
+                    unpaged.append(
+                        EntryRange(entry_range.ledger_id, ids[start:], entry_range.locations[start:])
+                    )
+                    break
+                first = number * self._page_entries
+                stop = bisect_left(ids, min(first + self._page_entries, PAGED_ENTRY_ID_STOP), start)
+                data = self._page_to_change(entry_range.ledger_id, number)
+                _store(data, first, ids[start:stop], entry_range.locations[start:stop])
+                start = stop
+        ledgers = list(ledgers)
+        self._chunks.put(unpaged, ledgers)
+        for ledger_id, ledger_data in ledgers:
+            self._headers[ledger_id] = _header(ledger_data)
+
+    def relocate(self, moves: Iterable[LedgerMove]) -> list[list[int]]:
+        moved: list[list[int]] = []
+        for move in moves:
+            moved.append([])
+            ids, start = move.entry_ids, 0
+            while start < len(ids):
+                if ids[start] >= PAGED_ENTRY_ID_STOP:
+                    rest = LedgerMove(
+                        move.ledger_id, ids[start:], move.old_locations[start:], move.new_locations[start:]
+                    )
+                    moved[-1] += self._chunks.relocate([rest])[0]
+                    break
+                number = ids[start] // self._page_entries
+                first = number * self._page_entries
+                stop = bisect_left(ids, min(first + self._page_entries, PAGED_ENTRY_ID_STOP), start)
+                moved[-1] += self._relocate_in_page(move, number, start, stop)
+                start = stop
+        return moved
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        stripe = ledger_id % _STRIPES
+        with self._stripes[stripe]:
+            with self._cache_lock:
+                self._writes[stripe] += 1
+                self._cache.drop_ledger(ledger_id)
+            self._written.pop(ledger_id, None)
+            self._headers.pop(ledger_id, None)
+            self._marked = {key for key in self._marked if key[0] != ledger_id}
+            for kind in (b"c", b"i"):
+                self._map.delete_range(*_page_keys(kind, ledger_id))
+            self._chunks.delete_ledger(ledger_id)
+            self._map.write([(_LEDGER_KEY.pack(b"d", ledger_id), b"")])  # the last: now no ``c`` is left
+            self._deleted.add(ledger_id)
+
+    def mark_complete(self) -> None:
+        self._map.write([(COMPLETE, b"%d" % self._page_bytes)])
+
+    def sync(self) -> None:
+        self._write_back()
+        self._files.sync()
+        seals: list[Operation] = []
+        for ledger_id, pages in self._written.items():
+            for number, crc in pages.items():
+                seals.append((_PAGE_KEY.pack(b"c", ledger_id, number), _CRC.pack(crc)))
+        for ledger_id, number in self._marked:
+            seals.append((_PAGE_KEY.pack(b"i", ledger_id, number), None))
+        # The two keys of a page need no common batch, since ``c`` comes first: if the mark survives a crash,
+        # the next start seals the page again.
+        for start in range(0, len(seals), BATCH_OPERATIONS_MAX):
+            self._map.write(seals[start : start + BATCH_OPERATIONS_MAX])
+        self._map.sync()
+        for ledger_id in list(self._written):
+            with self._stripes[ledger_id % _STRIPES]:
+                del self._written[ledger_id]
+        self._marked.clear()
+        if self._deleted:
+            self._unlink_deleted()
+
+    def _unlink_deleted(self) -> None:
+        """Unlink files of deleted ledgers; the map's part of the deletion is durable already."""
+        for ledger_id in self._deleted:
+            self._files.delete(ledger_id)
+        self._files.sync()
+        # Not synced: after a crash a ``d`` may remain without a file.
+        self._map.write([(_LEDGER_KEY.pack(b"d", ledger_id), None) for ledger_id in self._deleted])
+        self._deleted.clear()
+
+    def close(self) -> None:
+        self._files.close()
+        self._map.close()
+
+    # --- pages ---
+
+    def _page(self, ledger_id: int, number: int) -> bytearray | None:
+        """The page's bytes, which the caller must not change; None if the page does not exist. Any thread."""
+        key = (ledger_id, number)
+        with self._cache_lock:
+            if (page := self._cache.get(key)) is not None:
+                return page.data
+        stripe = ledger_id % _STRIPES
+        with self._stripes[stripe]:
+            writes = self._writes[stripe]
+            data = self._load(ledger_id, number)
+        if data is None:
+            return None
+        with self._cache_lock:
+            if (page := self._cache.get(key)) is not None:
+                return page.data
+            if writes == self._writes[stripe]:
+                self._cache.add(key, data)
+        return data
+
+    def _page_to_change(self, ledger_id: int, number: int) -> bytearray:
+        """The page in the cache, marked dirty, to be changed by the caller."""
+        key = (ledger_id, number)
+        with self._cache_lock:
+            if (page := self._cache.get(key)) is not None and page.is_dirty:
+                return page.data
+            is_full = len(self._cache.dirty) >= self._dirty_max
+        if is_full:
+            self._write_back()
+        with self._cache_lock:
+            page = self._cache.get(key)
+        loaded = None
+        if page is None:
+            with self._stripes[ledger_id % _STRIPES]:
+                loaded = self._load(ledger_id, number)
+        with self._cache_lock:
+            if (page := self._cache.get(key)) is None:
+                page = self._cache.add(key, bytearray(self._page_bytes) if loaded is None else loaded)
+                assert page is not None, "a part of the cache is always clean"
+            self._cache.mark_dirty(key)
+            return page.data
+
+    def _load(self, ledger_id: int, number: int) -> bytearray | None:
+        """Read a page from its file and check it; None if it does not exist. The caller locks the stripe."""
+        crc = self._written.get(ledger_id, {}).get(number)
+        if crc is None:
+            if (value := self._map.get(_PAGE_KEY.pack(b"c", ledger_id, number))) is None:
+                return None
+            crc = _CRC.unpack(value)[0]
+        offset = self._offset(number)
+        data = self._files.read(ledger_id, self._page_bytes, offset)
+        is_valid = crc32c(data) == crc or (ledger_id, number) in self._uncertain
+        if len(data) != self._page_bytes or not is_valid:
+            path = page_file_path(self._directory, ledger_id)
+            raise FormatError(
+                f"{path}: the page at offset {offset} does not match its checksum. The index is damaged: stop"
+                " the bookie and rebuild the index"
+            )
+        return bytearray(data)
+
+    def _relocate_in_page(self, move: LedgerMove, number: int, start: int, stop: int) -> list[int]:
+        current = self._page(move.ledger_id, number)
+        if current is None:
+            return []
+        first = number * self._page_entries
+        locations = unpack_from(f">{self._page_entries}q", current)
+        ids = list(move.entry_ids[start:stop])
+        new = list(move.new_locations[start:stop])
+        old = tuple(move.old_locations[start:stop])
+        is_dense = ids[-1] - ids[0] == len(ids) - 1
+        if not is_dense or locations[ids[0] - first : ids[-1] - first + 1] != old:  # one comparison for all
+            kept = [at for at, entry_id in enumerate(ids) if locations[entry_id - first] == old[at]]
+            ids, new = [ids[at] for at in kept], [new[at] for at in kept]
+        if ids:
+            _store(self._page_to_change(move.ledger_id, number), first, ids, new)
+        return ids
+
+    def _offset(self, number: int) -> int:
+        return PAGE_FILE_HEADER_BYTES + self._page_bytes * number
+
+    def _unsealed_numbers(self, ledger_id: int) -> set[int]:
+        """Numbers of the pages that have no ``c`` for their latest bytes yet."""
+        with self._cache_lock:
+            numbers = self._cache.dirty_numbers(ledger_id)
+        return numbers.union(list(self._written.get(ledger_id, ())))
+
+    # --- writing pages; steps 1 and 2 of a sync, without the sync ---
+
+    def _write_back(self) -> None:
+        """Write all dirty pages and changed headers to their files, in order of ledger."""
+        ledgers: dict[int, list[tuple[int, Page]]] = {}
+        with self._cache_lock:
+            for (ledger_id, number), page in self._cache.dirty_pages():
+                ledgers.setdefault(ledger_id, []).append((number, page))
+        if not self._deleted.isdisjoint(ledgers.keys() | self._headers.keys()):
+            self._map.sync()  # a ledger was created again right after its deletion
+            self._unlink_deleted()
+        self._mark_overwritten(ledgers)
+        for ledger_id in sorted(ledgers.keys() | self._headers.keys()):
+            self._write_ledger(ledger_id, ledgers.get(ledger_id, []))
+        self._headers.clear()
+
+    def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, Page]]]) -> None:
+        marks: list[Operation] = []
+        for ledger_id, pages in ledgers.items():
+            for number, _ in pages:
+                if (ledger_id, number) in self._marked:
+                    continue
+                if self._map.get(_PAGE_KEY.pack(b"c", ledger_id, number)) is not None:
+                    self._marked.add((ledger_id, number))
+                    marks.append((_PAGE_KEY.pack(b"i", ledger_id, number), b""))
+        if marks:
+            for start in range(0, len(marks), BATCH_OPERATIONS_MAX):
+                self._map.write(marks[start : start + BATCH_OPERATIONS_MAX])
+            self._map.sync()  # the mark must be durable before the page is overwritten
+
+    def _write_ledger(self, ledger_id: int, pages: list[tuple[int, Page]]) -> None:
+        header = self._headers.get(ledger_id)
+        if header is None:
+            stored = self._map.get(_LEDGER_KEY.pack(b"l", ledger_id))
+            header = _header(
+                LedgerData(b"", False, None, -1, -1) if stored is None else decode_ledger_data(stored)
+            )
+        pieces: list[tuple[int, list[bytearray]]] = []
+        crcs: dict[int, int] = {}
+        for number, page in pages:
+            if pieces and number - 1 in crcs:  # adjacent to the previous page: one write for both
+                pieces[-1][1].append(page.data)
+            else:
+                pieces.append((self._offset(number), [page.data]))
+            crcs[number] = crc32c(page.data)
+        stripe = ledger_id % _STRIPES
+        with self._stripes[stripe]:
+            self._files.write(ledger_id, pieces, header, has_pages=lambda: self._has_pages(ledger_id))
+            self._written.setdefault(ledger_id, {}).update(crcs)
+            with self._cache_lock:
+                self._writes[stripe] += 1
+                for number, _ in pages:
+                    self._cache.mark_clean((ledger_id, number))
+
+    def _has_pages(self, ledger_id: int) -> bool:
+        if self._written.get(ledger_id):
+            return True
+        found = self._map.floor(_PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX))
+        return found is not None and found[0][:9] == _LEDGER_KEY.pack(b"c", ledger_id)
+
+    # --- start ---
+
+    def _recover(self) -> None:
+        """Check the page size, finish deletions, and seal pages that were being overwritten."""
+        stored = self._map.get(COMPLETE)
+        if stored is not None and stored != b"%d" % self._page_bytes:
+            raise StartError(
+                f"the index in {self._directory} has pageSize={stored.decode('ascii', 'replace')}, and the"
+                f" configuration has {self._page_bytes}. Restore the old pageSize, or rebuild the index"
+            )
+        if self._map.is_read_only:
+            self._uncertain = {_PAGE_KEY.unpack(key)[1:] for key, _ in self._map.scan(b"i", b"j")}
+            return
+        self._deleted = {_LEDGER_KEY.unpack(key)[1] for key, _ in self._map.scan(b"d", b"e")}
+        if self._deleted:
+            self._map.sync()  # writes of a killed process may not be durable yet
+            self._unlink_deleted()
+        seals: list[Operation] = []
+        last: int | None = None
+        for key, _ in self._map.scan(b"i", b"j"):
+            _, ledger_id, number = _PAGE_KEY.unpack(key)
+            try:
+                if ledger_id != last:
+                    # After a kill the page may be in the page cache only; sync it before it is sealed.
+                    self._files.sync_file(ledger_id)
+                    last = ledger_id
+                data = self._files.read(ledger_id, self._page_bytes, self._offset(number))
+            except FileNotFoundError as exc:
+                log.error("an index file is missing; its entries cannot be read: %s", exc)
+                continue  # unchanged: ``c`` remains, so that each read raises
+            if len(data) == self._page_bytes:
+                seals.append((_PAGE_KEY.pack(b"c", ledger_id, number), _CRC.pack(crc32c(data))))
+                seals.append((key, None))
+        for start in range(0, len(seals), BATCH_OPERATIONS_MAX):
+            self._map.write(seals[start : start + BATCH_OPERATIONS_MAX])
+        if seals:
+            self._map.sync()
+
+
+def _page_keys(kind: bytes, ledger_id: int) -> tuple[bytes, bytes]:
+    return _PAGE_KEY.pack(kind, ledger_id, 0), _PAGE_KEY.pack(kind, ledger_id, _NUMBER_MAX)
+
+
+def _header(data: LedgerData) -> bytes:
+    return encode_page_file_header(PageFileHeader(data.master_key, data.fenced, data.explicit_lac))
+
+
+def _store(data: bytearray, first: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
+    """Put locations into a page's slots; consecutive ids with one call."""
+    count = len(entry_ids)
+    if entry_ids[-1] - entry_ids[0] == count - 1:
+        pack_into(f">{count}q", data, LOCATION_BYTES * (entry_ids[0] - first), *locations)
+        return
+    for entry_id, location in zip(entry_ids, locations, strict=True):
+        pack_into(">q", data, LOCATION_BYTES * (entry_id - first), location)

@@ -1,0 +1,157 @@
+"""``lastMark``: up to where each journal is in ledger storage, a small file in every ledger directory.
+
+Inside: names, reading the greatest mark, writing all marks. Not inside: which marks may be written
+(``checkpoint``), their 16 bytes (``journal.format``).
+Always: a mark is replaced whole, or not at all, or torn so that a reader notices it; the greatest readable
+mark counts, for each journal by itself; a mark that cannot be written in one directory does no harm if
+another directory takes it.
+
+With one journal the file is ``lastMark``, with several ``lastMark.<index of the journal>``. Journals may be
+added behind the existing ones: the marks of the old journals stay valid. A start with fewer journals than
+marks would leave out acknowledged entries, so it is refused.
+
+Source: Journal.java (LastLogMark); docs/storage-format.md 7.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from bookie.disk.disk import NO_SPACE, Disk
+from bookie.errors import FormatError, StartError
+from bookie.journal.checkpoint import Marks
+from bookie.journal.format import NO_MARK, JournalMark, decode_mark, encode_mark
+
+log = logging.getLogger(__name__)
+
+_LAST_MARK = "lastMark"
+_NAME = re.compile(r"lastMark(?:\.(\d{1,4}))?")
+
+
+def mark_name(journal: int, journal_count: int) -> str:
+    """The name of the file with a journal's mark."""
+    return _LAST_MARK if journal_count == 1 else f"{_LAST_MARK}.{journal}"
+
+
+def is_mark_name(name: str) -> bool:
+    """True if a file of that name has a journal's mark."""
+    return _NAME.fullmatch(name) is not None
+
+
+class LastMarks:
+    """The mark files of all ledger directories. Blocks; used by one thread at a time."""
+
+    def __init__(self, disk: Disk, directories: Sequence[Path], journal_count: int) -> None:
+        self._disk = disk
+        self._directories = tuple(directories)
+        self._names = [mark_name(journal, journal_count) for journal in range(journal_count)]
+        self._outdated: list[Path] = []  # marks of a single journal; now there are several journals
+        # The known content of each directory; None: unknown, so it is written.
+        self._written: list[list[JournalMark | None]] = [[None] * journal_count for _ in directories]
+
+    def read(self) -> list[Marks]:
+        """The marks found in each directory; ``NO_MARK`` where a file is missing or damaged.
+
+        Raises:
+            StartError: There are marks of journals that are not configured.
+            OSError: A mark cannot be read in any directory, although its file exists.
+        """
+        self._outdated = []
+        for directory in self._directories:
+            self._check_names(directory, self._disk.list_directory(directory))
+        found = [[self._read(directory / name) for name in self._names] for directory in self._directories]
+        for of_journal in zip(*found, strict=True):
+            failures = [mark for mark in of_journal if isinstance(mark, OSError)]
+            if len(failures) == len(of_journal):
+                raise failures[0]
+        marks = [[NO_MARK if isinstance(mark, OSError) else mark for mark in of_all] for of_all in found]
+        for path in self._outdated:
+            # The single journal of an earlier run is the first journal now.
+            former = self._read(path)
+            if isinstance(former, OSError):
+                raise former
+            in_directory = marks[self._directories.index(path.parent)]
+            in_directory[0] = max(in_directory[0], former)
+        return [tuple(of_all) for of_all in marks]
+
+    def _check_names(self, directory: Path, names: Sequence[str]) -> None:
+        count = len(self._names)
+        for name in names:
+            match = _NAME.fullmatch(name)
+            if match is None or name in self._names:
+                continue
+            if match[1] is not None:
+                raise StartError(
+                    f"{directory / name} belongs to a journal that is not configured: this bookie ran with"
+                    f" {'several' if count == 1 else f'more than {count}'} journal directories, and entries"
+                    " acknowledged there may be nowhere else. Configure all of them, in their order"
+                )
+            self._outdated.append(directory / name)
+
+    def write(self, marks: Marks) -> None:
+        """Note that everything below the marks is flushed. ``OSError`` if no directory takes all marks."""
+        failure: OSError | None = None
+        success_count = 0
+        for directory, written in zip(self._directories, self._written, strict=True):
+            try:
+                for journal, mark in enumerate(marks):
+                    if written[journal] != mark:
+                        written[journal] = None
+                        self._write(directory / self._names[journal], encode_mark(mark))
+                        written[journal] = mark
+            except OSError as exc:
+                failure = exc
+                log.error("%s: lastMark could not be written: %s", directory, exc)
+            else:
+                success_count += 1
+                self._remove_outdated(directory)
+        if failure is not None and success_count == 0:
+            raise failure
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            self._disk.replace_file(path, data)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE:
+                raise
+            # On a full disk the journal files must still be recycled, or a later start would find none free.
+            # Overwriting needs no space. If the write is torn, the mark does not count, and all journal files
+            # are replayed: none is removed before this write is synced.
+            try:
+                file = self._disk.open(path, write=True)
+            except FileNotFoundError:
+                raise exc from None
+            try:
+                file.pwrite(data, 0)
+                file.sync()
+            finally:
+                file.close()
+
+    def _remove_outdated(self, directory: Path) -> None:
+        for path in [path for path in self._outdated if path.parent == directory]:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+                self._disk.sync_directory(directory)
+            self._outdated.remove(path)
+
+    def _read(self, path: Path) -> JournalMark | OSError:
+        try:
+            return decode_mark(self._disk.read_file(path))
+        except FileNotFoundError:
+            return NO_MARK
+        except FormatError as exc:
+            # Apache overwrites it in place, so a crash may leave it short. Replaying more is always correct.
+            log.warning("%s: %s; it does not count", path, exc)
+            return NO_MARK
+        except OSError as exc:
+            log.error("%s cannot be read: %s", path, exc)
+            return exc
+
+
+def greatest_marks(found: Sequence[Marks]) -> Marks:
+    """For each journal, the greatest mark in any directory."""
+    return tuple(map(max, zip(*found, strict=True)))

@@ -1,0 +1,453 @@
+"""Assembling and running one bookie: storage, service, server; cookies, registration, disk watch.
+
+Inside: ``open_bookie``, a bookie without a cluster, for programs that embed it; ``run_bookie``, a bookie of a
+cluster. Not inside: the state of the disks (``disk_watch``), processes, signals, the choice of a metadata
+store (``__main__``).
+Always: clients cannot see or reach a bookie before it can serve. On a stop the registration goes first, then
+the port, then the storage. After a failure of the storage the bookie serves nothing more.
+
+Source: EmbeddedServer.java, BookieImpl.java; docs/metadata.md 7.1.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import trio
+
+from bookie.admin import Admin, serve_admin
+from bookie.cluster.address import Identity, Machine, resolve_identity
+from bookie.cluster.cluster_root import prepare_cluster_root
+from bookie.cluster.cookie import Cookie
+from bookie.cluster.cookie_check import read_instance_id
+from bookie.cluster.integrity import IntegrityRepair
+from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
+from bookie.cluster.over_replicated import OverReplicated
+from bookie.cluster.registration import OpenStore, Registration
+from bookie.cluster.startup_check import begin_startup_check
+from bookie.config.bookie_config import BookieConfig
+from bookie.disk.disk import Disk
+from bookie.disk.real_disk import RealDisk
+from bookie.disk.reserve import FLUSH_RESERVE, Reserve
+from bookie.disk_watch import DiskWatch
+from bookie.errors import ListenError, StorageFailedError
+from bookie.gc.collector import GarbageCollector
+from bookie.limits import RECORD_BYTES_MAX
+from bookie.server.config import ServerConfig
+from bookie.server.server import Server
+from bookie.server.service import BookieService
+from bookie.server.tls import peer_context, server_context
+from bookie.storage.config import CURRENT, StorageConfig
+from bookie.storage.opening import open_storage
+from bookie.storage.storage import Storage
+from ledger.catalog.paths import Layout
+from ledger.catalog.service_info import (
+    LOCATION_PROPERTY,
+    RPC_ID,
+    RPC_PROTOCOL,
+    TLS_EXTENSION,
+    Endpoint,
+    ServiceInfo,
+    encode_service_info,
+)
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.task_errors import only_error
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import dial_tcp
+from namespace.clock import wall_ms
+
+DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
+WITHDRAW_S = 2.0
+SWITCH_INTERVAL_S = 0.0002  # a journal thread needs the interpreter after each sync; the default is 5 ms
+_BACKLOG = 1024
+_REPLY_OVERHEAD_BYTES = 1024  # of a frame, besides the entry in it
+
+log = logging.getLogger(__name__)
+
+
+class Bookie:
+    """A bookie that serves the streams given to it. Made by ``open_bookie``."""
+
+    def __init__(self, storage: Storage, service: BookieService, server: Server) -> None:
+        self.storage = storage
+        self.service = service
+        self.server = server
+
+    def __repr__(self) -> str:
+        return f"<Bookie on {self.storage!r}>"
+
+    async def serve_stream(self, stream: trio.abc.Stream) -> None:
+        """Serve one peer until it disconnects; then close the stream. An error of the peer raises nothing."""
+        await self.server.serve_stream(stream)
+
+    async def serve_listeners(
+        self,
+        listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
+        *,
+        task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve all connections of these listeners until cancelled."""
+        await self.server.serve(listeners, task_status=task_status)
+
+    async def drain(self) -> None:
+        """Take no more requests; return when all taken requests have replies, or after ``DRAIN_S``."""
+        await self.server.drain(timeout_s=DRAIN_S)
+
+
+@asynccontextmanager
+async def open_bookie(
+    storage_config: StorageConfig,
+    *,
+    server_config: ServerConfig | None = None,
+    sync_adds: bool = True,
+    disk: Disk | None = None,
+) -> AsyncIterator[Bookie]:
+    """A bookie on its directories, without cookies and cluster; leaving the block flushes and closes it.
+
+    A failure of the storage cancels the block and is raised instead of its result.
+
+    Args:
+        sync_adds: False acknowledges adds before they are synced.
+        disk: None: the disks of this machine.
+
+    Raises:
+        StorageFailedError: A write or a sync failed; nothing was acknowledged after it.
+        DirectoryInUseError, StartError, OSError: As ``open_storage``.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    raised: BaseException | None = None
+    failure: BaseException | None = None
+
+    async def watch(storage: Storage, scope: trio.CancelScope) -> None:
+        nonlocal failure
+        failure = await storage.wait_failed()
+        scope.cancel()
+
+    async with open_storage(disk or RealDisk(), storage_config) as storage:
+        service = BookieService(storage, sync_adds=sync_adds)
+        bookie = Bookie(storage, service, Server(service, server_config))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch, storage, nursery.cancel_scope)
+            try:
+                yield bookie
+            except BaseException as exc:  # raised below: the nursery would wrap it into a group
+                raised = exc
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise StorageFailedError(f"the bookie's storage failed: {failure}") from failure
+        if raised is not None:
+            raise raised
+
+
+async def run_bookie(
+    config: BookieConfig,
+    *,
+    open_store: OpenStore,
+    stop: trio.Event | None = None,
+    disk: Disk | None = None,
+    machine: Machine | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a bookie of a cluster until ``stop`` is set. If cancelled, it ends without sending pending replies.
+
+    Args:
+        open_store: Opens a session with the metadata store; called again after a session expires.
+        task_status: Gets the port when the bookie is announced and serves.
+
+    Raises:
+        BookieConfigError, ListenError, CookieError, DirectoryError, StartError: It did not start.
+        LedgerListingError: It may have lost entries, and the ledgers concerned could not be listed.
+        RegistrationError: It could not be announced, or not again after its session expired.
+        StorageFailedError: Its disk failed.
+        StoreUnreachableError: The metadata store does not reply.
+    """
+    stop = trio.Event() if stop is None else stop
+    disk = disk or RealDisk()
+    for warning in config.warnings:
+        log.warning("%s", warning)
+    tls = None if config.tls is None else server_context(config.tls)
+    identity = resolve_identity(config.address, machine)
+    sockets = await _bind(identity.listen_host, config.address.port)
+    try:
+        port: int = sockets[0].getsockname()[1]
+        if config.address.port != port:
+            identity = resolve_identity(attrs.evolve(config.address, port=port), machine)
+        async with open_store() as store:
+            root = config.metadata.ledgers_root
+            layout = await prepare_cluster_root(store, root, config.metadata.layout)
+            directories = config.directories
+            cookie = Cookie(
+                identity.bookie_id,
+                directories.journal,
+                directories.ledger,
+                directories.index,
+                await read_instance_id(store, root),
+            )
+            startup_check = await begin_startup_check(
+                store,
+                root,
+                layout,
+                disk,
+                cookie,
+                config.storage,
+                possible_ids=identity.possible_ids,
+                config=config.startup_check,
+            )
+            registration = Registration(
+                store,
+                root,
+                identity.bookie_id,
+                _service_info(identity, port, config.network_location, has_tls=tls is not None),
+                wait_s=config.metadata.session_timeout_ms / 1000,
+            )
+            async with open_bookie(
+                attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
+                server_config=attrs.evolve(config.server, tls=tls),
+                sync_adds=config.sync_adds,
+                disk=disk,
+            ) as bookie:
+                await startup_check.complete(bookie.storage)
+                live_ledgers = LiveLedgers(
+                    lambda: registration.store,
+                    root,
+                    layout,
+                    identity.bookie_id,
+                    cookie.instance_id,
+                    config.gc.metadata_requests_per_s,
+                )
+                served = ServedLedgers(
+                    bookie.service,
+                    await load_tombstones(bookie.service, config.storage.ledger_directories[0], disk),
+                )
+                garbage = GarbageCollector(
+                    served,
+                    live_ledgers,
+                    config=config.gc,
+                    compaction=config.storage.compaction,
+                    delete_over_replicated=OverReplicated(
+                        lambda: registration.store,
+                        root,
+                        layout,
+                        identity.bookie_id,
+                        socket.getfqdn(),
+                        config.gc.metadata_requests_per_s,
+                    ),
+                    delete_local_copy=served.delete_local_copy,
+                )
+                async with trio.open_nursery() as background:
+                    background.start_soon(garbage.run)
+                    background.start_soon(
+                        startup_check.keep_raising_incarnation,
+                        lambda: registration.store,
+                        lambda: bookie.storage.progress,
+                    )
+                    repair = IntegrityRepair(
+                        bookie.storage,
+                        identity.bookie_id,
+                        partial(_open_client, open_store, config, layout),
+                        config.integrity,
+                    )
+                    background.start_soon(repair.run)
+                    await _serve(
+                        bookie,
+                        config,
+                        identity,
+                        sockets,
+                        registration,
+                        open_store,
+                        stop,
+                        disk,
+                        garbage,
+                        task_status,
+                    )
+                    background.cancel_scope.cancel()
+            await startup_check.mark_clean_stop()
+    except BaseExceptionGroup as group:
+        raise only_error(group) from group  # callers tell errors apart by their class
+    finally:
+        for bound in sockets:
+            bound.close()
+    log.info("bookie %s has stopped", identity.bookie_id)
+
+
+@asynccontextmanager
+async def _open_client(
+    open_store: OpenStore, config: BookieConfig, layout: Layout
+) -> AsyncIterator[LedgerClient]:
+    """A client that reads from the other bookies, with a metadata session of its own."""
+    transport = TransportConfig(
+        tls=None if config.tls is None else peer_context(config.tls),
+        # Not the configured frame limit: other bookies may hold entries from before it was lowered.
+        frame_bytes_max=RECORD_BYTES_MAX + _REPLY_OVERHEAD_BYTES,
+    )
+    async with (
+        open_store() as store,
+        open_ledger_client(
+            store,
+            dial_tcp,
+            ClientConfig(transport=transport),
+            root=config.metadata.ledgers_root,
+            layout=layout,
+        ) as client,
+    ):
+        yield client
+
+
+async def _serve(
+    bookie: Bookie,
+    config: BookieConfig,
+    identity: Identity,
+    sockets: Sequence[trio.socket.SocketType],
+    registration: Registration,
+    open_store: OpenStore,
+    stop: trio.Event,
+    disk: Disk,
+    garbage: GarbageCollector,
+    task_status: trio.TaskStatus[int],
+) -> None:
+    watch = DiskWatch(
+        bookie.service.rights,
+        registration,
+        disk,
+        config.fullness,
+        ledger_directories=config.storage.ledger_directories,
+        journal_directories=config.storage.journal_directories,
+        is_forced=config.read_only,
+        persists=config.persist_status,
+        reserves=[
+            Reserve(disk, path / CURRENT, config.fullness.reserve_bytes, name=FLUSH_RESERVE)
+            for path in config.storage.ledger_directories
+        ],
+        wall_ms=wall_ms,
+        on_fullness=garbage.on_fullness,
+    )
+    await watch.load()
+    await watch.check()
+    for bound in sockets:
+        _listen(bound)
+    listeners = [trio.SocketListener(bound) for bound in sockets]
+    admin = Admin(identity.bookie_id, bookie.service, garbage, watch, wall_ms)
+    async with trio.open_nursery() as serving:
+        if config.admin is not None:
+            log.info(
+                "the HTTP server for operators listens at %s",
+                await serving.start(serve_admin, admin, config.admin),
+            )
+        accepting = trio.CancelScope()
+
+        async def accept(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
+            with accepting:
+                await trio.serve_listeners(
+                    bookie.serve_stream, listeners, handler_nursery=serving, task_status=task_status
+                )
+
+        await serving.start(accept)
+        try:
+            # False: ``stop`` was set while this waited for the end of an earlier process's session.
+            if await _announce(registration, stop, read_only=not bookie.service.rights.writable):
+                port: int = sockets[0].getsockname()[1]
+                log.info(
+                    "bookie %s is ready, %s, at %s port %d",
+                    identity.bookie_id,
+                    "writable" if bookie.service.rights.writable else "read-only",
+                    identity.listen_host or "all addresses",
+                    port,
+                )
+                admin.is_ready = True
+                task_status.started(port)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(registration.keep, open_store)
+                    watching.start_soon(watch.run)
+                    await stop.wait()
+                    watching.cancel_scope.cancel()
+        finally:
+            admin.is_stopping = True
+            # First clients stop choosing this bookie, then none connects, then the last replies go out.
+            with trio.move_on_after(WITHDRAW_S, shield=True):
+                await registration.withdraw()
+            accepting.cancel()
+            for listener in listeners:
+                listener.socket.close()
+        await bookie.drain()
+        serving.cancel_scope.cancel()
+
+
+async def _announce(registration: Registration, stop: trio.Event, *, read_only: bool) -> bool:
+    """Announce the bookie; False if ``stop`` was set first."""
+    is_announced = False
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        await registration.announce(read_only=read_only)
+        is_announced = True
+        nursery.cancel_scope.cancel()
+    return is_announced
+
+
+def _service_info(identity: Identity, port: int, location: str | None, *, has_tls: bool) -> bytes:
+    extensions = (TLS_EXTENSION,) if has_tls else ()
+    endpoint = Endpoint(RPC_ID, port, identity.advertised_host, RPC_PROTOCOL, (), extensions)
+    properties = {} if location is None else {LOCATION_PROPERTY: location}
+    return encode_service_info(ServiceInfo((endpoint,), properties))
+
+
+async def _bind(host: str | None, port: int) -> list[trio.socket.SocketType]:
+    """Bind the port without listening: a port in use shows at once, and no client connects too early."""
+    if host is None and port != 0:
+        addresses = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
+    else:
+        addresses = [(socket.AF_INET, host or "0.0.0.0")]
+    bound: list[trio.socket.SocketType] = []
+    try:
+        for family, address in addresses:
+            try:
+                one = trio.socket.socket(family, socket.SOCK_STREAM)
+            except OSError:
+                if bound:
+                    continue  # this machine has no IPv6
+                raise
+            bound.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                await one.bind((address, port))
+            except OSError as exc:
+                if family == socket.AF_INET6 and exc.errno == errno.EADDRNOTAVAIL:
+                    bound.pop().close()
+                    continue
+                raise _listen_error(address, port, exc) from exc
+    except BaseException:
+        for one in bound:
+            one.close()
+        raise
+    return bound
+
+
+def _listen(bound: trio.socket.SocketType) -> None:
+    try:
+        bound.listen(_BACKLOG)
+    except OSError as exc:
+        address, port = bound.getsockname()[:2]
+        raise _listen_error(address, port, exc) from exc
+
+
+def _listen_error(address: str, port: int, exc: OSError) -> ListenError:
+    if exc.errno == errno.EADDRINUSE:
+        return ListenError(
+            f"port {port} at {address} is in use: another bookie or another program listens there. Stop it,"
+            " or set bookiePort"
+        )
+    return ListenError(f"cannot listen at {address} port {port}: {exc.strerror or exc}")

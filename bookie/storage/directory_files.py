@@ -1,0 +1,139 @@
+"""The files of one ledger directory, which its storage thread writes: entry logs and index.
+
+Inside: the order of a flush's writes; opening and closing. Not inside: when to flush (``directory_store``),
+which marks may be written (``journal.checkpoint``) and where (``journal.last_mark``).
+Always: entry bytes are synced before the index that names them, and both before a mark passes them. After a
+failed flush there is no other flush. One exception: a flush for which the disk had no space is tried again
+after space was freed.
+
+Source: SingleDirectoryDbLedgerStorage.java (checkpoint); docs/storage-format.md 8.4, 12.1.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+from bookie.damage.rebuild import check_index
+from bookie.disk.disk import Disk
+from bookie.disk.reserve import FLUSH_RESERVE, Reserve
+from bookie.entrylog.writer import EntryLogWriter
+from bookie.errors import StorageFailedError
+from bookie.index.entry_index import EntryIndex, EntryRange
+from bookie.index.index_factory import open_index
+from bookie.index.index_scan import greatest_log_id
+from bookie.journal.format import JournalMark
+from bookie.storage.config import StorageConfig
+from bookie.storage.write_cache import SealedCache
+
+log = logging.getLogger(__name__)
+
+START_FREE_BYTES = 48 << 20  # for opening the index, a journal file, and the flushes of a replay
+
+
+def open_directory_files(
+    disk: Disk, directory: Path, index_directory: Path, config: StorageConfig, mark: JournalMark
+) -> DirectoryFiles:
+    """Open and check the index of a ledger directory. Blocks. Nothing stays open if it raises.
+
+    Args:
+        mark: The greatest mark found in this directory.
+
+    Raises:
+        FormatError: The index is damaged.
+        IndexFailedError: The index's database cannot be opened.
+        StartError: The index is missing, or a log that it must be rebuilt from is damaged.
+        OSError: The disk fails or is full.
+    """
+    reserve = Reserve(disk, directory, 0, name=FLUSH_RESERVE)
+    # On a full disk neither the index nor a journal could be opened, and no read could be served
+    # (apache/bookkeeper#3150).
+    if disk.usage(directory).free_bytes < START_FREE_BYTES:
+        _release(reserve, directory, "starting")
+    index = open_index(disk, index_directory, config.index)
+    try:
+        check_index(disk, directory, index, mark, rebuild=config.rebuild_index)
+    except BaseException:
+        index.close()
+        raise
+    return DirectoryFiles(disk, directory, index, reserve, config)
+
+
+class DirectoryFiles:
+    """Opened by ``open_directory_files``. Its methods block; only the storage thread calls them.
+
+    The loop reads ``index`` as well.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, index: EntryIndex, reserve: Reserve, config: StorageConfig
+    ) -> None:
+        self.index = index
+        self.writer = EntryLogWriter(
+            disk,
+            directory,
+            log_bytes_max=config.entry_log_bytes_max,
+            per_ledger=config.per_ledger_logs,
+            greatest_indexed=lambda: greatest_log_id(index),
+        )
+        self._directory = directory
+        self._reserve = reserve
+        self._is_broken = False  # a flush has begun and has not succeeded
+
+    def flush(self, sealed: SealedCache) -> None:
+        """Make a sealed cache durable: entries, index, ledger data."""
+        if self._is_broken:
+            raise StorageFailedError("an earlier flush failed")  # the marks would pass that one
+        self._is_broken = True
+        try:
+            ranges = self._append(sealed)
+        except OSError as exc:
+            has_no_space = exc.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not has_no_space or not _release(self._reserve, self._directory, "flushing"):
+                raise
+            # The index names nothing of the failed attempt. Its log is closed for good and is never read. The
+            # whole cache goes into another log.
+            ranges = self._append(sealed)
+        if ranges or sealed.ledgers:
+            self.index.put(ranges, sealed.ledgers)
+            self.index.sync()  # before the mark
+        self._is_broken = False
+
+    def _append(self, sealed: SealedCache) -> list[EntryRange]:
+        try:
+            ranges = list(self.writer.append(sealed.entries))
+            self.writer.sync()  # before the index
+        except BaseException:
+            self.writer.abandon()
+            raise
+        return ranges
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger's part of the index. Durable on return."""
+        self.index.delete_ledger(ledger_id)
+        self.index.sync()
+
+    def close(self, *, has_failed: bool) -> None:
+        """Complete the current logs, unless something has failed; close the index."""
+        try:
+            if has_failed or self._is_broken:
+                self.writer.abandon()
+            else:
+                self.writer.close()
+        finally:
+            self.index.close()
+
+
+def _release(reserve: Reserve, directory: Path, doing: str) -> bool:
+    """Free the space that is kept in reserve; False if there was none."""
+    held_bytes = reserve.held_bytes()
+    if held_bytes:
+        log.warning(
+            "%s: the disk is full; %s goes on in the %d bytes kept back for it. Free some space",
+            directory,
+            doing,
+            held_bytes,
+        )
+        reserve.release()
+    return held_bytes > 0

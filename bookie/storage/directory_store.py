@@ -1,0 +1,209 @@
+"""One ledger directory on the loop: its write cache, its storage thread, its reads, its deletions.
+
+Inside: all that belongs to one ledger directory. Not inside: journals, checkpoints and marks, which all
+directories share; which ledger lives in which directory (``storage``); the storage thread's jobs
+(``directory_files``).
+Always: sealed caches are flushed in order, each before a deletion that is requested later; an error here is
+reported to ``Failure``: it stops the whole bookie.
+
+Source: SingleDirectoryDbLedgerStorage.java; docs/storage-format.md 8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+import trio
+
+from bookie.damage.damaged_entries import DamagedEntries
+from bookie.damage.scrubber import Scrubber
+from bookie.disk.disk import Disk, DiskThread
+from bookie.entrylog.reader import EntryLogReader
+from bookie.errors import FormatError, IndexFailedError, StartError, StorageFailedError
+from bookie.gc.log_collector import LogCollector
+from bookie.journal.format import JournalMark
+from bookie.ledger_record import LedgerRecord
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory_files import DirectoryFiles, open_directory_files
+from bookie.storage.entry_reads import EntryReads
+from bookie.storage.failure import Failure
+from bookie.storage.write_cache import WriteCache
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+async def open_directory_store(
+    disk: Disk,
+    thread: DiskThread,
+    number: int,
+    directory: Path,
+    index_directory: Path,
+    config: StorageConfig,
+    mark: JournalMark,
+    failure: Failure,
+) -> DirectoryStore:
+    """Open a ledger directory's index and load the ledgers that live there.
+
+    Args:
+        thread: From now on the only thread that writes in this directory. The caller closes it.
+        mark: The greatest mark found in this directory.
+
+    Raises:
+        StartError: The index is missing or damaged. Nothing stays open.
+        OSError: The disk fails or is full. Nothing stays open.
+    """
+    try:
+        open_files = partial(open_directory_files, disk, directory, index_directory, config, mark)
+        files = await thread.call(open_files)
+        try:
+            return DirectoryStore(disk, thread, number, directory, files, config, failure)
+        except BaseException:
+            await thread.call(partial(files.close, has_failed=True))
+            raise
+    except (FormatError, IndexFailedError) as exc:
+        raise StartError(
+            f"{directory}: {exc}. The index is damaged: let `dlog bookie rebuild-index` rebuild it"
+            " from the entry logs; it fences every ledger found"
+        ) from exc
+
+
+class DirectoryStore:
+    """See the module. Opened by ``open_directory_store``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        thread: DiskThread,
+        number: int,
+        directory: Path,
+        files: DirectoryFiles,
+        config: StorageConfig,
+        failure: Failure,
+    ) -> None:
+        """Raises ``FormatError`` or ``IndexFailedError`` if the index's ledger data cannot be read."""
+        self.thread = thread
+        self.number = number
+        self.directory = directory
+        self.files = files
+        self.ledgers: dict[int, LedgerRecord] = {}  # the ledgers that live here
+        for ledger_id, data in files.index.ledgers():
+            record = LedgerRecord(ledger_id, **attrs.asdict(data))
+            record.directory = number
+            self.ledgers[ledger_id] = record
+        self.deleting: dict[int, int] = {}  # ledgers whose index is still to be deleted -> how many times
+        self.dirty: dict[int, LedgerRecord] = {}  # ledgers whose data changed since the last seal
+        self.cache = WriteCache()
+        self.reader = EntryLogReader(disk, directory)
+        damaged = DamagedEntries()
+        self.reads = EntryReads(
+            disk, self.ledgers, self.deleting, self.cache, files.index, self.reader, config.reads, damaged
+        )
+        self.scrubber = Scrubber(
+            disk,
+            self.ledgers,
+            self.deleting,
+            files.index,
+            self.reader,
+            damaged,
+            config.scrub,
+            is_busy=lambda: bool(self.cache.sealed),
+        )
+        self.collector = LogCollector(
+            disk,
+            directory,
+            files.index,
+            files.writer,
+            # Called in any thread. After a crash a ledger may come back whose index is not deleted yet.
+            is_live=lambda ledger_id: ledger_id in self.ledgers or ledger_id in self.deleting,
+            in_thread=self.in_thread,
+            on_deleted=self.reader.forget,
+            log_bytes_max=config.entry_log_bytes_max,
+            config=config.compaction,
+        )
+        self._failure = failure
+
+    def __repr__(self) -> str:
+        return f"<DirectoryStore {self.directory}, {len(self.ledgers)} ledgers>"
+
+    @property
+    def is_clean(self) -> bool:
+        """True if nothing was staged here since the last seal."""
+        return self.cache.is_empty and not self.dirty
+
+    async def aclose(self) -> None:
+        """Close the files. Logs an error and does not raise it."""
+        try:
+            await self.thread.call(partial(self.files.close, has_failed=self._failure.error is not None))
+        except OSError as exc:
+            log.error("%s: closing failed: %s", self.directory, exc)
+        self.reader.close()
+
+    def seal(self, checkpoint_id: int, on_flushed: Callable[[int, int], None]) -> None:
+        """Seal the active cache, empty or not, and have it flushed.
+
+        ``on_flushed(number, checkpoint_id)`` is called when everything up to the checkpoint is durable here.
+        """
+        for record in self.cache.records():
+            self.dirty[record.ledger_id] = record
+        ledgers = [(ledger_id, record.stored()) for ledger_id, record in self.dirty.items()]
+        self.dirty.clear()
+        sealed = self.cache.seal(checkpoint_id, ledgers)
+        done = partial(self._flushed, checkpoint_id, on_flushed)
+        self.thread.submit(partial(self.files.flush, sealed), done)
+
+    def _flushed(
+        self, checkpoint_id: int, on_flushed: Callable[[int, int], None], _: None, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._failure.report(error, f"{self.directory}: flushing to the entry logs")
+            return
+        self.cache.remove_flushed(checkpoint_id)
+        self.files.index.forget_cached()
+        on_flushed(self.number, checkpoint_id)
+
+    def forget_ledger(self, record: LedgerRecord) -> tuple[int, trio.Event]:
+        """Forget a ledger and its entries.
+
+        Returns:
+            How many bytes of cache that frees; an event that is set when the deletion is durable, and also
+            when it has failed.
+        """
+        ledger_id = record.ledger_id
+        del self.ledgers[ledger_id]
+        freed_bytes = self.cache.drop_ledger(record)
+        self.reads.drop_ledger(ledger_id)
+        self.dirty.pop(ledger_id, None)
+        self.files.index.forget_cached()
+        self.deleting[ledger_id] = self.deleting.get(ledger_id, 0) + 1
+        deleted = trio.Event()
+
+        def done(_: None, error: BaseException | None) -> None:
+            # In the callback, not after the wait: the next job may flush a ledger created again with this id.
+            if error is not None:
+                self._failure.report(error, f"{self.directory}: deleting a ledger")
+            elif self.deleting[ledger_id] > 1:
+                self.deleting[ledger_id] -= 1
+            else:
+                del self.deleting[ledger_id]
+            deleted.set()
+
+        # Behind the flush of every cache sealed so far, so that none of them brings the ledger back.
+        self.thread.submit(partial(self.files.delete_ledger, ledger_id), done)
+        return freed_bytes, deleted
+
+    async def in_thread(self, job: Callable[[], T]) -> T:
+        """Run a job that writes in the storage thread. Its ``OSError`` fails the storage.
+
+        Raises ``StorageFailedError`` then.
+        """
+        try:
+            return await self.thread.call(job)
+        except OSError as exc:
+            self._failure.report(exc, f"{self.directory}: writing")
+            raise StorageFailedError(f"{self.directory}: {exc}") from exc

@@ -1,0 +1,249 @@
+"""Reading entries: from the write cache, from the read cache, or by index and entry log.
+
+Inside: the order of the look-ups, batches of consecutive entries, what is read ahead and cached. Not inside:
+the caches, the index and the entry logs themselves.
+Always: a read looks for an entry in the write cache first and in the index second, because a flush moves
+entries from the cache to the index. A read raises "no such entry" only if neither has it. A look-up in the
+read cache uses the location that the index names now. An entry that cannot be read is an error, after one
+more look at the index: compaction may have moved the entry.
+
+Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); docs/storage-format.md 8.6.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from bookie.damage.damaged_entries import DamagedEntries
+from bookie.disk.disk import Disk
+from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader
+from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
+from bookie.index.entry_index import EntryIndex, EntryRange
+from bookie.ledger_record import LedgerRecord
+from bookie.storage.read_ahead import WINDOW_BYTES_MAX, ReadAhead
+from bookie.storage.read_cache import ReadCache
+from bookie.storage.write_cache import WriteCache
+
+_MOVES_MAX = 4  # of one entry, while it is being read
+_LENGTH_BYTES = 4
+
+
+@attrs.frozen(kw_only=True)
+class ReadConfig:
+    """How much the reads of one ledger directory may cache and read ahead."""
+
+    cache_bytes_max: int = attrs.field(default=32 << 20, validator=attrs.validators.ge(0))  # 0: none
+    ahead_entries_max: int = attrs.field(default=1024, validator=attrs.validators.ge(0))
+    ahead_bytes_max: int = attrs.field(
+        default=WINDOW_BYTES_MAX,
+        validator=attrs.validators.and_(attrs.validators.ge(0), attrs.validators.le(READ_BYTES_MAX)),
+    )
+
+
+class EntryReads:
+    """Reads of one ledger directory. On the loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        ledgers: Mapping[int, LedgerRecord],
+        deleting: Collection[int],
+        write_cache: WriteCache,
+        index: EntryIndex,
+        reader: EntryLogReader,
+        config: ReadConfig | None = None,
+        damaged: DamagedEntries | None = None,
+    ) -> None:
+        """``damaged``: entries that are never read because they are damaged."""
+        config = config or ReadConfig()
+        self._disk = disk
+        self._ledgers = ledgers
+        self._deleting = deleting  # ledgers whose old index records are still to be deleted
+        self._write_cache = write_cache
+        self._index = index
+        self._reader = reader
+        self._ahead_entries_max = config.ahead_entries_max
+        self._ahead = ReadAhead(
+            window_bytes_max=config.ahead_bytes_max
+            if config.ahead_entries_max > 1 and config.cache_bytes_max
+            else 0
+        )
+        self._damaged = DamagedEntries() if damaged is None else damaged
+        self.read_cache = ReadCache(config.cache_bytes_max)
+
+    def read_cached(self, record: LedgerRecord, entry_id: int) -> bytes | None:
+        """The entry's body if it is in memory. Waits for the disk only if the index does."""
+        ledger_id = record.ledger_id
+        body = self._write_cache.get(record, entry_id)
+        if body is not None or not self.read_cache.holds(ledger_id) or ledger_id in self._deleting:
+            return body
+        try:
+            found = self._index.locate(ledger_id, entry_id, 1)
+        except (OSError, FormatError):
+            return None  # ``read`` raises the error
+        if self._damaged and found and self._damaged.evidence(found[0]) is not None:
+            return None
+        return self.read_cache.get(ledger_id, found[0]) if found else None
+
+    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+        """See ``Storage.read``."""
+        record = self._record(ledger_id)
+        if (body := self._write_cache.get(record, entry_id)) is not None:
+            return body
+        found = self._locate(record, entry_id, 2)
+        if not found:
+            raise NoEntryError(ledger_id, entry_id)
+        location = found[0]
+        self._check(ledger_id, entry_id, location)
+        if (body := self.read_cache.get(ledger_id, location)) is not None:
+            return body
+        window = self._ahead.window_bytes(ledger_id, entry_id)
+        try:
+            if window:
+                return (await self._read_ahead(record, entry_id, window))[0]
+            next_location = found[1] if len(found) > 1 else 0
+            body = await self._reader.read(ledger_id, entry_id, location, next_location=next_location)
+        except EntryUnreadableError as exc:
+            return await self._read_moved(ledger_id, entry_id, location, exc)
+        if self._ledgers.get(ledger_id) is record:  # not deleted meanwhile
+            self.read_cache.put(ledger_id, location, body)
+        return body
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
+    ) -> list[bytes]:
+        """See ``Storage.read_batch``."""
+        record = self._record(ledger_id)
+        bodies: list[bytes] = []
+        used = 0
+        while len(bodies) < count_max:
+            entry_id = first + len(bodies)
+            body = self._write_cache.get(record, entry_id)
+            try:
+                if body is not None:
+                    more: Sequence[bytes] = (body,)
+                else:
+                    more = await self._read_piece(
+                        record, entry_id, count_max - len(bodies), size_bytes_max - used
+                    )
+            except EntryUnreadableError:
+                if bodies:
+                    break
+                return [await self.read(ledger_id, first)]
+            for body in more:
+                used += len(body) + _LENGTH_BYTES
+                if used > size_bytes_max and bodies:
+                    return bodies
+                bodies.append(body)
+            if not more or used >= size_bytes_max:
+                break
+        if not bodies:
+            raise NoEntryError(ledger_id, first)
+        return bodies
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        """See ``Storage.entry_ids``."""
+        record = self._record(ledger_id)
+        ids = self._write_cache.entry_ids(record)  # before the index: a flush moves entries there
+        if ledger_id not in self._deleting:
+            try:
+                ids.update(await self._disk.run(self._index.entry_ids, ledger_id))
+            except (OSError, FormatError) as exc:
+                raise EntryUnreadableError(ledger_id, -1, f"the index fails: {exc}") from exc
+        return sorted(ids)
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """The ledger is being deleted: drop its cached entries and its read-ahead state."""
+        self.read_cache.drop_ledger(ledger_id)
+        self._ahead.drop_ledger(ledger_id)
+        self._damaged.drop_ledger(ledger_id)
+
+    async def _read_piece(
+        self, record: LedgerRecord, entry_id: int, count_max: int, size_bytes_max: int
+    ) -> Sequence[bytes]:
+        """Consecutive entries that the write cache lacks: from the read cache, or from one read."""
+        ledger_id = record.ledger_id
+        locations = self._locate(record, entry_id, count_max)
+        if not locations or size_bytes_max <= 0:
+            return ()
+        if self._damaged:
+            self._check(ledger_id, entry_id, locations[0])
+            locations = list(itertools.takewhile(lambda at: self._damaged.evidence(at) is None, locations))
+        cached: list[bytes] = []
+        for location in locations:
+            if (body := self.read_cache.get(ledger_id, location)) is None:
+                break
+            cached.append(body)
+        if cached:
+            return cached
+        window = self._ahead.window_bytes(ledger_id, entry_id)
+        if window > locations[-1] - locations[0]:
+            # The request is smaller than a worthwhile read: read what the next requests will need, too.
+            return (await self._read_ahead(record, entry_id, window))[: len(locations)]
+        more = await self._reader.read_batch(
+            ledger_id, range(entry_id, entry_id + len(locations)), locations, size_bytes_max
+        )
+        self._ahead.has_read(ledger_id, entry_id, entry_id + len(more) - 1)
+        return more
+
+    async def _read_ahead(self, record: LedgerRecord, entry_id: int, window: int) -> Sequence[bytes]:
+        """Read and cache the entries of one window from this entry on. Return the consecutive ones."""
+        ledger_id = record.ledger_id
+        entry_range = self._following(record, entry_id)
+        if not entry_range.locations:  # the storage thread has changed the index meanwhile
+            raise EntryUnreadableError(ledger_id, entry_id, "the index no longer names it")
+        bodies = await self._reader.read_batch(
+            ledger_id, entry_range.entry_ids, entry_range.locations, window
+        )
+        self._ahead.has_read(ledger_id, entry_id, entry_range.entry_ids[len(bodies) - 1])
+        if self._ledgers.get(ledger_id) is record:  # not deleted meanwhile
+            for location, body in zip(entry_range.locations, bodies, strict=False):
+                self.read_cache.put(ledger_id, location, body)
+        count = 1
+        while count < len(bodies) and entry_range.entry_ids[count] == entry_id + count:
+            count += 1
+        return bodies[:count]
+
+    async def _read_moved(
+        self, ledger_id: int, entry_id: int, location: int, error: EntryUnreadableError
+    ) -> bytes:
+        """Read an entry that is not at its location: it may have been moved or deleted meanwhile."""
+        for _ in range(_MOVES_MAX):
+            self._index.forget_cached()
+            found = self._locate(self._record(ledger_id), entry_id, 1)
+            if not found or found[0] == location:
+                break
+            location = found[0]
+            self._check(ledger_id, entry_id, location)
+            try:
+                return await self._reader.read(ledger_id, entry_id, location)
+            except EntryUnreadableError as exc:
+                error = exc
+        raise error
+
+    def _check(self, ledger_id: int, entry_id: int, location: int) -> None:
+        if self._damaged and (evidence := self._damaged.evidence(location)) is not None:
+            raise EntryUnreadableError(ledger_id, entry_id, evidence)
+
+    def _record(self, ledger_id: int) -> LedgerRecord:
+        record = self._ledgers.get(ledger_id)
+        if record is None:
+            raise NoLedgerError(ledger_id)
+        return record
+
+    def _locate(self, record: LedgerRecord, entry_id: int, count_max: int) -> Sequence[int]:
+        if record.ledger_id in self._deleting:
+            return ()
+        try:
+            return self._index.locate(record.ledger_id, entry_id, count_max)
+        except (OSError, FormatError) as exc:
+            raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc
+
+    def _following(self, record: LedgerRecord, entry_id: int) -> EntryRange:
+        try:
+            return self._index.following(record.ledger_id, entry_id, self._ahead_entries_max)
+        except (OSError, FormatError) as exc:
+            raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc

@@ -1,0 +1,156 @@
+"""Starting and stopping a bookie's storage.
+
+Inside: locks, opening the ledger directories, replaying the journals, the regular tasks, the last checkpoint.
+Not inside: what the storage does in between (``storage``).
+Always: nothing stored changes before the directories, the marks and the indexes were checked; a mark moves
+only when everything that was replayed below it is durable in the ledger directories.
+
+Source: BookieImpl.java (start, readJournal, shutdown); docs/storage-format.md 12.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
+
+import trio
+
+from bookie.damage.scrubber import scrub_before_serving
+from bookie.disk.disk import Disk
+from bookie.errors import StartError, StorageFailedError
+from bookie.journal.journals import Journals
+from bookie.journal.last_mark import LastMarks, greatest_marks
+from bookie.storage.config import CURRENT, LOCK, StorageConfig
+from bookie.storage.directory_set import DirectorySet
+from bookie.storage.directory_store import DirectoryStore, open_directory_store
+from bookie.storage.failure import Failure
+from bookie.storage.storage import Storage
+from namespace.clock import wall_ms
+
+
+@asynccontextmanager
+async def open_storage(
+    disk: Disk, config: StorageConfig, *, wall_ms: Callable[[], int] = wall_ms
+) -> AsyncIterator[Storage]:
+    """Lock the directories, replay the journals, serve; on leaving, checkpoint and unlock the directories.
+
+    Leaving waits for the checkpoint, cancelled or not, unless the storage has failed.
+
+    Raises:
+        DirectoryInUseError: Another process serves one of the directories.
+        StartError: The stored data cannot be served as they are. Nothing was changed.
+        OSError: A directory cannot be read or written.
+    """
+    raised: BaseException | None = None
+    async with AsyncExitStack() as stack:
+        storage = await _start(stack, disk, config, wall_ms)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(storage.flush_regularly)
+                for store in storage.stores:
+                    nursery.start_soon(store.scrubber.run)
+                nursery.start_soon(storage.journals.sync_regularly, config.sync_interval_s)
+                try:
+                    yield storage
+                except BaseException as exc:  # raised below, not wrapped into the nursery's group
+                    raised = exc
+                nursery.cancel_scope.cancel()
+        except BaseException:
+            if raised is None:
+                raise
+    if raised is not None:
+        raise raised
+
+
+async def _start(
+    stack: AsyncExitStack, disk: Disk, config: StorageConfig, wall_ms: Callable[[], int]
+) -> Storage:
+    """Open everything and replay the journals. ``stack`` closes everything in reverse order."""
+    directories = [path / CURRENT for path in config.ledger_directories]
+    index_directories = [path / CURRENT for path in config.index_directories] or directories
+    threads = [disk.start_thread(f"bookie-storage-{number}") for number in range(len(directories))]
+    locks = stack.enter_context(ExitStack())
+    for thread in threads:
+        _close_later(stack, thread.aclose)
+    await threads[0].call(partial(_lock, locks, disk, config))
+    directory_set = DirectorySet(disk, directories, accepts_losses=config.accepts_losses)
+    await threads[0].call(directory_set.check)
+    journals = Journals(disk, [path / CURRENT for path in config.journal_directories], config.journal)
+    last_marks = LastMarks(disk, directories, len(journals))
+    found = await threads[0].call(last_marks.read)
+    journal_ids = await threads[0].call(journals.scan)
+    marks = greatest_marks(found)
+
+    failure = Failure()
+    stores: list[DirectoryStore] = []
+    for number, (thread, directory, index_directory) in enumerate(
+        zip(threads, directories, index_directories, strict=True)
+    ):
+        store = await open_directory_store(
+            disk, thread, number, directory, index_directory, config, max(found[number]), failure
+        )
+        _close_later(stack, store.aclose)
+        stores.append(store)
+    _check_homes(stores)
+    await threads[0].call(directory_set.stamp)
+
+    storage = Storage(disk, config, stores, journals, last_marks, marks, failure)
+    nexts = await journals.replay(
+        journal_ids,
+        marks,
+        storage.replay,
+        wall_ms=wall_ms,
+        skip_damaged=config.skip_damaged_journal,
+        accepts_losses=config.accepts_losses,
+    )
+    # All that was replayed becomes durable before a mark moves: until then a crash replays it again. The
+    # checkpoint removes journal files below the marks, and on a full disk the next file needs their space.
+    storage.checkpointer.begin(tuple([one.end for one in nexts]))
+    await storage.checkpointer.wait_marked()
+    _close_later(stack, journals.aclose)
+    await journals.start(nexts, storage.on_acknowledged)
+    storage.checkpointer.begin(journals.marks)
+    await storage.checkpointer.wait_marked()
+    if config.scrub.on_start:
+        await scrub_before_serving([store.scrubber for store in stores])
+    _close_later(stack, partial(_checkpoint, storage))
+    return storage
+
+
+def _lock(locks: ExitStack, disk: Disk, config: StorageConfig) -> None:
+    """Create and lock all directories. Blocks."""
+    for path in dict.fromkeys(
+        (*config.journal_directories, *config.ledger_directories, *config.index_directories)
+    ):
+        disk.make_directory(path / CURRENT)
+        locks.callback(disk.lock(path / CURRENT / LOCK))
+
+
+def _check_homes(stores: Sequence[DirectoryStore]) -> None:
+    """``StartError`` if two directories have the same ledger."""
+    homes: dict[int, DirectoryStore] = {}
+    for store in stores:
+        for ledger_id in store.ledgers:
+            home = homes.setdefault(ledger_id, store)
+            if home is not store:
+                raise StartError(
+                    f"ledger {ledger_id} is in {home.directory} and in {store.directory}: one of them is an"
+                    " old copy, or another bookie's. Configure the directories this bookie was last run with"
+                )
+
+
+async def _checkpoint(storage: Storage) -> None:
+    if storage.failure.error is None:
+        await storage.journals.sync()
+        with contextlib.suppress(StorageFailedError):  # logged; the next start replays the journals
+            await storage.flush()
+
+
+def _close_later(stack: AsyncExitStack, close: Callable[[], Awaitable[None]]) -> None:
+    async def shielded() -> None:
+        with trio.CancelScope(shield=True):
+            await close()
+
+    stack.push_async_callback(shielded)

@@ -1,0 +1,364 @@
+"""The store of one bookie: stage records, submit them, read entries, checkpoint.
+
+Inside: the order of all this over several journals and ledger directories; which ledger lives where.
+Not inside: starting and stopping (``opening``); formats and files (``journal``, ``entrylog``, ``index``);
+one ledger directory (``directory_store``), the journals (``journals``); the protocol (``bookie.server``).
+Always:
+- an entry is in the write cache before it is in the journal, and a key or fence is journaled before any
+  entry that depends on it;
+- ``on_durable(None)`` means synced in the journal; from then on the entry survives any crash;
+- a journal is forgotten up to a mark only when entry bytes, index and ledger data below it are synced, in
+  that order, in every ledger directory (``checkpointer``);
+- a ledger that has data in a directory stays there; only a new one goes where its id says;
+- after the first failed write or sync nothing is acknowledged any more, ``wait_failed`` returns, and the
+  bookie stops. The next start replays the journal.
+
+Everything public is called on the loop. One thread writes each journal. One thread does everything else that
+writes in a ledger directory. A few reader threads serve the reads that the page cache cannot.
+
+Source: BookieImpl.java, DbLedgerStorage.java; docs/storage-format.md 8, 12.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Sequence
+
+import trio
+
+from bookie.disk.disk import Disk, DiskUsage
+from bookie.errors import NoLedgerError, StorageFailedError
+from bookie.gc.log_collector import LogCollector
+from bookie.journal.checkpoint import Marks
+from bookie.journal.format import explicit_lac_record, fence_record, key_record
+from bookie.journal.group_commit import OnDurable, WriteBatch
+from bookie.journal.journals import Journals
+from bookie.journal.last_mark import LastMarks
+from bookie.journal.replay import apply_records
+from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
+from bookie.storage.checkpointer import Checkpointer
+from bookie.storage.config import StorageConfig
+from bookie.storage.directory_store import DirectoryStore
+from bookie.storage.failure import Failure
+from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
+
+_LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
+_OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
+
+
+class Storage:
+    """See the module. Opened by ``opening.open_storage``."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: StorageConfig,
+        stores: Sequence[DirectoryStore],
+        journals: Journals,
+        last_marks: LastMarks,
+        marks: Marks,
+        failure: Failure,
+    ) -> None:
+        """``marks``: the marks found on disk, behind which the journals are still to be replayed."""
+        self.stores = stores
+        self.journals = journals
+        self.failure = failure
+        self.checkpointer = Checkpointer(
+            stores, journals.files, last_marks, marks, failure, on_flushed=self._wake_writers
+        )
+        self._disk = disk
+        self._config = config
+        self._ledgers: dict[int, LedgerRecord] = {}
+        for store in stores:
+            for record in store.ledgers.values():
+                self._add_record(record)
+        self._seal_at_bytes = config.write_cache_bytes_max // 2
+        self._has_space = trio.Event()
+        self._is_waiting_for_space = False
+        self._is_dirty = trio.Event()
+        failure.call_back(self._wake_writers)
+
+    def __repr__(self) -> str:
+        state = "failed" if self.failure.error else "open"
+        places = ", ".join(str(store.directory) for store in self.stores)
+        return f"<Storage {places} {state}, {len(self._ledgers)} ledgers>"
+
+    # --- writing ---
+
+    def new_batch(self) -> WriteBatch:
+        """An empty batch to be filled by the methods that stage, then submitted.
+
+        Both in one step of the loop: a later record of a ledger must not be submitted before an earlier one.
+        """
+        return self.journals.new_batch()
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        """The ledger's record; None if this bookie does not know the ledger."""
+        return self._ledgers.get(ledger_id)
+
+    def ledger_ids(self) -> list[int]:
+        """The ids of all known ledgers, ascending."""
+        return sorted(self._ledgers)
+
+    @property
+    def progress(self) -> object:
+        """A value that changes when something is written."""
+        return self.journals.marks
+
+    def create_ledger(self, batch: WriteBatch, ledger_id: int, master_key: bytes) -> LedgerRecord:
+        """Create a ledger and stage its key record.
+
+        Also binds the key of a ledger that has ``UNKNOWN_KEY`` because its key record was lost.
+        """
+        assert ledger_id >= 0
+        record = self._ledgers.get(ledger_id)
+        if record is None:
+            record = self._new_record(ledger_id, master_key)
+        else:
+            assert record.master_key == UNKNOWN_KEY, f"ledger {ledger_id} has a key already"
+            record.master_key = master_key
+        self.stores[record.directory].dirty[ledger_id] = record
+        batch.records[record.journal].append(key_record(ledger_id, master_key))
+        return record
+
+    def _new_record(self, ledger_id: int, master_key: bytes) -> LedgerRecord:
+        record = LedgerRecord(ledger_id, master_key)
+        record.first_checkpoint_id = self.checkpointer.begun_id + 1
+        store = self._store_for_new(ledger_id)
+        record.directory = store.number
+        store.ledgers[ledger_id] = record
+        self._add_record(record)
+        return record
+
+    def _add_record(self, record: LedgerRecord) -> None:
+        record.journal = self.journals.number_of(record.ledger_id)
+        self._ledgers[record.ledger_id] = record
+
+    def _store_for_new(self, ledger_id: int) -> DirectoryStore:
+        for store in self.stores:
+            if ledger_id in store.deleting:
+                return store  # never in two directories, not even while the deletion is under way
+        return self.stores[ledger_id % len(self.stores)]
+
+    def stage_entry(
+        self, batch: WriteBatch, ledger: LedgerRecord, entry_id: int, lac: int, body: bytes
+    ) -> None:
+        """Put an entry into the write cache and the batch. Readable at once, durable later."""
+        entries = ledger.active
+        if entries is None:
+            entries = self.stores[ledger.directory].cache.begin(ledger)
+        entries[entry_id] = body
+        if entry_id > ledger.last_entry_id:
+            ledger.last_entry_id = entry_id
+        if lac > ledger.lac:
+            ledger.lac = lac
+        batch.records[ledger.journal].append(body)
+
+    def stage_fence(self, batch: WriteBatch, ledger: LedgerRecord) -> None:
+        """Fence a ledger: in memory from now on, for good once the batch is durable."""
+        ledger.fenced = True
+        self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
+        batch.records[ledger.journal].append(fence_record(ledger.ledger_id))
+
+    def stage_explicit_lac(self, batch: WriteBatch, ledger: LedgerRecord, body: bytes) -> None:
+        """Store a LAC packet, of at least 16 bytes, in place of the last one."""
+        _, lac = _LAC_PACKET_IDS.unpack_from(body)
+        ledger.explicit_lac = body
+        ledger.lac = max(ledger.lac, lac)
+        self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
+        batch.records[ledger.journal].append(explicit_lac_record(ledger.ledger_id, body))
+
+    def enter_limbo(self, ledger_id: int, master_key: bytes, *, fenced: bool) -> None:
+        """Put a ledger in limbo: acknowledged entries may be missing; with ``fenced``, its fence too.
+
+        Called before the bookie serves. Durable after the next ``flush``. A known ledger keeps its key,
+        unless that is ``UNKNOWN_KEY``.
+        """
+        record = self._ledgers.get(ledger_id) or self._new_record(ledger_id, UNKNOWN_KEY)
+        record.master_key = record.master_key or master_key
+        record.limbo = True
+        record.fenced |= fenced
+        self.stores[record.directory].dirty[ledger_id] = record
+
+    def leave_limbo(self, ledger: LedgerRecord) -> None:
+        """End a ledger's limbo, since all its entries are durable here. Durable after the next ``flush``."""
+        ledger.limbo = False
+        if self._ledgers.get(ledger.ledger_id) is ledger:  # not deleted meanwhile
+            self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
+
+    def submit(self, batch: WriteBatch, on_durable: OnDurable, *, sync: bool = True) -> None:
+        """Hand a batch to the journals; an empty one waits for all that was submitted before.
+
+        ``on_durable`` is called on the loop, once. It gets None when the batch is synced, together with all
+        earlier records of its ledgers and of awaited ledgers (``sync=False``: when they are written). It gets
+        the error if the storage fails. It must not raise. Batches of the same ledgers are acknowledged in
+        order.
+        """
+        if self.failure.error is not None:
+            trio.lowlevel.current_trio_token().run_sync_soon(on_durable, self.failure.error)
+            return
+        count, body_bytes = self.journals.submit(batch, on_durable, sync=sync)
+        checkpointer = self.checkpointer
+        checkpointer.active_bytes += body_bytes + _OVERHEAD_BYTES * count
+        if checkpointer.active_bytes >= self._seal_at_bytes:
+            checkpointer.begin(self.journals.marks)
+        elif not self._is_dirty.is_set():
+            self._is_dirty.set()
+
+    async def submit_durably(self, batch: WriteBatch) -> None:
+        """Submit a batch; return when it is synced. A cancelled call has submitted it.
+
+        Raises ``StorageFailedError`` if the storage fails; the batch may be lost then.
+        """
+        acknowledged = trio.Event()
+        self.submit(batch, lambda _: acknowledged.set())
+        await acknowledged.wait()
+        self.failure.check()
+
+    async def wait_capacity(self) -> None:
+        """Return when the write cache and the journals' queues are below their limits.
+
+        Without a checkpoint if they are already. Raises ``StorageFailedError`` if the storage has failed.
+        """
+        while not self._has_capacity():
+            self._is_waiting_for_space = True
+            await self._has_space.wait()
+        self.failure.check()
+
+    def _has_capacity(self) -> bool:
+        checkpointer = self.checkpointer
+        return self.failure.error is not None or (
+            checkpointer.active_bytes + checkpointer.sealed_bytes < self._config.write_cache_bytes_max
+            and self.journals.queued_bytes < self._config.journal_queue_bytes_max
+        )
+
+    def _wake_writers(self) -> None:
+        if self._is_waiting_for_space and self._has_capacity():
+            self._is_waiting_for_space = False
+            self._has_space.set()
+            self._has_space = trio.Event()
+
+    def on_acknowledged(self, error: StorageFailedError | None) -> None:
+        """The journals have acknowledged a group, or have failed."""
+        if error is not None:
+            self.failure.report(error, "the journal")
+        self._wake_writers()
+
+    # --- reading ---
+
+    def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry's body if it is in memory."""
+        record = self._ledgers.get(ledger_id)
+        return None if record is None else self.stores[record.directory].reads.read_cached(record, entry_id)
+
+    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+        """The entry's body.
+
+        Raises:
+            NoLedgerError: The ledger is unknown.
+            NoEntryError: The entry was never stored here.
+            EntryUnreadableError: The entry was stored here and cannot be read.
+        """
+        return await self._store_of(ledger_id).reads.read(ledger_id, entry_id)
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
+    ) -> list[bytes]:
+        """Bodies of consecutive entries from ``first``, until an entry is missing or a limit is reached.
+
+        ``size_bytes_max`` counts each body and 4 bytes. The first body is returned even if it is larger.
+        Raises as ``read`` does, for the first entry.
+        """
+        return await self._store_of(ledger_id).reads.read_batch(ledger_id, first, count_max, size_bytes_max)
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        """Ids of all entries of a ledger stored here, ascending.
+
+        Raises ``NoLedgerError``, or ``EntryUnreadableError`` if the index fails.
+        """
+        return await self._store_of(ledger_id).reads.entry_ids(ledger_id)
+
+    def _store_of(self, ledger_id: int) -> DirectoryStore:
+        record = self._ledgers.get(ledger_id)
+        if record is None:
+            raise NoLedgerError(ledger_id)
+        return self.stores[record.directory]
+
+    # --- deletion, checkpoints, failure ---
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger and its entries. Durable on return; no error if the ledger is unknown.
+
+        ``remove_dead_logs`` frees its bytes in the entry logs later. A cancelled call deletes the ledger as
+        well. Raises ``StorageFailedError`` if the storage fails.
+        """
+        self.failure.check()
+        record = self._ledgers.pop(ledger_id, None)
+        if record is None:
+            return
+        freed_bytes, deleted = self.stores[record.directory].forget_ledger(record)
+        self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
+        await deleted.wait()
+        self.failure.check()
+
+    async def remove_dead_logs(self) -> list[int]:
+        """Delete complete entry logs in which no known ledger has entries.
+
+        Returns:
+            The ids of the deleted logs. Each ledger directory numbers its own logs.
+        """
+        removed: list[int] = []
+        for collector in self.collectors:
+            self.failure.check()
+            removed += await collector.remove_dead()
+        return removed
+
+    @property
+    def collectors(self) -> Sequence[LogCollector]:
+        """The garbage collector of each ledger directory."""
+        return [store.collector for store in self.stores]
+
+    async def flush(self) -> None:
+        """Checkpoint: return when everything in the journals is in the ledger directories, and marked.
+
+        Raises ``StorageFailedError`` if the storage fails. A cancelled call does not stop the checkpoint.
+        """
+        self.failure.check()
+        if self.journals.has_unsynced:
+            await self.journals.sync()
+            self.failure.check()
+        marks = self.journals.marks
+        if marks != self.checkpointer.marks or not all(store.is_clean for store in self.stores):
+            self.checkpointer.begin(marks)
+        await self.checkpointer.wait_marked()
+
+    async def flush_regularly(self) -> None:
+        """Checkpoint some time after each change, until cancelled or until the storage fails."""
+        with contextlib.suppress(StorageFailedError):  # ``wait_failed`` reports it
+            while True:
+                await self._is_dirty.wait()
+                await trio.sleep(self._config.flush_interval_s)
+                self._is_dirty = trio.Event()
+                await self.flush()
+
+    async def wait_failed(self) -> StorageFailedError:
+        """Wait for the error after which nothing is acknowledged. The bookie must stop then."""
+        return await self.failure.wait()
+
+    def disk_usage(self) -> DiskUsage:
+        """The sums of the file systems that hold the entry logs, each counted once."""
+        usages = [self._disk.usage(store.directory) for store in self.stores]
+        several = list({usage.device or -at: usage for at, usage in enumerate(usages)}.values())
+        return DiskUsage(sum(u.total_bytes for u in several), sum(u.free_bytes for u in several))
+
+    # --- replay ---
+
+    async def replay(self, records: Sequence[bytes]) -> None:
+        """Apply records of a journal, and checkpoint when the write cache is full."""
+        apply_records(self, self.new_batch(), records)  # dropped: the records are in the journal already
+        checkpointer = self.checkpointer
+        checkpointer.active_bytes += sum(map(len, records)) + _OVERHEAD_BYTES * len(records)
+        if checkpointer.active_bytes >= self._seal_at_bytes:
+            checkpointer.begin(checkpointer.marks)
+            await checkpointer.wait_marked()

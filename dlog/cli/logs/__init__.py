@@ -1,0 +1,1 @@
+"""Commands on logs: create, list, show and delete them; write, read and follow their records."""

@@ -1,0 +1,259 @@
+"""``dlog bookie``: run one bookie until a signal stops it; check and repair its directories while it is down.
+
+Inside: options and output. Not inside: the bookie (``bookie.__main__``), the rebuild of an index
+(``bookie.storage.index_rebuild``), the check (``bookie.damage.consistency_check``).
+Always: the running bookie exits with the codes of Apache's bookie, because operators' scripts know them. The
+other commands exit with the codes of `dlog`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+import click
+
+from bookie.errors import DirectoryInUseError, NoLedgerError
+from bookie.index.index_view import IndexView
+from bookie.journal.format import RECORD_IDS
+from bookie.ledger_record import LedgerData
+from dlog.cli.operators.bookie_gc import gc
+from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
+from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
+
+CONFIG = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.group("bookie", invoke_without_command=True)
+@click.option(
+    "--config", "config_path", metavar="FILE", type=CONFIG, help="A bk_server.conf of Apache BookKeeper."
+)
+@click.pass_context
+def bookie(context: click.Context, config_path: Path | None) -> int | None:
+    """Run one bookie (storage server) of a cluster, or check and repair its directories.
+
+    Without a command, the bookie runs with the configuration in FILE, a bk_server.conf of Apache BookKeeper.
+    One log line names the keys that have a meaning only for a JVM. An unknown key is an error that names the
+    nearest known key. SIGTERM shuts the bookie down in an orderly way.
+
+    Exit codes without a command: 0 stopped by a signal; 1 invalid configuration; 2 port in use, or an
+    unexpected error; 3 metadata store out of reach; 4 registration failed; 5 disk error: foreign cookie,
+    locked or unwritable directory, failed write.
+    """
+    if context.invoked_subcommand is not None:
+        if config_path is not None:
+            raise click.UsageError(f"put --config behind the command {context.invoked_subcommand}")
+        return None
+    if config_path is None:
+        raise click.UsageError("Missing option '--config'.")
+    from bookie.__main__ import run_program
+
+    return run_program(config_path)
+
+
+config_option = click.option(
+    "--config", "config_path", metavar="FILE", type=CONFIG, required=True, help="The bookie's bk_server.conf."
+)
+
+
+@bookie.command("rebuild-index")
+@config_option
+@click.option("--accept-damage", is_flag=True, help="Index what is readable in a damaged entry log.")
+@json_option("the result for each ledger directory")
+def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
+    """Rebuild the bookie's index from its entry logs.
+
+    Use this for a lost or damaged index, or after a change of ledgerStorageClass. The bookie must be
+    stopped; it replays its journal at the next start. The new index is built beside the old one and replaces
+    it at the end.
+
+    The entry logs hold no keys and no fences. If the old index is unreadable, every ledger found is fenced,
+    so that no second writer can succeed, and accepts the first key that a client sends.
+
+    If an entry log is damaged, nothing is changed and the command fails. With --accept-damage, the readable
+    entries are indexed, and the ledgers of that directory are put in limbo: the bookie does not claim that an
+    entry it lacks was never written.
+
+    Exit codes: 5 the bookie runs; 7 an entry log is damaged.
+    """
+    from bookie.config.bookie_config import load_config
+    from bookie.disk.real_disk import RealDisk
+    from bookie.storage.index_rebuild import entry_log_bytes, rebuild_indexes
+
+    logging.basicConfig(format="dlog: %(message)s", level=logging.WARNING)
+    config, disk = load_config(config_path).storage, RealDisk()
+    started = time.perf_counter()
+    with progress_bar(
+        "reading entry logs", entry_log_bytes(disk, config), unit="bytes", quiet=as_json
+    ) as progress:
+        rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
+    seconds = time.perf_counter() - started
+    documents = []
+    for one in rebuilt:
+        stats = one.stats
+        documents.append(
+            {
+                "directory": str(one.directory),
+                "was_interrupted": one.was_finished,
+                "entry_logs": stats.logs,
+                "bytes": stats.bytes,
+                "entries": stats.entries,
+                "ledgers": stats.ledgers,
+                "fenced_ledgers": stats.fenced,
+                "skipped_entries_of_deleted_ledgers": stats.skipped_entries,
+                "torn_ends": stats.torn,
+                "damage": stats.damage,
+            }
+        )
+        for line in (*stats.torn, *stats.damage):
+            print_note(f"{one.directory}: {line}")
+    if as_json:
+        print_json({"seconds": round(seconds, 3), "directories": documents})
+    else:
+        for document in documents:
+            print_facts((name.replace("_", " "), _text(value)) for name, value in document.items())
+        done = sum(one.stats.bytes for one in rebuilt)
+        print_note(f"{done:,} bytes of entry logs in {seconds:.1f} s, {done / seconds / 1e6:,.0f} MB/s")
+    return 0
+
+
+@bookie.command("check")
+@config_option
+@json_option("the result for each ledger directory")
+def check(config_path: Path, as_json: bool) -> int:
+    """Check that the index names the right place of every entry.
+
+    The command also reads directories of Apache's bookies with index files (.idx). The bookie must be
+    stopped; nothing is changed. The command does not verify digests; the scrubber of a running bookie and
+    clients do.
+
+    Exit codes: 5 the bookie runs; 7 an entry is missing or misplaced.
+    """
+    from bookie.config.bookie_config import load_config
+    from bookie.damage.consistency_check import check_directory
+    from bookie.disk.read_only import ReadOnlyDisk
+    from bookie.index.index_view import open_index_view
+    from bookie.storage.index_rebuild import directories_of, locked
+    from dlog.cli.terminal.exit_codes import ExitCode
+
+    config, disk = load_config(config_path).storage, ReadOnlyDisk()
+    documents: list[dict[str, object]] = []
+    wrong = 0
+    with locked(disk, config), progress_bar("entries", None, quiet=as_json) as progress:
+        for directory, index_directory in directories_of(config):
+            index = open_index_view(disk, index_directory)
+            try:
+                checked = check_directory(
+                    disk,
+                    directory,
+                    index,
+                    on_problem=lambda problem, directory=directory: print_note(f"{directory}: {problem}"),  # type: ignore[misc]
+                    on_progress=progress,
+                )
+            finally:
+                index.close()
+            wrong += checked.problems
+            documents.append(
+                {
+                    "directory": str(directory),
+                    "ledgers": checked.ledgers,
+                    "entries": checked.entries,
+                    "problems": checked.problems,
+                }
+            )
+    if as_json:
+        print_json({"problems": wrong, "directories": documents})
+    else:
+        for document in documents:
+            print_facts((name, _text(value)) for name, value in document.items())
+    return ExitCode.DAMAGED if wrong else ExitCode.OK
+
+
+@bookie.command("show-ledger")
+@config_option
+@click.argument("ledger_id", metavar="LEDGER", type=click.IntRange(min=0))
+@click.option("--entries", "with_entries", is_flag=True, help="Also print the place of each entry.")
+@json_option("one object for the ledger and one per entry, one a line,")
+def show_ledger(config_path: Path, ledger_id: int, with_entries: bool, as_json: bool) -> None:
+    """Print a ledger's state and the places of its entries.
+
+    The result comes from the bookie's index. The master key is never printed. While the bookie runs, the
+    result is incomplete: entries that are not flushed yet are only in the journal.
+    """
+    from bookie.config.bookie_config import load_config
+    from bookie.disk.read_only import ReadOnlyDisk
+    from bookie.index.index_view import open_index_view
+    from bookie.storage.index_rebuild import directories_of, locked
+
+    config, disk = load_config(config_path).storage, ReadOnlyDisk()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(disk, config))
+        except DirectoryInUseError:
+            print_note(
+                "the bookie runs: entries that it has not flushed are missing here, and the index may change"
+            )
+        for directory, index_directory in directories_of(config):
+            index = open_index_view(disk, index_directory)
+            stack.callback(index.close)
+            data = next((known for found, known in index.ledgers() if found == ledger_id), None)
+            if data is not None:
+                _print_ledger(directory, ledger_id, data, index, with_entries=with_entries, as_json=as_json)
+                return
+    raise NoLedgerError(ledger_id)
+
+
+def _print_ledger(
+    directory: Path,
+    ledger_id: int,
+    data: LedgerData,
+    index: IndexView,
+    *,
+    with_entries: bool,
+    as_json: bool,
+) -> None:
+    first = last = None
+    count = 0
+    for entry_range in index.ranges(ledger_id):
+        first = entry_range.entry_ids[0] if first is None else first
+        last = entry_range.entry_ids[-1]
+        count += len(entry_range.entry_ids)
+    document: dict[str, object] = {
+        "ledger": ledger_id,
+        "directory": str(directory),
+        "has_master_key": bool(data.master_key),  # the key itself is secret: it opens the ledger
+        "fenced": data.fenced,
+        "limbo": data.limbo,
+        "lac": data.lac if data.lac >= 0 else None,
+        "explicit_lac": None if data.explicit_lac is None else RECORD_IDS.unpack_from(data.explicit_lac)[1],
+        "entries": count,
+        "first_entry": first,
+        "last_entry": last,
+    }
+    if as_json:
+        print_json(document)
+    else:
+        print_facts((name.replace("_", " "), _text(value)) for name, value in document.items())
+    if with_entries:
+        for entry_range in index.ranges(ledger_id):
+            print_places(entry_range, as_json=as_json)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return "; ".join(value) or "none"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+# The names of Apache's shell for these commands.
+bookie.add_command(journal, "read-journal")
+bookie.add_command(entry_log, "read-log")
+bookie.add_command(index_file, "read-index")
+bookie.add_command(gc)
+
+command = bookie

@@ -1,0 +1,147 @@
+"""`dlog cluster start|stop|status`: ZooKeeper and bookies on this machine, for first steps and for tests.
+
+Inside: options and output. Not inside: the processes (``dlog.cluster``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from dlog.cli.terminal.options import data_directory, json_option
+from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.signals import run
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def directory_option(command: Command) -> Command:
+    """Add the option `--directory`, the same for the three commands."""
+    return click.option(
+        "--directory",
+        envvar="DLOG_CLUSTER",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=lambda: data_directory(os.environ, Path.home()) / "cluster",
+        show_default=f"$DLOG_CLUSTER, else {data_directory(os.environ, Path.home()) / 'cluster'}",
+        help="Data, logs and state of the cluster.",
+    )(command)
+
+
+@click.group("cluster")
+def command() -> None:
+    """Start, stop and show ZooKeeper and bookies on this machine."""
+
+
+@command.command("start")
+@click.option("--bookies", type=click.IntRange(1, 100), help="Number of bookies. [default: as before, or 3]")
+@directory_option
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds to wait for them."
+)
+@click.option(
+    "--zookeeper-jars",
+    envvar="DLOG_ZOOKEEPER_JARS",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of ZooKeeper's jars. [default: $DLOG_ZOOKEEPER_JARS, else PySpark's or Debian's]",
+)
+@json_option("the URI and the processes")
+def start(
+    bookies: int | None, directory: Path, timeout: float, zookeeper_jars: Path | None, as_json: bool
+) -> int:
+    """Start ZooKeeper and bookies; return when all serve.
+
+    The processes continue after this command ends. A process that runs already is left alone, so the command
+    restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars.
+    """
+    from dlog.cluster import LocalCluster
+
+    cluster = LocalCluster(directory, zookeeper_jars=zookeeper_jars)
+
+    async def go() -> int:
+        await cluster.start(bookie_count=bookies, timeout_s=timeout)
+        return await _show(cluster, as_json=as_json)
+
+    code = run(go)
+    if not as_json:
+        print_note(f"\nexport DLOG_URI={cluster.uri}")
+    return code
+
+
+@command.command("stop")
+@directory_option
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=20,
+    show_default=True,
+    help="Seconds between SIGTERM and SIGKILL.",
+)
+def stop(directory: Path, grace: float) -> None:
+    """Stop all processes of the cluster. The data stay."""
+    from dlog.cluster import LocalCluster
+
+    async def go() -> list[str]:
+        return await LocalCluster(directory).stop(grace_s=grace)
+
+    for name in run(go):
+        print_note(
+            f"{name} did not end within {grace:g} s and was killed;"
+            " it recovers from its journal at the next start"
+        )
+
+
+@command.command("status")
+@directory_option
+@json_option("the URI and the processes")
+def status(directory: Path, as_json: bool) -> int:
+    """Show the state of each process.
+
+    The columns are pid, port, whether the process runs, is registered and answers, and its disk use. Exit
+    code 1 if a process is not well.
+    """
+    from dlog.cluster import LocalCluster
+
+    cluster = LocalCluster(directory)
+
+    async def go() -> int:
+        return await _show(cluster, as_json=as_json)
+
+    return run(go)
+
+
+async def _show(cluster: Any, *, as_json: bool) -> int:
+    members = await cluster.status()
+    if as_json:
+        documents = [attrs.asdict(member) | {"is_well": member.is_well} for member in members]
+        print_json({"uri": cluster.uri, "directory": str(cluster.paths.directory), "members": documents})
+    else:
+        columns = ["process", "pid", "port", "running", "registered", "answers", "disk MiB", "free GiB"]
+        rows = [
+            [
+                member.name,
+                _shown(member.pid),
+                str(member.port),
+                _shown(member.running),
+                "read-only" if member.readonly else _shown(member.registered),
+                _shown(member.answers),
+                f"{member.data_bytes / 2**20:.1f}",
+                "-" if member.free_bytes is None else f"{member.free_bytes / 2**30:.1f}",
+            ]
+            for member in members
+        ]
+        print_table(columns, rows)
+        print_note(f"logs in {cluster.paths.directory / 'logs'}")
+    return 0 if all(member.is_well for member in members) else 1
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -1,0 +1,142 @@
+"""The option `--service`: the cluster of ledgers that a command works on.
+
+It defaults to the variable DLOG_SERVICE, else to the ledgers of the namespace in DLOG_URI, else to those of
+the user's own directory. A value is a metadata service URI (``zk://HOST:PORT/ledgers``), or the URI of a
+namespace for the ledgers of that namespace.
+
+Inside: the option, the options of TLS, opening the cluster. Not inside: the commands.
+Always: if there are no ledgers at the place, nothing is created, not even a LAYOUT node.
+
+Source: BookKeeper, BookieShell.java and BKCtl.java (``-u``); DistributedLog, BKDLConfig.java.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import click
+import trio
+
+from dlog.cli.terminal.options import VARIABLE as URI_VARIABLE
+from dlog.cli.terminal.options import default_uri
+from dlog.errors import NamespaceNotBoundError
+from dlog.metadata.namespace_uri import parse_namespace_uri
+from ledger.config import ClientConfig
+from ledger.deploy import Deployment, open_deployment
+from ledger.errors import ClusterNotFoundError
+from ledger.transport.config import TransportConfig
+from ledger.transport.tls import client_context
+from namespace.service_uri import ServiceUri
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+VARIABLE = "DLOG_SERVICE"
+
+
+@attrs.frozen(kw_only=True)
+class Service:
+    """The values of the options."""
+
+    uri: str
+    tls_authorities: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_any_host_name: bool = False
+
+    @property
+    def config(self) -> ClientConfig:
+        """The configuration of the ledger client."""
+        files = (self.tls_authorities, self.tls_certificate, self.tls_key)
+        if not any(files):
+            return ClientConfig()
+        context = client_context(
+            authorities=self.tls_authorities,
+            certificate=self.tls_certificate,
+            key=self.tls_key,
+            check_host_name=not self.tls_any_host_name,
+        )
+        return ClientConfig(transport=TransportConfig(tls=context))
+
+
+def service_options(command: Command) -> Command:
+    """Add `--service` and the options of TLS; the command gets a ``Service`` as ``service``."""
+    existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+    @functools.wraps(command)  # keeps the options that the command already has
+    def gather(
+        *arguments: Any,
+        service: str,
+        tls_authorities: Path | None,
+        tls_certificate: Path | None,
+        tls_key: Path | None,
+        tls_any_host_name: bool,
+        **more: Any,
+    ) -> Any:
+        if tls_key is not None and tls_certificate is None:
+            raise click.UsageError("--tls-key needs --tls-certificate")
+        gathered = Service(
+            uri=service,
+            tls_authorities=tls_authorities,
+            tls_certificate=tls_certificate,
+            tls_key=tls_key,
+            tls_any_host_name=tls_any_host_name,
+        )
+        return command(*arguments, service=gathered, **more)
+
+    decorated: Any = gather
+    for option in (
+        click.option(
+            "--tls-any-host-name", is_flag=True, help="Accept a bookie's certificate without its name."
+        ),
+        click.option("--tls-key", type=existing_file, help="Our private key (PEM), if it has its own file."),
+        click.option("--tls-certificate", type=existing_file, help="Our certificate (PEM), for mutual TLS."),
+        click.option("--tls-authorities", type=existing_file, help="Use TLS; trust these authorities (PEM)."),
+        click.option(
+            "--service",
+            envvar=VARIABLE,
+            default=lambda: os.environ.get(URI_VARIABLE) or default_uri(os.environ, Path.home()),
+            show_default=f"${VARIABLE}, else ${URI_VARIABLE}",
+            metavar="URI",
+            help="The cluster: zk://HOST:PORT/ledgers, or the URI of a namespace.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+@asynccontextmanager
+async def open_ledgers(service: Service) -> AsyncIterator[Deployment]:
+    """Open the cluster; close it at the end of the block.
+
+    Raises:
+        InvalidUriError, namespace.errors.InvalidStoreAddressError: The URI cannot be parsed.
+        NamespaceNotBoundError: There are no ledgers at this place.
+        namespace.errors.NamespaceError: The metadata store is out of reach.
+    """
+    uri = service.uri
+    scheme = uri.strip().partition(":")[0].lower()
+    if scheme == "file":
+        if not await trio.Path(parse_namespace_uri(uri).path).is_dir():
+            raise NamespaceNotBoundError(f"{uri}: the directory does not exist; `dlog log create` creates it")
+    elif not scheme.startswith("zk"):
+        uri = await _service_uri_of_namespace(uri)
+    try:
+        async with open_deployment(uri, config=service.config) as deployment:
+            yield deployment
+    except ClusterNotFoundError as exc:
+        raise NamespaceNotBoundError(str(exc)) from exc
+
+
+async def _service_uri_of_namespace(uri: str) -> str:
+    from dlog.metadata.bindings import resolve_binding
+    from namespace.zookeeper import open_zookeeper_store
+
+    where = parse_namespace_uri(uri)
+    async with open_zookeeper_store(where.hosts) as store:
+        binding = await resolve_binding(store, where.path)
+    return str(ServiceUri(binding.bk_hosts, binding.ledgers_root, None))

@@ -1,0 +1,89 @@
+"""The exit codes of all commands, and the code of each error.
+
+Not inside: printing (``main``). docs/cli.md has the same table; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from bookie import errors as bookie_errors
+from dlog import errors
+from ledger import errors as ledger_errors
+from ledger.task_errors import errors_in
+from namespace import errors as namespace_errors
+
+
+class ExitCode(enum.IntEnum):
+    """The exit status of a command. A signal's code is 128 plus its number, as in shells."""
+
+    OK = 0
+    FAILED = 1  # a check failed, or an error has no code of its own
+    USAGE = 2  # the command line, a URI, a name or a setting is invalid; nothing was done
+    NOT_FOUND = 3  # the log, ledger, file, namespace or ledgers root does not exist
+    EXISTS = 4  # the log or the cluster exists already
+    IN_USE = 5  # another writer has the log, or a running bookie has the directories
+    UNAVAILABLE = 6  # the metadata store or the bookies cannot be reached; a later try may succeed
+    DAMAGED = 7  # the stored data contradict themselves; nothing was skipped or changed
+    INTERRUPTED = 130  # SIGINT
+    BROKEN_PIPE = 141  # the program that reads our output closed the pipe
+    TERMINATED = 143  # SIGTERM
+
+
+# The first matching class decides, so a subclass must stand before its base class.
+_OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (errors.InvalidUriError, ExitCode.USAGE),
+    (errors.InvalidLogNameError, ExitCode.USAGE),
+    (errors.ConfigError, ExitCode.USAGE),
+    (errors.LogNotFoundError, ExitCode.NOT_FOUND),
+    (errors.NamespaceNotBoundError, ExitCode.NOT_FOUND),
+    (errors.LogExistsError, ExitCode.EXISTS),
+    (errors.LogLockedError, ExitCode.IN_USE),
+    (errors.LogFencedError, ExitCode.IN_USE),
+    (errors.LogUnavailableError, ExitCode.UNAVAILABLE),
+    (errors.LogReaderStalledError, ExitCode.UNAVAILABLE),
+    (errors.LogWriteError, ExitCode.UNAVAILABLE),
+    (errors.CorruptLogError, ExitCode.DAMAGED),
+    (errors.LogMetadataError, ExitCode.DAMAGED),
+    (errors.EntryFormatError, ExitCode.DAMAGED),
+    # Errors of commands on ledgers and on a bookie's files.
+    (namespace_errors.InvalidStoreAddressError, ExitCode.USAGE),
+    (namespace_errors.StoreFormatError, ExitCode.DAMAGED),
+    (namespace_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
+    (namespace_errors.ConnectionLostError, ExitCode.UNAVAILABLE),
+    (namespace_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
+    (namespace_errors.NodeExistsError, ExitCode.EXISTS),
+    (ledger_errors.NoSuchLedgerError, ExitCode.NOT_FOUND),
+    (ledger_errors.MetadataFormatError, ExitCode.DAMAGED),
+    (ledger_errors.NoSuchEntryError, ExitCode.DAMAGED),
+    (ledger_errors.CorruptEntryError, ExitCode.DAMAGED),
+    (ledger_errors.LedgerReadError, ExitCode.UNAVAILABLE),
+    (ledger_errors.LedgerWriteError, ExitCode.UNAVAILABLE),
+    (ledger_errors.LedgerRecoveryError, ExitCode.UNAVAILABLE),
+    (ledger_errors.NotEnoughBookiesError, ExitCode.UNAVAILABLE),
+    (ledger_errors.BookieError, ExitCode.UNAVAILABLE),
+    (bookie_errors.FormatError, ExitCode.DAMAGED),
+    (bookie_errors.JournalCorruptError, ExitCode.DAMAGED),
+    (bookie_errors.LogDamagedError, ExitCode.DAMAGED),
+    (bookie_errors.IndexMissingError, ExitCode.DAMAGED),
+    (bookie_errors.IndexFailedError, ExitCode.DAMAGED),
+    (bookie_errors.NoLedgerError, ExitCode.NOT_FOUND),
+    (bookie_errors.DirectoryInUseError, ExitCode.IN_USE),
+    (bookie_errors.BookieConfigError, ExitCode.USAGE),
+    (FileNotFoundError, ExitCode.NOT_FOUND),
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+)
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The exit code of an error; ``FAILED`` if the error has no code of its own."""
+    return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error to report if several tasks failed at once.
+
+    The first error with an exit code of its own is the cause; errors without one are often consequences.
+    """
+    errors_found = errors_in(error) or [error]
+    return next((one for one in errors_found if exit_code_of(one) is not ExitCode.FAILED), errors_found[0])

@@ -1,0 +1,59 @@
+"""The options of many commands: `--uri` and `--json`, and the directories that they default to.
+
+A namespace is named by `--uri`, else by the variable DLOG_URI, else it is a directory of the user's own.
+Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Directory specification.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+VARIABLE = "DLOG_URI"
+
+
+def data_directory(environment: Mapping[str, str], home: Path) -> Path:
+    """The directory of the user's own for data without another place."""
+    # The specification: a relative path in the variable is ignored.
+    given = environment.get("XDG_DATA_HOME", "")
+    return (Path(given) if given.startswith("/") else home / ".local" / "share") / "dlog"
+
+
+def default_uri(environment: Mapping[str, str], home: Path) -> str:
+    """The namespace if neither `--uri` nor DLOG_URI is given."""
+    return (data_directory(environment, home) / "default").as_uri()
+
+
+def scratch_directory(environment: Mapping[str, str], home: Path) -> Path:
+    """The directory for the files of demo and bench.
+
+    It is on a real disk. The system's temporary directory may be in memory.
+    """
+    given = environment.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else home / ".cache") / "dlog"
+
+
+def _default() -> str:
+    return default_uri(os.environ, Path.home())
+
+
+def uri_option(command: Command) -> Command:
+    """Add the option `--uri`, the same for every command."""
+    return click.option(
+        "--uri",
+        envvar=VARIABLE,
+        default=_default,
+        show_default=f"${VARIABLE}, else {default_uri(os.environ, Path.home())}",
+        metavar="URI",
+        help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
+    )(command)
+
+
+def json_option(printed: str) -> Callable[[Command], Command]:
+    """Add the option `--json`; its help text names the ``printed`` data."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {printed} as JSON.")

@@ -1,0 +1,102 @@
+"""The output of commands: JSON for programs and tables for people on stdout, progress and notes on stderr.
+
+Always: stdout carries the result and nothing else. A command writes to stdout from a thread while trio
+runs: a pager that stops reading must not stop the loop, because the loop may serve other processes' bookie.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import trio
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH_IN_FILES = 160  # columns, if stdout is no terminal
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on one line of stdout."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table for people, with numbers aligned to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and values, one pair a line."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(value))
+    console().print(table)
+
+
+def console() -> Console:
+    """A console on stdout, for people. It prints ``:100:`` as text and not as an emoji."""
+    width = None if sys.stdout.isatty() else WIDTH_IN_FILES
+    return Console(highlight=False, emoji=False, width=width)
+
+
+def print_note(message: str) -> None:
+    """Print one line for people on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+async def write_out(data: bytes) -> None:
+    """Write all of ``data`` to stdout from a thread.
+
+    If cancelled, any part of the data may have been written.
+
+    Raises:
+        BrokenPipeError: The program that reads our output closed the pipe.
+    """
+    await trio.to_thread.run_sync(_write_all, data, abandon_on_cancel=True)
+
+
+def _write_all(data: bytes) -> None:
+    view = memoryview(data)
+    descriptor = sys.stdout.fileno()
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+@contextlib.contextmanager
+def progress_bar(
+    label: str, total: int | None, *, unit: str = "", quiet: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr if stderr is a terminal; yield the function that updates it.
+
+    Args:
+        total: The number that means complete; None if it is not known.
+        quiet: Show nothing, also on a terminal.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield _ignore
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()]
+    columns += [TextColumn("{task.completed:,.0f} " + unit), TimeRemainingColumn(elapsed_when_finished=True)]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda done: progress.update(task, completed=done)
+
+
+def _ignore(_done: int) -> None:
+    """Progress without a bar."""

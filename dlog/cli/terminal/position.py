@@ -1,0 +1,86 @@
+"""Positions in a log as text on the command line, and records as JSON documents.
+
+====================  =========================================================
+``earliest``          the first record that is not truncated
+``latest``            behind the last record: only records written from now on
+``7:42:0``            a DLSN: segment, entry, slot (``[7,42,0]`` as well)
+``123456``            the first record with at least this transaction id
+``2026-11-01T12:00``  a date and time (local time without an offset), for a log whose transaction ids are
+                      milliseconds since 1970; a writer without explicit ids uses those
+====================  =========================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import re
+
+import click
+
+import dlog
+
+_DLSN = re.compile(r"\[?\s*(\d{1,18})\s*[:,]\s*(\d{1,18})\s*[:,]\s*(-?\d{1,18})\s*\]?")
+_TXID_MAX = 2**63 - 2
+
+Position = dlog.DLSN | int | dlog.Start
+
+
+def position_option(context: click.Context, parameter: click.Parameter, text: str | None) -> Position | None:
+    """A click callback: convert the text of an option to a position; None stays None."""
+    try:
+        return None if text is None else parse_position(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+def parse_position(text: str) -> Position:
+    """The position that a text denotes; see the module's table.
+
+    Raises:
+        ValueError: The text denotes no position.
+    """
+    match text.strip().lower():
+        case "earliest":
+            return dlog.EARLIEST
+        case "latest":
+            return dlog.LATEST
+    if found := _DLSN.fullmatch(text.strip()):
+        segment, entry, slot = map(int, found.groups())
+        return dlog.DLSN(segment, entry, slot)
+    if text.strip().isdecimal():
+        txid = int(text)
+        if txid > _TXID_MAX:
+            raise ValueError(f"transaction id {txid} is above the maximum, {_TXID_MAX}")
+        return txid
+    try:
+        moment = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is no position; give earliest, latest, a DLSN such as 7:42:0, a transaction id,"
+            " or a date such as 2026-11-01T12:00"
+        ) from None
+    return max(0, int(moment.timestamp() * 1000))
+
+
+def dlsn_text(dlsn: dlog.DLSN) -> str:
+    """A DLSN as text; ``parse_position`` reads it."""
+    return f"{dlsn.segment_seqno}:{dlsn.entry_id}:{dlsn.slot_id}"
+
+
+def record_document(record: dlog.Record) -> dict[str, object]:
+    """A record as a JSON document."""
+    document: dict[str, object] = {
+        "dlsn": dlsn_text(record.dlsn),
+        "txid": record.txid,
+        "sequence_id": record.sequence_id,
+    }
+    return document | payload_document(record.payload)
+
+
+def payload_document(payload: bytes) -> dict[str, object]:
+    """A payload as a JSON document: ``payload`` if it is UTF-8 text, else ``payload_base64``."""
+    try:
+        return {"payload": payload.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode("ascii")}

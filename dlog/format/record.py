@@ -1,0 +1,121 @@
+"""A record of a log, and its bytes inside an entry.
+
+Inside: the ``Record`` that readers return, the record's layout, its flags and limits.
+Not inside: the envelope around an entry's records (``envelope``), several records in one slot
+(``record_set``).
+Always: the records of an entry follow each other without a count or a trailer; the last one ends with the
+entry.
+
+offset  size  field
+     0     8  metadata word, below          big-endian and signed, like all that follow
+     8     8  transaction id
+    16     4  payload length n, at least 0
+    20     n  payload
+
+metadata word, bit 0 the lowest: 0 control, 1 end of stream, 2 record set, 3-15 zero, 16-47 position in the
+segment (1 for its first user record), 48-63 zero.
+
+Source: DistributedLog, LogRecord.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+import attrs
+
+from dlog.errors import EntryFormatError
+from dlog.format.dlsn import DLSN
+
+RECORD_HEADER = Struct(">qqi")
+RECORD_HEADER_BYTES = 20
+assert RECORD_HEADER.size == RECORD_HEADER_BYTES
+
+RECORD_BYTES_MAX = 1_040_384  # 1 MiB - 8 KiB, header included
+PAYLOAD_BYTES_MAX = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
+"""The greatest payload of a record, in bytes."""
+
+FLAG_CONTROL = 0x1
+FLAG_END_OF_STREAM = 0x2
+FLAG_RECORD_SET = 0x4
+FLAGS_MASK = 0xFFFF
+
+POSITION_SHIFT = 16
+POSITION_MAX = 0x7FFF_FFFF
+
+TXID_MAX = 2**63 - 1  # of the end-of-stream record only; ids of user records are lower
+TXID_INVALID = -999  # "unknown": the last txid of a segment in progress
+
+CONTROL_PAYLOAD = b"control"
+KEEP_ALIVE_PAYLOAD = b"keepalive"
+END_OF_STREAM_PAYLOAD = b"endOfStream"
+
+
+def _repr_payload(payload: bytes) -> str:
+    return repr(payload) if len(payload) <= 32 else f"{payload[:32]!r}... {len(payload)} bytes"
+
+
+@attrs.frozen
+class Record:
+    """One record, as a reader returns it."""
+
+    dlsn: DLSN  # its position; a reader that starts here returns this record first
+    txid: int  # chosen by the writer; never decreases along the log
+    payload: bytes = attrs.field(repr=_repr_payload)
+    sequence_id: int  # the number of user records before it in the log
+
+
+def encode_records(payloads: Sequence[bytes], txids: Sequence[int], first_position: int) -> bytes:
+    """The body of an entry with these user records; the first has ``first_position``, each next one more."""
+    assert len(payloads) == len(txids)
+    assert 1 <= first_position <= POSITION_MAX - len(payloads)
+    pack = RECORD_HEADER.pack
+    parts: list[bytes] = []
+    push = parts.append
+    word = first_position << POSITION_SHIFT
+    for payload, txid in zip(payloads, txids, strict=True):
+        push(pack(word, txid, len(payload)))
+        push(payload)
+        word += 1 << POSITION_SHIFT
+    return b"".join(parts)
+
+
+def encode_record(flags: int, position: int, txid: int, payload: bytes) -> bytes:
+    """The bytes of one record of any kind."""
+    assert 0 <= flags <= FLAGS_MASK
+    assert 0 <= position <= POSITION_MAX
+    return RECORD_HEADER.pack(position << POSITION_SHIFT | flags, txid, len(payload)) + payload
+
+
+def decode_records(body: bytes, start: int, stop: int) -> list[tuple[int, int, int, bytes]]:
+    """All records in ``body[start:stop]`` as (flags, position, txid, payload).
+
+    Raises:
+        EntryFormatError: A record cut short, a negative length, or a position out of range.
+    """
+    unpack = RECORD_HEADER.unpack_from
+    records: list[tuple[int, int, int, bytes]] = []
+    push = records.append
+    offset = start
+    last_header = stop - RECORD_HEADER_BYTES
+    while offset <= last_header:
+        word, txid, size_bytes = unpack(body, offset)
+        offset += RECORD_HEADER_BYTES
+        end = offset + size_bytes
+        if size_bytes < 0 or end > stop:
+            raise EntryFormatError(
+                f"the record at byte {offset - RECORD_HEADER_BYTES} claims {size_bytes} payload bytes, "
+                f"{stop - offset} are left"
+            )
+        # The upper bits are unused and may have any value. Java masks them off, too.
+        position = word >> POSITION_SHIFT & 0xFFFF_FFFF
+        if position > POSITION_MAX:
+            raise EntryFormatError(
+                f"the record at byte {offset - RECORD_HEADER_BYTES} claims position {position}"
+            )
+        push((word & FLAGS_MASK, position, txid, body[offset:end]))
+        offset = end
+    if offset != stop:
+        raise EntryFormatError(f"the {stop - offset} bytes after the last record are no record")
+    return records

@@ -1,0 +1,88 @@
+"""Several records in one slot: the payload of a record with the record-set flag.
+
+Inside: packing and unpacking the sub-records. Not inside: their DLSNs (slots s, s+1, ...;
+``segment_reader``).
+Always: sub-records share the txid of the set and have no flags of their own.
+
+offset  size  field
+     0     4  0x1000 (version) + compression code in bits 0-1
+     4     4  number of sub-records
+     8     4  length of the body when expanded
+    12     4  length of the body as stored, n
+    16     n  body: for each sub-record its length (4 bytes) and its bytes; compressed as a whole
+
+Source: DistributedLog, LogRecordSet.java, EnvelopedRecordSetWriter.java, EnvelopedRecordSetReader.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+from dlog.errors import EntryFormatError
+from dlog.format.compression import CODEC_MASK, Compression, compress, expand
+from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
+
+SET_HEADER = Struct(">Iiii")
+SET_HEADER_BYTES = 16
+assert SET_HEADER.size == SET_HEADER_BYTES
+
+SET_VERSION = 0x1000
+SET_VERSION_MASK = 0xF000
+LENGTH = Struct(">i")
+
+
+def encode_record_set(payloads: Sequence[bytes], codec: Compression = Compression.NONE) -> bytes:
+    """The payload of one record that holds these sub-records.
+
+    Raises:
+        ValueError: There is no sub-record, one exceeds its limit, or the set exceeds the limit of a record.
+    """
+    if not payloads:
+        raise ValueError("a record set holds at least one record")
+    parts: list[bytes] = []
+    for payload in payloads:
+        if len(payload) > RECORD_BYTES_MAX:
+            raise ValueError(f"sub-record of {len(payload)} bytes, at most {RECORD_BYTES_MAX}")
+        parts += (LENGTH.pack(len(payload)), payload)
+    body = b"".join(parts)
+    stored = compress(codec, body)
+    if SET_HEADER_BYTES + len(stored) > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"record set of {SET_HEADER_BYTES + len(stored)} bytes, at most {PAYLOAD_BYTES_MAX}")
+    return SET_HEADER.pack(SET_VERSION | codec.value, len(payloads), len(body), len(stored)) + stored
+
+
+def decode_record_set(data: bytes) -> list[bytes]:
+    """The sub-records in a set's payload.
+
+    Raises:
+        EntryFormatError: Another version, or lengths and counts that do not fit.
+    """
+    if len(data) < SET_HEADER_BYTES:
+        raise EntryFormatError(f"a record set of {len(data)} bytes is shorter than its header")
+    word, count, size_bytes, stored_bytes = SET_HEADER.unpack_from(data)
+    if word & SET_VERSION_MASK != SET_VERSION:
+        raise EntryFormatError(f"record set with version bits {word:#x}, only version 1 is known")
+    if stored_bytes != len(data) - SET_HEADER_BYTES:
+        raise EntryFormatError(
+            f"the record set claims {stored_bytes} bytes, the payload has {len(data) - SET_HEADER_BYTES}"
+        )
+    body = expand(word & CODEC_MASK, data[SET_HEADER_BYTES:], size_bytes)
+    if count < 0 or count * LENGTH.size > len(body):
+        raise EntryFormatError(f"the record set claims {count} records in {len(body)} bytes")
+    payloads: list[bytes] = []
+    offset = 0
+    for _ in range(count):
+        if offset + LENGTH.size > len(body):
+            raise EntryFormatError(f"the record set ends after {len(payloads)} of {count} records")
+        (size,) = LENGTH.unpack_from(body, offset)
+        offset += LENGTH.size
+        if size < 0 or offset + size > len(body):
+            raise EntryFormatError(
+                f"the sub-record {len(payloads)} claims {size} bytes, {len(body) - offset} are left"
+            )
+        payloads.append(body[offset : offset + size])
+        offset += size
+    if offset != len(body):
+        raise EntryFormatError(f"there are {len(body) - offset} bytes after the last sub-record")
+    return payloads

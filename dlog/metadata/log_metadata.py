@@ -1,0 +1,161 @@
+"""The values of a log's own nodes, with the versions that conditional writes need.
+
+Inside: the initial data of a log's nodes, reading them into a ``LogMetadata``, the rules for a new segment.
+Not inside: the store (``logs``).
+Always: a ``LogMetadata`` holds each value with the version at which it was read or written. So a transaction
+built from it fails once another client has written.
+
+Source: DistributedLog, LogMetadataForWriter.java, ZKLogStreamMetadataStore.java, MaxTxId.java,
+MaxLogSegmentSequenceNo.java.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from dlog.errors import EndOfStreamError, LogMetadataError, LogNotFoundError, TxidOutOfOrderError
+from dlog.metadata import paths
+from dlog.metadata.segment import (
+    FIRST_SEGMENT_SEQNO,
+    INVALID_TXID,
+    MAX_TXID,
+    UNASSIGNED_SEGMENT_SEQNO,
+    LogSegment,
+)
+from namespace.store import Node
+
+LAYOUT_VERSION = b"\xff\xff\xff\xff"  # -1, the only version
+INITIAL_MAX_TXID = b"0"
+INITIAL_MAX_SEQNO = b"0"
+_DECIMAL = re.compile(rb"-?[0-9]{1,19}")
+
+
+@attrs.frozen(kw_only=True)
+class LogMetadata:
+    """The values of a log's nodes, as a writer knows them. Each transaction returns the next one."""
+
+    namespace_path: str
+    log_name: str
+    max_txid: int  # greatest transaction id of completed segments; MAX_TXID once sealed
+    max_txid_version: int
+    max_segment_seqno: int
+    max_segment_seqno_version: int
+    allocated_ledger_id: int | None  # created for a segment and not used yet; perhaps by an earlier writer
+    allocation_version: int
+
+    @property
+    def sealed(self) -> bool:
+        """True if a completed segment holds the end-of-stream record."""
+        return self.max_txid == MAX_TXID
+
+
+def initial_nodes(namespace_path: str, log_name: str) -> list[tuple[str, bytes]]:
+    """The nodes of a new log with their data, in the order of their creation."""
+    return [
+        (paths.log_path(namespace_path, log_name), b""),
+        (paths.log_root_path(namespace_path, log_name), b""),
+        (paths.max_txid_path(namespace_path, log_name), INITIAL_MAX_TXID),
+        (paths.version_path(namespace_path, log_name), LAYOUT_VERSION),
+        (paths.lock_path(namespace_path, log_name), b""),
+        (paths.read_lock_path(namespace_path, log_name), b""),
+        (paths.segments_path(namespace_path, log_name), INITIAL_MAX_SEQNO),
+        (paths.allocation_path(namespace_path, log_name), b""),
+    ]
+
+
+def log_metadata_from(namespace_path: str, log_name: str, nodes: Mapping[str, Node | None]) -> LogMetadata:
+    """Read a log's nodes.
+
+    Args:
+        nodes: By path; all paths of ``initial_nodes``.
+
+    Raises:
+        LogNotFoundError: A node is missing.
+        LogMetadataError: A node holds invalid data.
+    """
+    found: dict[str, Node] = {}
+    for path, _ in initial_nodes(namespace_path, log_name):
+        node = nodes[path]
+        if node is None:
+            raise LogNotFoundError(log_name, f"there is no node {path}")
+        found[path] = node
+    version = found[paths.version_path(namespace_path, log_name)]
+    if version.value != LAYOUT_VERSION:
+        raise _damaged(log_name, f"layout version {version.value.hex() or 'empty'} is not ffffffff")
+    segments = found[paths.segments_path(namespace_path, log_name)]
+    max_seqno = _decimal(segments.value)
+    if max_seqno is None:
+        raise _damaged(log_name, f"greatest segment number {segments.value[:40]!r} is not a number")
+    max_txid = found[paths.max_txid_path(namespace_path, log_name)]
+    allocation = found[paths.allocation_path(namespace_path, log_name)]
+    ledger_id = _decimal(allocation.value)
+    if allocation.value and ledger_id is None:
+        raise _damaged(log_name, f"allocated ledger {allocation.value[:40]!r} is not a number")
+    parsed_txid = _decimal(max_txid.value)
+    return LogMetadata(
+        namespace_path=namespace_path,
+        log_name=log_name,
+        # Java ignores a number that it cannot parse. So this reader must ignore it, too.
+        max_txid=INVALID_TXID if parsed_txid is None else parsed_txid,
+        max_txid_version=max_txid.stat.version,
+        max_segment_seqno=max_seqno,
+        max_segment_seqno_version=segments.stat.version,
+        allocated_ledger_id=ledger_id,
+        allocation_version=allocation.stat.version,
+    )
+
+
+def check_start_txid(metadata: LogMetadata, txid: int, *, sealing: bool = False) -> None:
+    """Raise unless a segment may start with the transaction id.
+
+    Args:
+        sealing: The segment is for the end-of-stream record, whose id is ``MAX_TXID``.
+
+    Raises:
+        ValueError: An application's record cannot have this id.
+        EndOfStreamError: The log is sealed.
+        TxidOutOfOrderError: A completed segment holds a greater id.
+    """
+    if not 0 <= txid < MAX_TXID and not (sealing and txid == MAX_TXID):
+        raise ValueError(f"log {metadata.log_name!r}: invalid transaction id {txid}")
+    if txid < metadata.max_txid:
+        if metadata.sealed:
+            raise EndOfStreamError(metadata.log_name)
+        raise TxidOutOfOrderError(metadata.log_name, txid, metadata.max_txid)
+
+
+def next_segment_seqno(
+    metadata: LogMetadata, segments: Sequence[LogSegment], *, first_seqno: int = FIRST_SEGMENT_SEQNO
+) -> int:
+    """The sequence number of the next segment.
+
+    Args:
+        segments: All segments of the log, in order, after the recovery.
+        first_seqno: The number of a new log's first segment, from the namespace's binding.
+
+    Raises:
+        LogMetadataError: The stored numbers contradict each other; a segment may be lost.
+    """
+    stored = metadata.max_segment_seqno
+    following = segments[-1].segment_seqno + 1 if segments else first_seqno
+    # The stored number may be that of the next segment already: a recovery deletes an empty segment, and its
+    # number is used again.
+    if (not segments and stored == UNASSIGNED_SEGMENT_SEQNO) or stored in (following - 1, following):
+        return following
+    raise _damaged(
+        metadata.log_name,
+        f"greatest segment number stored is {stored}, but the next segment would be {following}",
+    )
+
+
+def _damaged(log_name: str, evidence: str) -> LogMetadataError:
+    return LogMetadataError(f"log {log_name!r}: {evidence}; nothing was changed")
+
+
+def _decimal(data: bytes) -> int | None:
+    if not _DECIMAL.fullmatch(data) or not -(2**63) <= (number := int(data)) < 2**63:
+        return None
+    return number

@@ -1,0 +1,300 @@
+"""Fetching the entries of a log ahead of the caller, from one segment to the next and at the tail.
+
+Inside: the one task that fetches, within a limit of bytes; following the list of segments; retries.
+Not inside: records (``log_reader``, ``segment_reader``), positions (``read_only_log``).
+Always: the task leaves a segment only when its ledger is closed, was read to its end, and cannot be replaced
+by another ledger of the same number, so no record is skipped; the task lists the segments again at intervals,
+so a lost watch delays it but does not stop it; reads that keep failing end in ``LogReaderStalledError``.
+
+Source: DistributedLog, BKLogReadHandler.java, ReadAheadEntryReader.java (docs/stream-format.md 7). The rules
+above prevent apache/distributedlog issue 244 and apache/bookkeeper issues 1973 and 2898.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from dlog.config import ReaderConfig
+from dlog.errors import (
+    DLogError,
+    LogMetadataError,
+    LogReaderStalledError,
+    LogTruncatedError,
+    LogUnavailableError,
+    translated,
+)
+from dlog.format.dlsn import DLSN
+from dlog.metadata.segment import LogSegment
+from dlog.read.positioning import Start
+from dlog.read.read_only_log import ReadOnlyLog
+from dlog.read.segment_reader import SegmentReader
+from dlog.retry_policy import RetryPolicy
+from ledger.errors import NoSuchLedgerError
+from ledger.handle import ReadHandle
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class Chunk:
+    """Entries of one segment, fetched and not yet decoded."""
+
+    segment: SegmentReader
+    entries: list[bytes]
+    size_bytes: int
+
+
+class _Fetched(enum.Enum):
+    """How far a segment was fetched."""
+
+    ALL = "to its end, which is decided"
+    ENOUGH = "as far as the caller wants"
+    REPLACED = "not at all: another ledger took its place"
+
+
+class ReadAhead:
+    """Fetches entries into ``chunks``. Call ``locate``, then run ``run`` in a task.
+
+    Args:
+        end: The last position to fetch, inclusive; None for no end.
+        follow: Wait for new entries at the end of the log; False to stop there.
+        position: The caller's position, for errors and log lines.
+    """
+
+    def __init__(
+        self,
+        log: ReadOnlyLog,
+        config: ReaderConfig,
+        *,
+        end: DLSN | None,
+        follow: bool,
+        position: Callable[[], DLSN | None],
+    ) -> None:
+        self.chunks: deque[Chunk] = deque()
+        self.size_bytes = 0  # of the chunks
+        self.is_over = False  # nothing more will be fetched
+        self.error: DLogError | None = None  # why the task ended; raised after the chunks before it
+        self._log, self._config = log, config
+        self._end, self._follow, self._position = end, follow, position
+        self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
+        self._segments: tuple[LogSegment, ...] = ()
+        self._list_changed = trio.Event()
+        self._start: DLSN | None = None
+        self._changed, self._capacity = trio.Event(), trio.Event()
+
+    # For the caller's tasks.
+
+    async def locate(self, start: DLSN | int | Start) -> DLSN | None:
+        """Find the position of a start; see ``ReadOnlyLog.locate``. ``run`` begins there."""
+        await self._list()
+
+        async def locate() -> DLSN | None:
+            try:
+                return await self._log.locate(self._segments, start)
+            except LogUnavailableError:
+                # A recovery deletes a segment that it finds empty: the list may name a ledger that is gone.
+                await self._list()
+                raise
+
+        self._start = await self._persistently(locate)
+        return self._start
+
+    async def wait_change(self) -> None:
+        """Return after the next chunk, the end of the task, or ``wake``."""
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """Wake every task in ``wait_change``; each looks again at the state."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def drop_first(self) -> None:
+        """Remove the first chunk; its entries are decoded."""
+        self.size_bytes -= self.chunks.popleft().size_bytes
+        self._capacity.set()
+
+    def is_past_end(self, position: DLSN | None) -> bool:
+        """True if the position lies after the last one to fetch."""
+        return self._end is not None and position is not None and position > self._end
+
+    # The fetching task.
+
+    async def run(self) -> None:
+        """Fetch until the end; for a task."""
+        try:
+            await self._follow_segments()
+        except DLogError as exc:
+            self.error = exc
+        self.is_over = True
+        self.wake()
+
+    async def _follow_segments(self) -> None:
+        start = self._start
+        while not self.is_past_end(start):
+            segment = self._next_segment(start)
+            if segment is None:
+                if not self._follow:
+                    return
+                await self._wait_list_change()
+                continue
+            if start is None:
+                start = segment.first_dlsn
+            match await self._fetch_segment(segment, start):
+                case _Fetched.ALL:
+                    start = segment.first_dlsn.next_segment()
+                case _Fetched.REPLACED:
+                    await self._pause_and_list()
+                case _Fetched.ENOUGH:
+                    return
+
+    def _next_segment(self, start: DLSN | None) -> LogSegment | None:
+        if start is None:
+            return self._segments[0] if self._segments else None
+        for segment in self._segments:
+            if segment.segment_seqno == start.segment_seqno:
+                return segment
+        if self._segments and self._segments[0].segment_seqno > start.segment_seqno:
+            raise LogTruncatedError(self._log.name, start, self._segments[0].first_dlsn)
+        return None
+
+    async def _fetch_segment(self, segment: LogSegment, start: DLSN) -> _Fetched:
+        handle = await self._persistently(lambda: self._opened(segment))
+        if handle is None:
+            return _Fetched.REPLACED
+        async with handle:
+            reader = SegmentReader(
+                segment.segment_seqno,
+                await self._persistently(lambda: self._log.start_sequence_id(self._segments, segment)),
+                start=None if start == segment.first_dlsn else start,
+                enveloped=segment.enveloped,
+                check_positions=self._config.check_positions,
+            )
+            next_entry_id = first_entry_id = reader.next_entry_id
+            is_fresh = self._follow
+            while not self.is_past_end(DLSN(segment.segment_seqno, next_entry_id, 0)):
+                is_closed, last = handle.is_closed, handle.last_confirmed
+                reader.confirmed(last, closed=is_closed)
+                if next_entry_id <= last:
+                    entries = await self._fetch_entries(handle, next_entry_id, last)
+                    self._push(reader, entries)
+                    next_entry_id += len(entries)
+                elif is_closed:
+                    if last >= 0 or not self._listed(segment).in_progress:
+                        # The only place where the task leaves a segment: the end is decided and was read.
+                        return _Fetched.ALL
+                    # A recovery does not complete an empty segment. It deletes the segment, and its number is
+                    # used again. Leaving the segment now would skip the one that takes its place.
+                    if not self._follow:
+                        await self._list()
+                        if self._is_still_listed(segment) and self._listed(segment).in_progress:
+                            return _Fetched.ENOUGH
+                    else:
+                        await self._wait_list_change()
+                    if not self._is_still_listed(segment):
+                        return _Fetched.REPLACED
+                elif not is_fresh:
+                    await self._persistently(lambda: self._refreshed(handle))
+                    is_fresh = True
+                elif not self._follow:
+                    return _Fetched.ENOUGH
+                else:
+                    await self._wait_more(handle, last)
+                    if not self._is_still_listed(segment):
+                        if next_entry_id > first_entry_id:
+                            raise LogMetadataError(
+                                f"log {self._log.name!r}: segment {segment.segment_seqno} was read up to"
+                                f" entry {next_entry_id - 1} and is gone from the log; open a new reader"
+                            )
+                        # A writer died before its first entry, and the next writer used the number again.
+                        return _Fetched.REPLACED
+            return _Fetched.ENOUGH
+
+    async def _opened(self, segment: LogSegment) -> ReadHandle | None:
+        with translated(self._log.name, f"opening segment {segment.segment_seqno}"):
+            try:
+                return await self._log.open(segment)
+            except NoSuchLedgerError:
+                await self._list()
+                if self._is_still_listed(segment):
+                    raise
+                return None
+
+    async def _refreshed(self, handle: ReadHandle) -> None:
+        with translated(self._log.name, "asking for the end of the log"):
+            await handle.read_last_confirmed()
+
+    async def _fetch_entries(self, handle: ReadHandle, first: int, last: int) -> list[bytes]:
+        while self.size_bytes >= self._config.read_ahead_bytes_max:
+            self._capacity = trio.Event()
+            await self._capacity.wait()
+
+        async def read() -> list[bytes]:
+            with translated(self._log.name, f"reading entry {first} of ledger {handle.ledger_id}"):
+                return await handle.read_payloads(first, last, size_bytes_max=self._config.read_bytes_max)
+
+        return await self._persistently(read)
+
+    def _push(self, reader: SegmentReader, entries: list[bytes]) -> None:
+        size_bytes = sum(map(len, entries))
+        self.chunks.append(Chunk(reader, entries, size_bytes))
+        self.size_bytes += size_bytes
+        self.wake()
+
+    def _listed(self, segment: LogSegment) -> LogSegment:
+        """The segment as it was listed last."""
+        return next((each for each in self._segments if each.ledger_id == segment.ledger_id), segment)
+
+    def _is_still_listed(self, segment: LogSegment) -> bool:
+        return any(each.ledger_id == segment.ledger_id for each in self._segments)
+
+    async def _wait_more(self, handle: ReadHandle, last: int) -> None:
+        """Wait until there is an entry after ``last``, the ledger is closed, or the segments have changed."""
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                await self._list_changed.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            with translated(self._log.name, "waiting for more"):
+                await handle.wait_last_confirmed_beyond(last, timeout_s=self._config.relist_interval_s)
+            nursery.cancel_scope.cancel()
+        if handle.last_confirmed <= last and not handle.is_closed:
+            # The list changed, or nothing came for the whole interval. A watch can be lost, so list again.
+            await self._list()
+
+    async def _wait_list_change(self) -> None:
+        with trio.move_on_after(self._config.relist_interval_s):
+            await self._list_changed.wait()
+        await self._list()
+
+    async def _pause_and_list(self) -> None:
+        await trio.sleep(self._config.retry_pause_s)
+        await self._list()
+
+    async def _list(self) -> None:
+        async def list_now() -> tuple[LogSegment, ...]:
+            self._list_changed = trio.Event()
+            return await self._log.segments(known=self._segments, watch=self._list_changed)
+
+        self._segments = await self._persistently(list_now)
+
+    async def _persistently(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Repeat the step while it raises LogUnavailableError.
+
+        Raises:
+            LogReaderStalledError: The retry timeout ended.
+        """
+        return await self._retry_policy.until_done(
+            step,
+            subject=lambda: f"log {self._log.name}: reader at {self._position()}",
+            on_timeout=lambda exc, stalled_s: LogReaderStalledError(
+                self._log.name, self._position(), stalled_s, str(exc)
+            ),
+        )

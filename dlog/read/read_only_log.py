@@ -1,0 +1,228 @@
+"""One log for its readers: its segments, their ledgers, where to start, where it ends now.
+
+Inside: listing with a watch, opening ledgers without fencing them, positioning, the last record.
+Not inside: reading from a position on (``log_reader``). No call here writes.
+Always: errors are those of ``dlog.errors``; a ledger is never recovered, so a reader does not disturb the
+writer.
+
+Source: DistributedLog, BKLogReadHandler.java, ReadUtils.java (docs/stream-format.md 7.1, 7.5, 7.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import trio
+
+from dlog.errors import (
+    CorruptLogError,
+    EntryFormatError,
+    LogTruncatedError,
+    translated,
+)
+from dlog.format.dlsn import DLSN
+from dlog.format.record import Record
+from dlog.metadata.segment import LogSegment, sequence_id_base
+from dlog.metadata.segment_nodes import list_segments
+from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
+from dlog.read.positioning import (
+    EntrySearch,
+    Start,
+    TruncatedRange,
+    first_left,
+    segment_for_txid,
+    truncated_ranges,
+)
+from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
+from ledger.client import LedgerClient
+from ledger.errors import CorruptEntryError, NoSuchLedgerError
+from ledger.handle import ReadHandle
+from namespace.store import MetadataStore
+
+
+class ReadOnlyLog:
+    """Reads one log's metadata and ledgers."""
+
+    def __init__(
+        self, store: MetadataStore, client: LedgerClient, namespace_path: str, name: str, password: bytes
+    ) -> None:
+        self.name = name
+        self._store, self._client = store, client
+        self._namespace_path, self._password = namespace_path, password
+
+    async def segments(
+        self, *, known: Sequence[LogSegment] = (), watch: trio.Event | None = None
+    ) -> tuple[LogSegment, ...]:
+        """The segments in order; the watch fires when the list changes.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, LogUnavailableError
+        """
+        with translated(self.name, "listing segments"):
+            listed = await list_segments(
+                self._store, self._namespace_path, self.name, known=known, watch=watch
+            )
+        return listed.segments
+
+    async def open(self, segment: LogSegment) -> ReadHandle:
+        """Open the segment's ledger; the caller closes it.
+
+        Raises:
+            ledger.errors.NoSuchLedgerError: The ledger is deleted; list the segments again.
+            ledger.errors.LedgerError: The caller translates it.
+        """
+        return await self._client.open(segment.ledger_id, password=self._password, recover=False)
+
+    async def locate(self, segments: Sequence[LogSegment], start: DLSN | int | Start) -> DLSN | None:
+        """The position of a start now; None for the first record of a log that has no segment yet.
+
+        Raises:
+            LogTruncatedError: The start is a DLSN, and a record at it or after it is truncated.
+        """
+        match start:
+            case Start.EARLIEST:
+                return first_left(segments)
+            case Start.LATEST:
+                return await self._behind_visible(segments)
+            case DLSN():
+                return await self._locate_dlsn(segments, start)
+            case int():
+                return await self._locate_txid(segments, start)
+
+    async def _locate_dlsn(self, segments: Sequence[LogSegment], start: DLSN) -> DLSN:
+        left = first_left(segments)
+        for truncated in truncated_ranges(self.name, segments, start):
+            with translated(
+                self.name, f"looking for truncated records in segment {truncated.segment.segment_seqno}"
+            ):
+                if await self._may_hold_records(truncated):
+                    raise LogTruncatedError(self.name, start, left)
+        # No record lies between the start and the first position left. A truncated ledger may be deleted at
+        # any time, so the reader starts at the position left.
+        return start if left is None else max(start, left)
+
+    async def _may_hold_records(self, truncated: TruncatedRange) -> bool:
+        segment, first, stop = truncated.segment, truncated.first, truncated.stop
+        last = stop.entry_id if stop.slot_id > 0 else stop.entry_id - 1
+        reader = SegmentReader(
+            segment.segment_seqno, 1, start=first, enveloped=segment.enveloped, check_positions=False
+        )
+        reader.confirmed(last, closed=True)
+        try:
+            async with await self.open(segment) as handle:
+                while reader.has_more:
+                    begin = reader.next_entry_id
+                    entries = await handle.read_payloads(begin, min(begin + SCAN_ENTRIES_MAX - 1, last))
+                    records = reader.decode_all(entries)
+                    if reader.is_sealed or (records and records[0].dlsn < stop):
+                        return True
+        except (NoSuchLedgerError, CorruptEntryError, EntryFormatError):
+            return True  # the records cannot be read any more
+        return False
+
+    async def _behind_visible(self, segments: Sequence[LogSegment]) -> DLSN | None:
+        for segment in reversed(segments):
+            if not segment.in_progress:
+                return segment.first_dlsn.next_segment()
+            last = await self._confirmed(segment)
+            # While a writer rolls, the new segment shows no entry yet, and the old one may not show its last.
+            if last >= 0 or segment is segments[0]:
+                return DLSN(segment.segment_seqno, last + 1, 0)
+        return None
+
+    async def _locate_txid(self, segments: Sequence[LogSegment], txid: int) -> DLSN | None:
+        left = first_left(segments)
+        segment = segment_for_txid(segments, txid)
+        while segment is not None:
+            with translated(self.name, f"looking for txid {txid} in segment {segment.segment_seqno}"):
+                async with await self.open(segment) as handle:
+                    is_closed, last = handle.is_closed, handle.last_confirmed
+                    first = 0
+                    if left is not None and left.segment_seqno == segment.segment_seqno:
+                        first = max(0, left.entry_id)
+                    search = EntrySearch(first, last)
+                    while (entry_id := search.next_entry_id) is not None:
+                        (entry, *_) = await handle.read_payloads(entry_id, entry_id)
+                        with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):
+                            search.searched(slot_not_before(entry, txid, enveloped=segment.enveloped))
+            if search.found is not None:
+                return max(DLSN(segment.segment_seqno, *search.found), left or segment.first_dlsn)
+            following = [each for each in segments if each.segment_seqno > segment.segment_seqno]
+            if not is_closed or not following:
+                # The record may be in an entry that the open ledger does not show yet, also if there is a
+                # later segment: a rolling writer starts the new segment first. The reader drops lower ids.
+                return max(DLSN(segment.segment_seqno, last + 1, 0), left or segment.first_dlsn)
+            segment = following[0]
+        return segments[-1].first_dlsn.next_segment() if segments else None
+
+    async def start_sequence_id(self, segments: Sequence[LogSegment], segment: LogSegment) -> int:
+        """The sequence id of a segment's first record, also while the segment before it is in progress.
+
+        In that case it counts the records that the older ledger shows. The count is too low only if another
+        kind of writer did not make a segment visible before it began the next one; ``segment_roller`` does.
+        """
+        before = next((each for each in segments if each.segment_seqno == segment.segment_seqno - 1), None)
+        if not segment.in_progress or before is None or not before.in_progress:
+            return sequence_id_base(segment, before)
+        # Two segments are in progress while a writer rolls, and longer if it died during the roll. The older
+        # one is complete by then, so the position of its last record is its number of records.
+        return await self.start_sequence_id(segments, before) + await self.visible_count(before)
+
+    async def visible_count(self, segment: LogSegment) -> int:
+        """The number of records of a segment in progress that can be read now."""
+        with translated(self.name, f"counting the records of segment {segment.segment_seqno}"):
+            async with await self.open(segment) as handle:
+                last = handle.last_confirmed
+                if last < 0:
+                    return 0
+                (entry, *_) = await handle.read_payloads(last, last)
+                with self.decoding(DLSN(segment.segment_seqno, last, 0)):
+                    found = last_record_of(entry, enveloped=segment.enveloped)
+                return 0 if found is None else found[1]
+
+    async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:
+        """The last user record visible now; None if there is none.
+
+        Its ``sequence_id`` counts from 1 in its segment: the segments before it are not read.
+        """
+        for segment in reversed(segments):
+            with translated(self.name, f"looking for the last record of segment {segment.segment_seqno}"):
+                async with await self.open(segment) as handle:
+                    record = await self._last_user_record(handle, segment)
+            if record is not None:
+                return record
+        return None
+
+    async def _last_user_record(self, handle: ReadHandle, segment: LogSegment) -> Record | None:
+        stop, window = handle.last_confirmed + 1, SCAN_ENTRIES_FIRST
+        while stop > 0:
+            first = max(0, stop - window)
+            entries = await read_entries(handle, first, stop - 1)
+            for entry_id, entry in reversed(list(enumerate(entries, first))):
+                reader = SegmentReader(
+                    segment.segment_seqno,
+                    1,
+                    start=DLSN(segment.segment_seqno, entry_id, 0),
+                    enveloped=segment.enveloped,
+                )
+                reader.confirmed(entry_id, closed=False)
+                with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):
+                    records = reader.decode_all([entry])
+                if records:
+                    return records[-1]
+            stop, window = first, min(2 * window, SCAN_ENTRIES_MAX)
+        return None
+
+    async def _confirmed(self, segment: LogSegment) -> int:
+        with translated(self.name, f"asking for the end of segment {segment.segment_seqno}"):
+            async with await self.open(segment) as handle:
+                return handle.last_confirmed  # opening the ledger reads it
+
+    @contextmanager
+    def decoding(self, position: DLSN) -> Iterator[None]:
+        """Raise CorruptLogError with the position if an entry does not decode."""
+        try:
+            yield
+        except EntryFormatError as exc:
+            raise CorruptLogError(self.name, position, str(exc)) from exc

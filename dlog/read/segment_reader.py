@@ -1,0 +1,215 @@
+"""Decoding one log segment: entries in, records out, and the cursor over its ledger.
+
+Inside: DLSNs and sequence ids, dropping control records and records before the start, unpacking record sets,
+the check for position gaps. Not inside: the ledger (``ledger.handle``), which segment comes next
+(``read_ahead``).
+Always: entries are decoded in order, each once; an entry that does not decode completely returns no record; a
+gap in the positions is an error.
+
+Source: DistributedLog, BKLogReadHandler.java, EnvelopedEntryReader.java, ReadUtils.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlog.errors import EntryFormatError
+from dlog.format.dlsn import DLSN
+from dlog.format.envelope import open_envelope
+from dlog.format.record import (
+    FLAG_CONTROL,
+    FLAG_END_OF_STREAM,
+    FLAG_RECORD_SET,
+    POSITION_MAX,
+    POSITION_SHIFT,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Record,
+    decode_records,
+)
+from dlog.format.record_set import decode_record_set
+
+_USER_RECORD_MASK = 0xFFFF | 1 << 47  # the flags, and the bit of the position that must not be set
+
+
+class PositionGapError(EntryFormatError):
+    """The positions of a segment's records have a gap, so records are missing."""
+
+
+class SegmentReader:
+    """A cursor over one segment: ``next_entry_id`` is read next, up to ``last_entry_id``."""
+
+    def __init__(
+        self,
+        segment_seqno: int,
+        start_sequence_id: int,
+        *,
+        start: DLSN | None = None,
+        enveloped: bool = True,
+        check_positions: bool = True,
+    ) -> None:
+        assert start is None or start.segment_seqno == segment_seqno
+        self.segment_seqno, self.start_sequence_id = segment_seqno, start_sequence_id
+        self.next_entry_id = 0 if start is None else max(start.entry_id, 0)
+        self.last_entry_id = -1  # the last entry known to be confirmed
+        self.is_closed = False  # last_entry_id is final
+        self.is_sealed = False  # an end-of-stream record was read
+        self.last_position = 0  # of the last record read; 0 if it is not known
+        self._skip_before = start
+        self._enveloped = enveloped
+        self._check_positions = check_positions
+
+    def __repr__(self) -> str:
+        return f"<SegmentReader {self.segment_seqno}, at entry {self.next_entry_id} of {self.last_entry_id}>"
+
+    @property
+    def position(self) -> DLSN:
+        """The position to continue at: every record before it was returned."""
+        here = DLSN(self.segment_seqno, self.next_entry_id, 0)
+        return here if self._skip_before is None else max(here, self._skip_before)
+
+    @property
+    def has_more(self) -> bool:
+        """True if there are confirmed entries to read."""
+        return self.next_entry_id <= self.last_entry_id
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all entries were read and the ledger is closed."""
+        return self.is_closed and not self.has_more
+
+    def confirmed(self, last_entry_id: int, *, closed: bool) -> None:
+        """Set the last confirmed entry; ``closed`` if it is final."""
+        self.last_entry_id = max(self.last_entry_id, last_entry_id)
+        self.is_closed = self.is_closed or closed
+
+    def decode_all(self, entries: Sequence[bytes]) -> list[Record]:
+        """The user records in the next entries; see ``decode``. The cursor moves past each decoded entry."""
+        records: list[Record] = []
+        for entry in entries:
+            self.decode(entry, records)
+        return records
+
+    def decode(self, entry: bytes, into: list[Record]) -> None:
+        """Append the user records of the next entry to ``into`` and move past the entry.
+
+        Raises:
+            EntryFormatError: The entry does not decode, or records are missing before it
+                (``PositionGapError``). Nothing was appended, and the cursor did not move.
+        """
+        entry_id = self.next_entry_id
+        assert entry_id <= self.last_entry_id
+        if self._enveloped:
+            body, offset, stop = open_envelope(entry)
+        else:
+            body, offset, stop = entry, 0, len(entry)
+        position = self.last_position
+        seqno, sequence_base = self.segment_seqno, self.start_sequence_id - 1
+        first, mark = self._skip_before, len(into)
+        if position and first is None:
+            # The usual case in one fast loop: plain user records with consecutive positions.
+            unpack, push = RECORD_HEADER.unpack_from, into.append
+            last_header = stop - RECORD_HEADER_BYTES
+            slot = 0
+            while offset <= last_header:
+                word, txid, size_bytes = unpack(body, offset)
+                if word & _USER_RECORD_MASK or word >> POSITION_SHIFT != position + 1 or size_bytes < 0:
+                    break
+                begin = offset + RECORD_HEADER_BYTES
+                end = begin + size_bytes
+                if end > stop:
+                    break
+                position += 1
+                push(Record(DLSN(seqno, entry_id, slot), txid, body[begin:end], sequence_base + position))
+                slot += 1
+                offset = end
+            if offset == stop:
+                self.last_position = position
+                self.next_entry_id = entry_id + 1
+                return
+            # The entry holds other records, or is damaged. Decode it again with all checks.
+            del into[mark:]
+            offset = stop - len(body) if not self._enveloped else open_envelope(entry)[1]
+        try:
+            sealed = self._decode_slowly(body, offset, stop, into)
+        except EntryFormatError:
+            del into[mark:]
+            raise
+        self.is_sealed = self.is_sealed or sealed
+        self._skip_before = None
+        self.next_entry_id = entry_id + 1
+
+    def _decode_slowly(self, body: bytes, start: int, stop: int, into: list[Record]) -> bool:
+        """Decode records of any kind. Return True if the stream ends here."""
+        last_position, slot, sealed = self.last_position, 0, False
+        first = self._skip_before
+        for flags, position, txid, payload in decode_records(body, start, stop):
+            if flags & FLAG_CONTROL:
+                # A control record usually repeats the position before it. One that an application wrote by
+                # Java's synchronous writer has a position of its own. Neither is a gap.
+                if position == last_position + 1 or last_position == 0:
+                    last_position = position
+                elif position != last_position:
+                    self._gap(last_position, position, slot)
+                    last_position = position
+                slot += 1
+                continue
+            if flags & FLAG_END_OF_STREAM:
+                sealed = True
+                slot += 1
+                continue
+            if position != last_position + 1 and last_position and position:
+                self._gap(last_position, position, slot)
+            payloads = decode_record_set(payload) if flags & FLAG_RECORD_SET else (payload,)
+            if position + len(payloads) > POSITION_MAX:
+                raise EntryFormatError(
+                    f"record set at slot {slot} claims positions up to {position + len(payloads)}"
+                )
+            for index, each in enumerate(payloads):
+                dlsn = DLSN(self.segment_seqno, self.next_entry_id, slot)
+                slot += 1
+                if first is None or dlsn >= first:
+                    into.append(Record(dlsn, txid, each, self.start_sequence_id + position + index - 1))
+            last_position = position + len(payloads) - 1 if position else 0
+        self.last_position = last_position
+        return sealed
+
+    def _gap(self, last_position: int, position: int, slot: int) -> None:
+        if self._check_positions:
+            raise PositionGapError(
+                f"slot {slot} of entry {self.next_entry_id} has position {position} in the segment, but"
+                f" the record before it has {last_position}"
+            )
+
+
+def last_record_of(entry: bytes, *, enveloped: bool = True) -> tuple[int, int, int, int] | None:
+    """(flags, last position, txid, last slot) of an entry's last record of any kind; None without a record.
+
+    Each sub-record of a record set counts as a position and a slot.
+
+    Raises:
+        EntryFormatError: The entry does not decode.
+    """
+    body, start, stop = open_envelope(entry) if enveloped else (entry, 0, len(entry))
+    slots, last = 0, None
+    for flags, position, txid, payload in decode_records(body, start, stop):
+        count = len(decode_record_set(payload)) if flags & FLAG_RECORD_SET else 1
+        slots += count
+        if count:
+            last = (flags, position + count - 1 if position else 0, txid, slots - 1)
+    return last
+
+
+def slot_not_before(entry: bytes, txid: int, *, enveloped: bool = True) -> int | None:
+    """The slot of an entry's first record of any kind with at least this transaction id; else None.
+
+    Raises:
+        EntryFormatError: The entry does not decode.
+    """
+    body, start, stop = open_envelope(entry) if enveloped else (entry, 0, len(entry))
+    slot = 0
+    for flags, _, record_txid, payload in decode_records(body, start, stop):
+        if record_txid >= txid:
+            return slot
+        slot += len(decode_record_set(payload)) if flags & FLAG_RECORD_SET else 1
+    return None

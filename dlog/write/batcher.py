@@ -1,0 +1,199 @@
+"""Which records share an entry.
+
+Inside: the batch (the records of one entry, with their outcome), and the rule that gathers records.
+Not inside: bytes (``record``), entry ids and positions (``segment_writer``), waiting callers
+(``log_writer``).
+Always: records are sent in the order of submission; a batch never changes after it was cut, so a record's
+slot is fixed when the record is added, also if its segment fails.
+
+The rule is group commit without a timer. With nothing in flight, a record is sent at once, even alone. While
+a batch is in flight, records gather until it is acknowledged or an entry is full. So a single append does not
+wait, and a thousand concurrent appends share a few entries.
+
+Source: DistributedLog, BKLogSegmentWriter.java (transmit buffer). The original uses a timer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from dlog.errors import RecordOutcome, WriteError
+from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
+from dlog.format.record import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
+
+assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX
+
+
+class Batch:
+    """The records of one entry. A control batch has no records: its entry holds one control record."""
+
+    __slots__ = (
+        "_callbacks",
+        "entry_id",
+        "error",
+        "error_was_seen",
+        "lac",
+        "outcome",
+        "payloads",
+        "segment_seqno",
+        "size_bytes",
+        "txids",
+    )
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self.txids: list[int] = []
+        self.size_bytes = 0  # of the records with their headers
+        self.segment_seqno = -1  # of the entry, once it was sent
+        self.entry_id = -1
+        self.lac = -1  # in its entry: readers see the ledger up to there once this entry is durable
+        self.outcome = RecordOutcome.PENDING
+        self.error: WriteError | None = None
+        self.error_was_seen = False  # a caller got the error
+        self._callbacks: list[Callable[[], None]] | None = None
+
+    def __repr__(self) -> str:
+        where = f"{self.segment_seqno}:{self.entry_id}" if self.entry_id >= 0 else "not sent"
+        return (
+            f"<Batch of {len(self.payloads)} records, {self.size_bytes} bytes, {where}, {self.outcome.value}>"
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the outcome of the records is decided. It may be decided as unknown."""
+        return self.outcome is not RecordOutcome.PENDING
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call the callback when the batch settles, or now if it has. It must neither block nor raise."""
+        if self.is_settled:
+            callback()
+        elif self._callbacks is None:
+            self._callbacks = [callback]
+        else:
+            self._callbacks.append(callback)
+
+    def durable(self) -> None:
+        """Settle: the entry is durable in the log."""
+        assert self.entry_id >= 0
+        self._settle(RecordOutcome.DURABLE)
+
+    def failed(self, error: WriteError) -> None:
+        """Settle: the entry was not written, or that is unknown; the error says which."""
+        assert error.outcome in (RecordOutcome.NOT_WRITTEN, RecordOutcome.UNKNOWN)
+        self.error = error
+        self._settle(error.outcome)
+
+    def raise_error(self) -> NoReturn:
+        """Raise the error of the records; each call raises a new object."""
+        assert self.error is not None
+        self.error_was_seen = True
+        raise self.error.about(self.outcome)
+
+    def _settle(self, outcome: RecordOutcome) -> None:
+        # An append must not get two results, such as durable and then failed.
+        assert self.outcome is RecordOutcome.PENDING, f"{self!r} is settled already"
+        self.outcome = outcome
+        self.payloads, self.txids = [], []
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            callback()
+
+
+class Batcher:
+    """Gathers records into batches, and returns each batch when it is due."""
+
+    def __init__(self, *, entry_bytes_target: int) -> None:
+        assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX
+        self._entry_bytes_target = entry_bytes_target
+        self._open = Batch()
+        self._cut: deque[Batch] = deque()  # in order, before the open one
+        self.size_bytes = 0  # gathered and not yet taken
+
+    def __bool__(self) -> bool:
+        return bool(self._cut or self._open.payloads)
+
+    def add(self, payload: bytes, txid: int) -> tuple[Batch, int]:
+        """Add one record after the others; return its batch and its slot in the batch."""
+        size_bytes = RECORD_HEADER_BYTES + len(payload)
+        assert size_bytes <= RECORD_BYTES_MAX
+        batch = self._open
+        if batch.size_bytes + size_bytes > ENTRY_BODY_BYTES_MAX:
+            self.cut()
+            batch = self._open
+        slot = len(batch.payloads)
+        batch.payloads.append(payload)
+        batch.txids.append(txid)
+        batch.size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        if batch.size_bytes >= self._entry_bytes_target:
+            self.cut()
+        return batch, slot
+
+    def add_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
+        """Add records after the others; return (batch, first slot, count) for each batch that got some."""
+        assert len(payloads) == len(txids)
+        ranges: list[tuple[Batch, int, int]] = []
+        first = 0
+        while first < len(payloads):
+            batch = self._open
+            slot = len(batch.payloads)
+            space = self._entry_bytes_target - batch.size_bytes
+            stop, size_bytes = first, 0
+            for payload in payloads[first:] if first else payloads:
+                record_bytes = RECORD_HEADER_BYTES + len(payload)
+                if batch.size_bytes + size_bytes + record_bytes > ENTRY_BODY_BYTES_MAX:
+                    break
+                size_bytes += record_bytes
+                stop += 1
+                if size_bytes >= space:
+                    break
+            if stop > first:
+                batch.payloads += payloads[first:stop]
+                batch.txids += txids[first:stop]
+                batch.size_bytes += size_bytes
+                self.size_bytes += size_bytes
+                ranges.append((batch, slot, stop - first))
+            if size_bytes >= space or stop < len(payloads):
+                self.cut()
+            first = stop
+        return ranges
+
+    def cut(self) -> None:
+        """End the current batch: records added later go into another entry."""
+        if self._open.payloads:
+            self._cut.append(self._open)
+            self._open = Batch()
+
+    def take(self, *, idle: bool) -> Batch | None:
+        """The next batch to send, or None. A batch that is not full is due only if nothing is in flight."""
+        if self._cut:
+            batch = self._cut.popleft()
+        elif idle and self._open.payloads:
+            batch, self._open = self._open, Batch()
+        else:
+            return None
+        self.size_bytes -= batch.size_bytes
+        return batch
+
+    def put_back(self, batches: Sequence[Batch]) -> None:
+        """Return batches that were taken and not written. They come first again, in this order."""
+        for batch in batches:
+            assert not batch.is_settled
+            self.size_bytes += batch.size_bytes
+        self._cut.extendleft(reversed(batches))
+
+    def take_all(self) -> list[Batch]:
+        """Remove and return all batches: they will not be written."""
+        self.cut()
+        batches = list(self._cut)
+        self._cut.clear()
+        self.size_bytes = 0
+        return batches
+
+    @property
+    def first_txid(self) -> int | None:
+        """The transaction id of the next record to send; None if there is none."""
+        batch = self._cut[0] if self._cut else self._open
+        return batch.txids[0] if batch.txids else None

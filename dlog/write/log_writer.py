@@ -1,0 +1,264 @@
+"""Writing a log: the API of its one writer.
+
+Inside: checking and taking records, waiting for their outcome.
+Not inside: gathering (``batcher``), sending and visibility (``segment_sender``), which segment is in use and
+what happens when it fails (``segment_roller``), entry ids (``segment_writer``).
+Always: records are written and get their outcome in the order of submission; a record gets one outcome,
+durable or failed; no record submitted after a failed one becomes durable at a position before it.
+
+Source: DistributedLog, BKAsyncLogWriter.java, BKLogSegmentWriter.java. The default transaction id is that of
+the write proxy: the wall clock in milliseconds, or the last id if that is greater.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import trio
+
+from dlog.config import WriterConfig
+from dlog.errors import (
+    RecordOutcome,
+    RecordTooLongError,
+    TxidOutOfOrderError,
+    WriterOverloadedError,
+)
+from dlog.format.dlsn import DLSN
+from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
+from dlog.write.batcher import Batch
+from dlog.write.pending import Pending, wait_settled
+from dlog.write.segment_roller import SegmentRoller
+from namespace.clock import wall_ms
+
+OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
+
+
+class LogWriter:
+    """Appends records to a log. Made by ``Namespace.open_writer``; closing it completes the segment in use.
+
+    It is fast when several tasks append: all records that are submitted while an entry is in flight share the
+    next entry.
+    """
+
+    def __init__(
+        self,
+        log: str,
+        roller: SegmentRoller,
+        config: WriterConfig,
+        *,
+        last_txid: int,
+        wall_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.log = log
+        self._roller = roller
+        self._sender = roller.sender
+        self._batcher = roller.sender.batcher
+        self._config = config
+        self._wall_ms = wall_ms
+        self._last_txid = last_txid
+        self._newest: Batch | None = None  # of the record submitted last
+        self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
+
+    def __repr__(self) -> str:
+        return f"<LogWriter of {self.log!r}: {self._roller.describe()}, last txid {self._last_txid}>"
+
+    @property
+    def last_txid(self) -> int:
+        """The transaction id of the record submitted last, or found last in the log; -1 if there is none."""
+        return self._last_txid
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of submitted records that are neither durable nor failed yet."""
+        return self._sender.waiting_bytes
+
+    @property
+    def bytes_in_flight_max(self) -> int:
+        """``wait_capacity`` waits while at least so many bytes are in flight."""
+        return self._config.bytes_in_flight_max
+
+    async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
+        """Write one record; return its position when it and every record before it are durable.
+
+        Durable means synced to the disks of an ack quorum of bookies. If cancelled, the record may or may not
+        be written; with ``submit`` a caller can find out later.
+
+        Args:
+            payload: At most ``PAYLOAD_BYTES_MAX`` bytes; empty is allowed.
+            txid: At least the id of the record before. None for the wall clock in milliseconds, or the last
+                id if that is greater.
+
+        Raises:
+            RecordTooLongError, TxidOutOfOrderError: The record was not written.
+            LogFencedError: Another writer took over; ``outcome`` says whether this record is written.
+            LogWriteError: The writer had to stop; ``outcome`` says whether this record is written.
+            WriterClosedError: The record was not written.
+        """
+        if self._sender.is_over_limit:
+            payload = as_bytes(payload)  # copied now: the caller may reuse its buffer during the wait
+            await self.wait_capacity()
+        batch, slot = self._take(payload, txid)
+        if not batch.is_settled:
+            await wait_settled(batch)
+        return Pending(batch, slot).dlsn
+
+    async def append_many(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        *,
+        txids: Iterable[int] | None = None,
+    ) -> list[DLSN]:
+        """Write records in order, in as few entries as possible; return their positions when all are durable.
+
+        All records are checked before the first is written. No other record comes between them. If the call
+        is cancelled or fails, any number of them, from the first on, may be written.
+
+        Args:
+            txids: One for each payload, never decreasing. None for one common id, chosen as in ``append``.
+
+        Raises:
+            The errors of ``append``. The outcome is that of the first record that is not durable.
+        """
+        if self._sender.is_over_limit:
+            payloads = [as_bytes(each) for each in payloads]
+            await self.wait_capacity()
+        # No other task runs from here to the end of _take_many: the checked ids stay in order, and no other
+        # record comes between these. The sender limits how much is in flight.
+        records, ids = self._checked(payloads, txids)
+        ranges = self._take_many(records, ids) if records else []
+        dlsns: list[DLSN] = []
+        for batch, slot, count in ranges:
+            if not batch.is_settled:
+                await wait_settled(batch)
+            if batch.error is not None:
+                batch.raise_error()
+            seqno, entry_id = batch.segment_seqno, batch.entry_id
+            dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
+        return dlsns
+
+    def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Pending:
+        """Take one record without waiting. Await the result for the record's position.
+
+        Call ``wait_capacity`` between submissions: it limits the memory in use.
+
+        Raises:
+            RecordTooLongError, TxidOutOfOrderError, WriterOverloadedError, WriterClosedError: The record was
+                not taken.
+            LogFencedError, LogWriteError: The writer has stopped; the record was not taken.
+        """
+        return Pending(*self._take(payload, txid))
+
+    async def wait_capacity(self) -> None:
+        """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
+
+        Also waits while a slow replica makes the ledger hold twice as many bytes.
+
+        Raises:
+            LogFencedError, LogWriteError: The writer has stopped.
+        """
+        await self._sender.wait_capacity()
+
+    async def flush(self) -> None:
+        """Return when every record submitted before is durable, and visible to a reader that looks.
+
+        If cancelled, the records are written all the same.
+
+        Raises:
+            LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome.
+        """
+        newest = self._newest
+        if newest is None:
+            await trio.lowlevel.checkpoint()
+            return
+        self._batcher.cut()
+        self._sender.pump()
+        await wait_settled(newest)
+        if newest.error is not None:
+            newest.raise_error()
+        await self._sender.make_visible(newest)
+
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """Truncate the log: readers begin at ``first_kept``. Return the first position that is left.
+
+        Truncated records are marked, not deleted. Only completed segments can be marked. So the returned
+        position may lie before ``first_kept``: all records in the segment in use stay. None means that there
+        is no segment yet. A truncated record stays truncated: a call with an earlier position changes
+        nothing. If the call is cancelled or the connection is lost, some records may be truncated, from the
+        first on; call it again.
+
+        Raises:
+            LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
+            LogUnavailableError, LogMetadataError
+        """
+        return await self._roller.truncate(first_kept)
+
+    async def aclose(self) -> None:
+        """Write all submitted records, complete the segment in use and release the lock. Idempotent.
+
+        If the call is cancelled, or bookies or metadata stay out of reach, the writer ends all the same. The
+        next writer's recovery finds every durable record.
+
+        Raises:
+            LogFencedError, LogWriteError: Some submitted record is not durable.
+        """
+        await self._roller.aclose()
+
+    def _take(self, payload: bytes | bytearray | memoryview, txid: int | None) -> tuple[Batch, int]:
+        sender = self._sender
+        if sender.refusal is not None:
+            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        if payload.__class__ is not bytes:
+            payload = as_bytes(payload)
+        if len(payload) > PAYLOAD_BYTES_MAX:
+            raise RecordTooLongError(len(payload), PAYLOAD_BYTES_MAX)
+        last_txid = self._last_txid
+        if txid is None:
+            txid = max(last_txid, self._wall_ms())
+        elif not last_txid <= txid < TXID_MAX or txid < 0:
+            raise TxidOutOfOrderError(self.log, txid, last_txid)
+        if sender.waiting_bytes > self._submit_bytes_max:
+            raise WriterOverloadedError(self.log, sender.waiting_bytes, self._submit_bytes_max)
+        self._last_txid = txid
+        batch, slot = self._batcher.add(payload, txid)
+        self._newest = batch
+        sender.pump()
+        return batch, slot
+
+    def _take_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
+        sender = self._sender
+        if sender.refusal is not None:
+            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        self._last_txid = txids[-1]
+        ranges = self._batcher.add_many(payloads, txids)
+        self._newest = ranges[-1][0]
+        sender.pump()
+        return ranges
+
+    def _checked(
+        self, payloads: Iterable[bytes | bytearray | memoryview], txids: Iterable[int] | None
+    ) -> tuple[list[bytes], list[int]]:
+        records = [each if each.__class__ is bytes else as_bytes(each) for each in payloads]
+        if records and (longest := max(map(len, records))) > PAYLOAD_BYTES_MAX:
+            raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
+        last_txid = self._last_txid
+        if txids is None:
+            return records, [max(last_txid, self._wall_ms())] * len(records)
+        ids = list(txids)
+        if len(ids) != len(records):
+            raise ValueError(f"{len(records)} payloads and {len(ids)} txids: give one txid for each payload")
+        for txid in ids:
+            if not last_txid <= txid < TXID_MAX or txid < 0:
+                raise TxidOutOfOrderError(self.log, txid, last_txid)
+            last_txid = txid
+        return records, ids
+
+
+def as_bytes(payload: object) -> bytes:
+    """The payload as bytes; a buffer is copied, since its owner may reuse it.
+
+    Raises:
+        TypeError: The payload is neither bytes nor a bytearray or memoryview.
+    """
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    raise TypeError(f"a payload is bytes, a bytearray or a memoryview, not {type(payload).__name__}")

@@ -1,0 +1,72 @@
+"""A submitted record and its outcome.
+
+Inside: waiting for a batch to settle. Not inside: settling it (``segment_writer``, ``segment_roller``).
+Always: an outcome never changes once it is decided; a cancelled wait changes nothing about the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import trio
+
+from dlog.errors import RecordOutcome
+from dlog.format.dlsn import DLSN
+from dlog.write.batcher import Batch
+
+
+async def wait_settled(batch: Batch) -> None:
+    """Return when the batch is settled. A cancelled wait changes nothing about the batch."""
+    if not batch.is_settled:
+        event = trio.Event()
+        batch.on_settled(event.set)
+        await event.wait()
+
+
+class Pending:
+    """A submitted record. ``await`` it for its DLSN; several times, and also after a cancelled wait.
+
+    Awaiting raises what ``LogWriter.append`` raises. Once the outcome is decided, it returns at once, without
+    a checkpoint.
+    """
+
+    __slots__ = ("_batch", "_slot")
+
+    def __init__(self, batch: Batch, slot: int) -> None:
+        self._batch, self._slot = batch, slot
+
+    def __repr__(self) -> str:
+        where = f" at {self._dlsn()!r}" if self.outcome is RecordOutcome.DURABLE else ""
+        return f"<Pending record: {self.outcome.value}{where}>"
+
+    def __await__(self) -> Generator[object, object, DLSN]:
+        if not self._batch.is_settled:
+            yield from wait_settled(self._batch).__await__()
+        return self.dlsn
+
+    @property
+    def outcome(self) -> RecordOutcome:
+        """The outcome of the record as known now."""
+        return self._batch.outcome
+
+    @property
+    def dlsn(self) -> DLSN:
+        """The record's position.
+
+        Raises:
+            WriteError: It was not written, or that is unknown. The error says why, and whether the record may
+                be in the log.
+            RuntimeError: The outcome is still PENDING: await the record.
+        """
+        if self._batch.error is not None:
+            self._batch.raise_error()
+        if self._batch.outcome is RecordOutcome.PENDING:
+            raise RuntimeError("the record has no outcome yet; await it")
+        return self._dlsn()
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call the callback in the trio loop when ``outcome`` is decided. It must neither block nor raise."""
+        self._batch.on_settled(callback)
+
+    def _dlsn(self) -> DLSN:
+        return DLSN(self._batch.segment_seqno, self._batch.entry_id, self._slot)

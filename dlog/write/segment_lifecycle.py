@@ -1,0 +1,381 @@
+"""The life of a log's segments, for its writer: metadata and ledgers together.
+
+Inside: starting, completing, recovering, truncating and deleting a segment; deciding whether a transaction
+was applied whose reply was lost.
+Not inside: when a step happens (``segment_roller``), records of the segment in use (``segment_writer``), the
+transactions themselves (``dlog.metadata.segment_nodes``).
+Always: entries are written to a ledger only after its segment is in the log's metadata; a segment is
+completed only after the end of its ledger is decided; the versions that the writer read when it got the lock
+are never read again to continue after a conflict, so an overtaken writer fails with ``LogFencedError``.
+
+Source: DistributedLog, BKLogWriteHandler.java, SimpleLedgerAllocator.java
+(docs/stream-format.md 3.7, 4.4 to 4.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from dlog.config import NamespaceConfig
+from dlog.errors import (
+    CorruptLogError,
+    DLogError,
+    EndOfStreamError,
+    EntryFormatError,
+    LogFencedError,
+    translated,
+)
+from dlog.format.compression import Compression
+from dlog.format.dlsn import DLSN
+from dlog.format.record import TXID_INVALID
+from dlog.metadata import paths
+from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
+from dlog.metadata.logs import open_log
+from dlog.metadata.segment import LogSegment, encode_segment, start_sequence_id_after
+from dlog.metadata.segment_nodes import (
+    complete_segment,
+    delete_segment,
+    list_segments,
+    record_allocation,
+    set_truncation,
+    start_segment,
+)
+from dlog.metadata.truncation import marked_before
+from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
+from dlog.read.positioning import first_left
+from dlog.read.segment_reader import last_record_of
+from ledger.client import LedgerClient
+from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
+from ledger.handle import ReadHandle, WriteHandle
+from namespace.errors import ConnectionLostError, NamespaceError, NoNodeError
+from namespace.store import MetadataStore
+
+MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB
+
+
+@attrs.frozen
+class _Uncertain:
+    """A transaction that may or may not be applied. If it is, the node at ``path`` holds ``data``."""
+
+    path: str
+    data: bytes
+    versions: tuple[int, int, int]  # of maxtxid, ledgers, allocation, before the transaction
+
+
+def _versions(metadata: LogMetadata) -> tuple[int, int, int]:
+    return metadata.max_txid_version, metadata.max_segment_seqno_version, metadata.allocation_version
+
+
+class SegmentLifecycle:
+    """Changes the segments of one log. Acquire the log's lock, then call ``refresh`` first."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        client: LedgerClient,
+        namespace_path: str,
+        log: str,
+        config: NamespaceConfig,
+        *,
+        first_segment_seqno: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.log = log
+        self._store, self._client, self._namespace_path = store, client, namespace_path
+        self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
+        self._metadata: LogMetadata | None = None
+        self._segments: list[LogSegment] = []
+        self._uncertain: _Uncertain | None = None
+        self._turn = trio.Lock()  # ``truncate`` runs in another task than the other calls
+
+    @property
+    def compression(self) -> Compression:
+        """The compression of new entries."""
+        return self._config.compression
+
+    @property
+    def segments(self) -> tuple[LogSegment, ...]:
+        """The segments as this writer last listed or changed them."""
+        return tuple(self._segments)
+
+    @property
+    def last_txid(self) -> int:
+        """The greatest transaction id of completed segments; -1 if there is none."""
+        assert self._metadata is not None
+        ids = [segment.last_txid for segment in self._segments if not segment.in_progress]
+        # A log without records stores 0, which is also a valid id. A record with that id is in ``ids``.
+        return max([-1, self._metadata.max_txid or -1, *ids])
+
+    async def refresh(self) -> None:
+        """Read the log's nodes and segments. Call it only once, right after acquiring the lock.
+
+        Raises:
+            LogNotFoundError, LogUnavailableError, LogMetadataError
+            EndOfStreamError: The log is sealed.
+        """
+        with translated(self.log, "opening it for writing"):
+            self._metadata = await open_log(self._store, self._namespace_path, self.log)
+            listed = await list_segments(self._store, self._namespace_path, self.log)
+        self._segments = list(listed.segments)
+        if self._metadata.sealed:
+            raise EndOfStreamError(self.log)
+
+    async def recover_all(self) -> None:
+        """Recover every segment in progress, in order: an earlier writer left them."""
+        for segment in [each for each in self._segments if each.in_progress]:
+            await self._recover(segment)
+        assert self._metadata is not None
+        if self._metadata.sealed:
+            raise EndOfStreamError(self.log)
+
+    async def allocate(self) -> WriteHandle:
+        """Create a ledger for the next segment and record its id, so that a crash does not leak it."""
+        await self._settle_uncertain()
+        config, before = self._config, self._known
+        assert config.digest_type is not None
+        with translated(self.log, "creating a ledger"):
+            handle = await self._client.create(
+                ensemble_size=config.ensemble_size,
+                write_quorum=config.write_quorum,
+                ack_quorum=config.ack_quorum,
+                digest_type=config.digest_type,
+                password=config.password,
+            )
+            left_over = before.allocated_ledger_id
+            try:
+                await self._transact(
+                    lambda: record_allocation(self._store, before, handle.ledger_id),
+                    paths.allocation_path(self._namespace_path, self.log),
+                    b"%d" % handle.ledger_id,
+                )
+                # An earlier writer created it and never used it. (Older Java releases allocate ahead.)
+                if left_over is not None:
+                    await self._client.delete(left_over)
+            except BaseException:
+                handle.abandon()
+                raise
+        return handle
+
+    async def start(self, handle: WriteHandle, first_txid: int) -> LogSegment:
+        """Make the ledger the log's newest segment. Calling it again after LogUnavailableError is safe.
+
+        Raises:
+            LogFencedError: Another writer has started or completed a segment; nothing was changed.
+        """
+        if await self._settle_uncertain():
+            for segment in self._segments:
+                if segment.ledger_id == handle.ledger_id:
+                    return segment
+        with translated(self.log, "starting a segment"):
+            segment = LogSegment(
+                segment_seqno=next_segment_seqno(
+                    self._known, self._segments, first_seqno=self._first_segment_seqno
+                ),
+                ledger_id=handle.ledger_id,
+                first_txid=max(first_txid, self._known.max_txid, 0),
+            )
+            await self._transact(
+                lambda: start_segment(self._store, self._known, segment),
+                self._path_of(segment),
+                encode_segment(segment),
+            )
+        self._segments.append(segment)
+        return segment
+
+    async def close(self, handle: WriteHandle, segment: LogSegment) -> None:
+        """Close the segment's ledger at its last entry, which is confirmed.
+
+        Raises:
+            LogFencedError: Another client recovers the ledger, or has closed it.
+        """
+        with translated(self.log, "closing a segment's ledger"):
+            try:
+                await handle.close()
+            except LedgerClosedError:
+                pass  # closed already
+            except LedgerFencedError as exc:
+                raise LogFencedError(self.log, str(exc)) from exc
+
+    async def complete(
+        self, segment: LogSegment, *, last_txid: int, record_count: int, last_dlsn: DLSN | None
+    ) -> None:
+        """Complete a segment whose ledger is closed. Calling it again after LogUnavailableError is safe.
+
+        Raises:
+            LogFencedError: Another writer has completed it, or started another; nothing was changed.
+        """
+        await self._settle_uncertain()
+        index = next(
+            (i for i, each in enumerate(self._segments) if each.ledger_id == segment.ledger_id), None
+        )
+        if index is None or not self._segments[index].in_progress:
+            return
+        before = next(
+            (each for each in self._segments if each.segment_seqno == segment.segment_seqno - 1), None
+        )
+        completed = segment.completed(
+            last_txid=last_txid,
+            record_count=record_count,
+            last_entry_id=-1 if last_dlsn is None else last_dlsn.entry_id,
+            last_slot_id=-1 if last_dlsn is None else last_dlsn.slot_id,
+            completed_ms=self._wall_ms(),
+            start_sequence_id=start_sequence_id_after(before),
+        )
+        with translated(self.log, "completing a segment"):
+            await self._transact(
+                lambda: complete_segment(self._store, self._known, segment, completed),
+                self._path_of(completed),
+                encode_segment(completed),
+            )
+        self._segments[index] = completed
+
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """Mark the records before a position as truncated; see ``LogWriter.truncate``. Repeating it is safe.
+
+        Raises:
+            LogFencedError: Another writer has taken over.
+            LogUnavailableError: Some segments may be marked.
+        """
+        async with self._turn:
+            await self._settle()
+            with translated(self.log, "truncating it"):
+                # List again: an earlier writer may have marked or deleted segments late.
+                listed = (await list_segments(self._store, self._namespace_path, self.log)).segments
+                changed = marked_before(listed, first_kept)
+                # Oldest first: after a failure in between, the marked segments are the beginning of the log.
+                for first in range(0, len(changed), MARKED_AT_ONCE):
+                    await set_truncation(self._store, self._known, changed[first : first + MARKED_AT_ONCE])
+            by_ledger = {segment.ledger_id: segment for segment in changed}
+            self._segments = [by_ledger.get(each.ledger_id, each) for each in self._segments]
+        return first_left([by_ledger.get(each.ledger_id, each) for each in listed])
+
+    async def recovered_end(self, segment: LogSegment) -> int:
+        """Recover the segment's ledger; return its last entry id, -1 if it has none.
+
+        Afterwards the ledger is closed: it holds the entries up to this one, and never gets another.
+        """
+        with translated(self.log, f"recovering ledger {segment.ledger_id}"):
+            try:
+                opened = await self._client.open(
+                    segment.ledger_id, password=self._config.password, recover=True
+                )
+            except NoSuchLedgerError:
+                return -1  # another writer deleted it as empty
+            async with opened as handle:
+                return handle.last_confirmed
+
+    async def settle_own(self, segment: LogSegment) -> None:
+        """Complete or delete a segment of this writer after ``recovered_end``.
+
+        Raises:
+            LogFencedError: Another writer has done so, or has started the next segment.
+        """
+        await self._settle_uncertain()
+        mine = next((each for each in self._segments if each.ledger_id == segment.ledger_id), None)
+        if mine is not None and mine.in_progress:
+            await self._recover(mine)
+
+    async def _recover(self, segment: LogSegment) -> None:
+        with translated(self.log, f"recovering segment {segment.segment_seqno}"):
+            try:
+                opened = await self._client.open(
+                    segment.ledger_id, password=self._config.password, recover=True
+                )
+            except NoSuchLedgerError:
+                last_entry_id = -1  # an earlier recovery deleted the ledger and then stopped
+            else:
+                async with opened as handle:
+                    last_entry_id = handle.last_confirmed
+                    if last_entry_id >= 0:
+                        last = await self._last_record(handle, segment)
+            if last_entry_id < 0:
+                await self._client.delete(segment.ledger_id)
+                await delete_segment(self._store, self._namespace_path, self.log, segment)
+                self._segments = [each for each in self._segments if each.ledger_id != segment.ledger_id]
+                return
+        txid, position, dlsn = last
+        await self.complete(segment, last_txid=txid, record_count=position, last_dlsn=dlsn)
+
+    async def _last_record(self, handle: ReadHandle, segment: LogSegment) -> tuple[int, int, DLSN | None]:
+        """Transaction id, position and DLSN of the ledger's last record of any kind."""
+        stop, window = handle.last_confirmed + 1, SCAN_ENTRIES_FIRST
+        while stop > 0:
+            first = max(0, stop - window)
+            entries = await read_entries(handle, first, stop - 1)
+            for entry_id, entry in reversed(list(enumerate(entries, first))):
+                dlsn = DLSN(segment.segment_seqno, entry_id, 0)
+                try:
+                    last = last_record_of(entry, enveloped=segment.enveloped)
+                except EntryFormatError as exc:
+                    raise CorruptLogError(self.log, dlsn, str(exc)) from exc
+                if last is not None:
+                    _, position, txid, slot_id = last
+                    if txid == TXID_INVALID:
+                        raise CorruptLogError(self.log, dlsn, f"a record has the reserved txid {txid}")
+                    return txid, position, DLSN(segment.segment_seqno, entry_id, slot_id)
+            stop, window = first, min(2 * window, SCAN_ENTRIES_MAX)
+        return segment.first_txid, 0, None
+
+    # Transactions whose reply may be lost.
+
+    @property
+    def _known(self) -> LogMetadata:
+        assert self._metadata is not None, "refresh() comes first"
+        return self._metadata
+
+    def _path_of(self, segment: LogSegment) -> str:
+        return paths.segment_path(self._namespace_path, self.log, segment.name)
+
+    async def _transact(self, commit: Callable[[], Awaitable[LogMetadata]], path: str, data: bytes) -> None:
+        """Commit. If the reply is lost, the next call first finds out whether the transaction was applied."""
+        async with self._turn:
+            assert self._uncertain is None
+            # Set before the commit: a cancelled commit is uncertain, too.
+            self._uncertain = _Uncertain(path, data, _versions(self._known))
+            try:
+                metadata = await commit()
+            except ConnectionLostError:
+                raise
+            except (NamespaceError, DLogError):
+                self._uncertain = None
+                raise
+            self._metadata, self._uncertain = metadata, None
+
+    async def _settle_uncertain(self) -> bool:
+        """Find out whether a transaction was applied whose reply was lost; True if it was.
+
+        Raises:
+            LogFencedError: The log's nodes are neither in the state before it nor in the state after it.
+        """
+        async with self._turn:
+            return await self._settle()
+
+    async def _settle(self) -> bool:
+        uncertain = self._uncertain
+        if uncertain is None:
+            return False
+        with translated(self.log, "finding out what a lost connection left"):
+            await self._store.sync(uncertain.path)
+            now = await open_log(self._store, self._namespace_path, self.log)
+            try:
+                found: bytes | None = (await self._store.get(uncertain.path)).value
+            except NoNodeError:
+                found = None
+            if found == uncertain.data:
+                # The data names our ledger, or its completion by us: no other writer writes the same data.
+                listed = await list_segments(self._store, self._namespace_path, self.log)
+                if any(
+                    after not in (before, before + 1)
+                    for before, after in zip(uncertain.versions, _versions(now), strict=True)
+                ):
+                    raise LogFencedError(self.log, "another writer has changed its segments")
+                self._metadata, self._segments = now, list(listed.segments)
+                self._uncertain = None
+                return True
+            if _versions(now) != uncertain.versions:
+                raise LogFencedError(self.log, "another writer has changed its segments")
+            self._uncertain = None
+            return False

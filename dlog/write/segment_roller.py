@@ -1,0 +1,359 @@
+"""Which segment a writer writes to: starting, rolling, recovering and completing segments.
+
+Inside: the one task that changes the segment in use, and the reaction to a failed ledger.
+Not inside: the API (``log_writer``), sending and visibility (``segment_sender``), entry ids and outcomes
+(``segment_writer``), transactions and ledgers of segments (``segment_lifecycle``).
+Always: only ``run`` changes which segment is in use; nothing is sent to a segment before everything sent to
+the segment before it is durable and visible, so a crash leaves no hole in the log; a batch is written to
+another segment only after a recovery closed its ledger without it; a writer that lost the log writes nothing
+more.
+
+Source: DistributedLog, BKAbstractLogWriter.java, BKLogWriteHandler.java (docs/stream-format.md 4.4 to 4.9).
+Two things differ. The new ledger is created before the roll: records submitted during a roll wait only for
+the old segment's acknowledgements, the acknowledgement of its last control record, and one transaction. And
+the library, not its user, writes again the records that a failed segment did not keep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import trio
+
+from dlog.config import WriterConfig
+from dlog.errors import (
+    DLogError,
+    LogFencedError,
+    LogUnavailableError,
+    LogWriteError,
+    NamespaceLostError,
+    RecordOutcome,
+    WriteError,
+    WriterClosedError,
+)
+from dlog.format.dlsn import DLSN
+from dlog.metadata.segment import LogSegment
+from dlog.retry_policy import RetryPolicy
+from dlog.write.batcher import Batch
+from dlog.write.rolling import should_roll
+from dlog.write.segment_lifecycle import SegmentLifecycle
+from dlog.write.segment_sender import SegmentInUse, SegmentSender
+from dlog.write.segment_writer import SegmentWriter
+from ledger.handle import WriteHandle
+from namespace.lock import DistributedLock
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentRoller:
+    """Keeps a segment in use while the writer holds the log. Run ``run`` in a task."""
+
+    def __init__(
+        self,
+        log: str,
+        lifecycle: SegmentLifecycle,
+        lock: DistributedLock,
+        config: WriterConfig,
+        *,
+        last_txid: int,
+    ) -> None:
+        self.log = log
+        self.sender = SegmentSender(config, on_progress=self._on_progress)
+        self._lifecycle, self._lock, self._config = lifecycle, lock, config
+        self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
+        self._last_txid = last_txid
+        self._old: deque[SegmentInUse] = deque()  # rolled, durable, to be completed; oldest first
+        self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
+        self._roll_not_before_s = 0.0
+        self._failed: list[Batch] = []
+        self._work = trio.Event()  # ``run`` has something to do
+        self._scope = trio.CancelScope()
+
+    def describe(self) -> str:
+        """The writer's state, for ``repr``."""
+        sender = self.sender
+        if sender.stopped is not None:
+            return f"stopped ({type(sender.stopped).__name__})"
+        if sender.finished.is_set():
+            return "closed"
+        in_use = sender.in_use
+        where = "no segment yet" if in_use is None else f"segment {in_use.writer.segment_seqno}"
+        return f"{where}, {sender.waiting_bytes} bytes waiting"
+
+    # The life of segments.
+
+    async def run(self) -> None:
+        """Do what the segments need until the writer is closed or stops; for a task."""
+        try:
+            with self._scope:
+                while True:
+                    self._work = trio.Event()
+                    if not await self._step():
+                        break
+            if self._scope.cancelled_caught:
+                self._give_up("it was closed before everything could be written")
+        except BaseException as exc:
+            self._give_up(f"unexpected {type(exc).__name__}: {exc}", exc)
+            raise
+        finally:
+            if self.sender.in_use is not None:
+                self.sender.in_use.handle.abandon()
+            self.sender.finished.set()
+
+    async def _step(self) -> bool:
+        """Do one step; False if none is left."""
+        sender = self.sender
+        in_use = sender.in_use
+        try:
+            if sender.failure is not None:
+                await self._recover()
+            elif sender.stopped is not None:
+                if in_use is None or in_use.writer.is_idle:
+                    return False
+                await self._work.wait()
+            elif in_use is None and sender.batcher:
+                await self._begin()
+            elif in_use is not None and sender.is_sending and self._roll_is_due(in_use):
+                await self._roll(in_use)
+            elif self._old:
+                await self._complete_oldest()
+            elif sender.is_closing and not sender.batcher and (in_use is None or in_use.writer.is_idle):
+                if in_use is None:
+                    return False
+                self._retire(in_use)
+            else:
+                await self._work.wait()
+        except LogFencedError as exc:
+            self._stop(exc)
+        except (LogUnavailableError, WriteError) as exc:
+            self._stop(exc if isinstance(exc, WriteError) else self._write_error(exc), exc)
+        except DLogError as exc:
+            self._stop(self._write_error(exc), exc)
+        return True
+
+    def _on_progress(self) -> None:
+        sender = self.sender
+        in_use = sender.in_use
+        if not sender.is_sending or in_use is None or sender.is_closing or self._roll_is_due(in_use):
+            self._work.set()
+
+    async def _begin(self) -> None:
+        handle = await self._persistently(self._allocated)
+        first_txid = self.sender.batcher.first_txid
+        segment = await self._persistently(
+            lambda: self._lifecycle.start(handle, self._last_txid if first_txid is None else first_txid)
+        )
+        self._use(handle, segment)
+
+    async def _allocated(self) -> WriteHandle:
+        if self._spare is not None:
+            handle, self._spare = self._spare, None
+            return handle
+        return await self._lifecycle.allocate()
+
+    def _use(self, handle: WriteHandle, segment: LogSegment) -> None:
+        writer = SegmentWriter(
+            segment.segment_seqno, segment.ledger_id, segment.first_txid, self._lifecycle.compression
+        )
+        self.sender.use(SegmentInUse(writer, handle, segment, trio.current_time()))
+
+    def _roll_is_due(self, in_use: SegmentInUse) -> bool:
+        now_s = trio.current_time()
+        return (
+            should_roll(
+                record_count=in_use.writer.position,
+                size_bytes=in_use.writer.size_bytes,
+                age_s=now_s - in_use.began_s,
+                segment_bytes_max=self._config.segment_bytes_max,
+                segment_age_s_max=self._config.segment_age_s_max,
+            )
+            and now_s >= self._roll_not_before_s
+            and not self.sender.is_closing
+        )
+
+    async def _roll(self, in_use: SegmentInUse) -> None:
+        writer = in_use.writer
+        try:
+            while self._old:
+                # Segments are completed in order, and no more than two are in progress.
+                await self._complete_oldest(raising=True)
+            handle = await self._allocated()
+            if not self._lock.held:
+                self._spare = handle
+                raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
+        except LogUnavailableError as exc:
+            # The old segment still takes records. It only grows beyond its limit.
+            logger.warning("log %s: segment %d not rolled: %s", self.log, writer.segment_seqno, exc)
+            self._roll_not_before_s = trio.current_time() + self._retry_policy.pause_s_max
+            return
+        self.sender.is_sending = False
+        if not await self._finish(in_use):
+            self._spare = handle
+            return
+        segment = await self._persistently(lambda: self._lifecycle.start(handle, writer.last_txid))
+        self._last_txid = writer.last_txid
+        self._old.append(in_use)
+        self._use(handle, segment)
+
+    async def _finish(self, in_use: SegmentInUse) -> bool:
+        """Wait until all that was sent is durable and visible; False if the ledger fails before."""
+        sender, writer = self.sender, in_use.writer
+        while sender.failure is None:
+            if not writer.is_idle:
+                self._work = trio.Event()
+                await self._work.wait()
+            elif writer.needs_commit and sender.stopped is None:
+                # The control record is sent when nothing else is in flight. Sent beside user records it would
+                # carry a LAC before them. A reader that opens the log by its next segment would then miss
+                # them until this ledger is closed.
+                sender.send(in_use, Batch())
+            else:
+                return True
+        return False
+
+    def _retire(self, in_use: SegmentInUse) -> None:
+        assert in_use.writer.is_idle
+        self.sender.is_sending = False
+        self.sender.in_use = None
+        self._old.append(in_use)
+
+    async def _complete_oldest(self, *, raising: bool = False) -> None:
+        old = self._old[0]
+        writer = old.writer
+        try:
+            await self._lifecycle.close(old.handle, old.segment)
+            await self._lifecycle.complete(
+                old.segment,
+                last_txid=writer.last_txid,
+                record_count=writer.position,
+                last_dlsn=writer.last_dlsn,
+            )
+        except LogUnavailableError as exc:
+            if raising:
+                raise
+            logger.warning("log %s: segment %d not completed yet: %s", self.log, writer.segment_seqno, exc)
+            with trio.move_on_after(self._config.retry_pause_s):
+                await self._work.wait()
+            return
+        writer.is_over = True
+        self._old.popleft()
+
+    async def _recover(self) -> None:
+        """Recover the failed ledger: settle the records that it holds, and write the others again."""
+        sender = self.sender
+        in_use, cause = sender.in_use, sender.failure
+        assert in_use is not None
+        assert cause is not None
+        writer = in_use.writer
+        logger.warning("log %s: segment %d failed: %s", self.log, writer.segment_seqno, cause)
+        in_use.handle.abandon()  # so that no acknowledgement arrives during the recovery
+        try:
+            last_entry_id = await self._persistently(
+                lambda: self._lifecycle.recovered_end(in_use.segment), even_if_stopped=True
+            )
+        except DLogError as exc:
+            # Also an error that no retry mends, such as damaged ledger metadata: the end stays unknown.
+            self._give_up(exc.message if isinstance(exc, WriteError) else str(exc), exc)
+            return
+        left = sender.recovered(last_entry_id)
+        self._last_txid = max(self._last_txid, writer.last_txid if not left else writer.first_txid)
+        if sender.stopped is not None:
+            self._stop(sender.stopped)
+            return
+        while self._old:
+            await self._persistently(lambda: self._complete_oldest(raising=True))
+        # Another writer may have fenced the ledger and taken the log. This call finds out, or starting the
+        # next segment does: both are conditional on what this writer knows, and raise LogFencedError.
+        await self._persistently(lambda: self._lifecycle.settle_own(in_use.segment))
+        if not self._lock.held:
+            await self._persistently(self._still_ours)
+
+    async def _still_ours(self) -> None:
+        if not self._lock.held:
+            raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
+
+    async def truncate(self, first_kept: DLSN) -> DLSN | None:
+        """See ``LogWriter.truncate``. It changes no segment in use, so it need not wait for ``run``."""
+        if self.sender.refusal is not None:
+            raise self.sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        return await self._lifecycle.truncate(first_kept)
+
+    async def watch_lock(self) -> None:
+        """Stop the writer when its lock is lost; for a task."""
+        await self._lock.wait_lost()
+        self._stop(
+            LogFencedError(
+                self.log, "its lock was lost: the session is over, or the lock's node was deleted by hand"
+            )
+        )
+
+    async def _persistently(self, step: Callable[[], Awaitable[T]], *, even_if_stopped: bool = False) -> T:
+        """Repeat the step while it raises LogUnavailableError.
+
+        Raises:
+            LogWriteError: The retry timeout ended, or the session with the metadata store.
+            WriteError: The writer has stopped; not with ``even_if_stopped``.
+        """
+
+        def check() -> None:
+            if self.sender.stopped is not None and not even_if_stopped:
+                raise self.sender.stopped
+
+        try:
+            return await self._retry_policy.until_done(
+                step,
+                subject=lambda: f"log {self.log}",
+                on_timeout=lambda exc, _: self._write_error(exc),
+                check=check,
+            )
+        except NamespaceLostError as exc:
+            raise self._write_error(exc) from exc
+
+    # Stopping.
+
+    def _write_error(self, exc: DLogError) -> WriteError:
+        return LogWriteError(self.log, str(exc), RecordOutcome.NOT_WRITTEN)
+
+    def _stop(self, error: WriteError, cause: BaseException | None = None) -> None:
+        """Send nothing more. A batch never sent is not written; the ledger decides about one in flight."""
+        if self.sender.stopped is None and cause is not None and cause is not error:
+            error.__cause__ = cause
+        for batch in self.sender.stop(error):
+            self._fail(batch, RecordOutcome.NOT_WRITTEN)
+        self._work.set()
+
+    def _give_up(self, evidence: str, cause: BaseException | None = None) -> None:
+        """Stop and abandon the ledger in use. The outcome of what is in flight stays unknown."""
+        self._stop(LogWriteError(self.log, evidence), cause)
+        for batch in self.sender.give_up():
+            self._fail(batch, RecordOutcome.UNKNOWN)
+
+    def _fail(self, batch: Batch, outcome: RecordOutcome) -> None:
+        assert self.sender.stopped is not None
+        if batch.payloads:
+            self._failed.append(batch)
+        batch.failed(self.sender.stopped.about(outcome))
+
+    async def aclose(self) -> None:
+        """See ``LogWriter.aclose``."""
+        sender = self.sender
+        if sender.refusal is None:
+            sender.refusal = WriterClosedError(self.log)
+        sender.is_closing = True
+        self._work.set()
+        try:
+            with trio.move_on_after(self._config.close_timeout_s):
+                await sender.finished.wait()
+        finally:
+            self._scope.cancel()
+            with trio.CancelScope(shield=True):
+                await sender.finished.wait()
+                await self._lock.release()
+        for batch in self._failed:
+            if not batch.error_was_seen:
+                batch.raise_error()

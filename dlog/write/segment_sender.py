@@ -1,0 +1,251 @@
+"""Sending batches to the segment in use, within a limit of bytes in flight.
+
+Inside: what is sent when, acknowledgements and failures of the ledger in use, waiting for capacity, control
+records that make the last records visible to readers.
+Not inside: which segment is in use (``segment_roller``), which records share an entry (``batcher``), entry
+ids and outcomes (``segment_writer``).
+Always: nothing is sent while ``is_sending`` is False; the first failure of the ledger in use is the only one
+that counts, and nothing is sent to that ledger after it.
+
+Source: DistributedLog, BKLogSegmentWriter.java (docs/stream-format.md 4.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from dlog.config import WriterConfig
+from dlog.errors import RecordOutcome, WriteError
+from dlog.metadata.segment import LogSegment
+from dlog.write.batcher import Batch, Batcher
+from dlog.write.pending import wait_settled
+from dlog.write.segment_writer import SegmentWriter
+from ledger.errors import LedgerError
+from ledger.handle import WriteHandle
+
+
+@attrs.frozen
+class SegmentInUse:
+    """A segment with its ledger."""
+
+    writer: SegmentWriter
+    handle: WriteHandle
+    segment: LogSegment
+    began_s: float
+
+
+class SegmentSender:
+    """Sends what the batcher gathers to the segment that ``segment_roller`` chose.
+
+    Args:
+        on_progress: Called after an acknowledgement, after a failure, and when records wait for the first
+            segment. It must neither block nor raise.
+    """
+
+    def __init__(self, config: WriterConfig, *, on_progress: Callable[[], None]) -> None:
+        self.batcher = Batcher(entry_bytes_target=config.entry_bytes_target)
+        self.in_use: SegmentInUse | None = None
+        self.is_sending = False  # False while the next segment is not decided: records gather
+        self.failure: BaseException | None = None  # of the ledger in use
+        self.stopped: WriteError | None = None  # why nothing more can be written
+        self.refusal: WriteError | None = None  # why nothing more can be submitted: stopped, or closing
+        self.is_closing = False
+        self.finished = trio.Event()  # the last segment is completed, or the writer has stopped
+        self._on_progress = on_progress
+        self._visibility_delay_s = config.visibility_delay_ms / 1000
+        self._bytes_max = config.bytes_in_flight_max
+        self._ledger_bytes_max = 2 * config.bytes_in_flight_max
+        self._in_flight_bytes = 0
+        self._recovered = trio.Event()  # the end of the failed ledger is decided, or known to stay unknown
+        self._capacity = trio.Event()
+        self._capacity_waits = 0  # callers that wait for ``_capacity``
+        self._ledger_waits: set[trio.CancelScope] = set()  # of callers that wait for a slow replica
+        self._commit_wanted = trio.Event()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of records that are neither durable nor failed."""
+        return self._in_flight_bytes + self.batcher.size_bytes
+
+    @property
+    def is_over_limit(self) -> bool:
+        """True if the caller should ``wait_capacity`` before it submits more."""
+        if self._in_flight_bytes + self.batcher.size_bytes >= self._bytes_max:
+            return True
+        in_use = self.in_use
+        # The ledger keeps a confirmed entry in memory until its slowest replica has it.
+        return in_use is not None and in_use.handle.bytes_in_flight >= self._ledger_bytes_max
+
+    async def wait_capacity(self) -> None:
+        """Return when the writer is below its limits; raise the reason if it has stopped."""
+        while self.is_over_limit and self.stopped is None:
+            in_use = self.in_use
+            if in_use is None or self.failure is not None or self.waiting_bytes >= self._bytes_max:
+                self._capacity_waits += 1
+                try:
+                    await self._capacity.wait()
+                finally:
+                    self._capacity_waits -= 1
+            else:
+                # Returns also when the ledger fails. Then ``failure`` is set; the recovery frees capacity.
+                with trio.CancelScope() as scope:
+                    self._ledger_waits.add(scope)
+                    try:
+                        await in_use.handle.wait_bytes_in_flight_below(self._ledger_bytes_max)
+                    finally:
+                        self._ledger_waits.discard(scope)
+        if self.stopped is not None:
+            raise self.stopped.about(self.stopped.outcome)
+
+    def use(self, in_use: SegmentInUse) -> None:
+        """Send to this segment from now on."""
+        self.in_use = in_use
+        in_use.handle.on_confirmed(self._on_confirmed(in_use))
+        self.failure = None
+        self.is_sending = True
+        self.pump()
+
+    def pump(self) -> None:
+        """Send the batches that are due. Called after a record was added or an acknowledgement came."""
+        in_use = self.in_use
+        if not self.is_sending or in_use is None:
+            if in_use is None and self.batcher:
+                self._on_progress()
+            return
+        writer, batcher = in_use.writer, self.batcher
+        window = self._bytes_max
+        while self._in_flight_bytes < window:
+            batch = batcher.take(idle=writer.is_quiet)
+            if batch is None:
+                return
+            if not self.send(in_use, batch):
+                batcher.put_back([batch])
+                return
+
+    def send(self, in_use: SegmentInUse, batch: Batch) -> bool:
+        """Send a batch as the segment's next entry; False if the ledger has failed."""
+        writer = in_use.writer
+        entry = writer.encode(batch)
+        try:
+            entry_id = in_use.handle.submit(entry)
+        except LedgerError as exc:
+            self._segment_failed(in_use, exc)
+            return False
+        writer.sent(batch, entry_id, len(entry))
+        self._in_flight_bytes += batch.size_bytes
+        return True
+
+    def recovered(self, last_entry_id: int) -> list[Batch]:
+        """Settle what was in flight: a recovery closed the ledger in use at this entry.
+
+        No segment is in use afterwards. Returns the batches that the ledger does not hold; they wait for the
+        next segment, in their order.
+        """
+        assert self.in_use is not None
+        freed_bytes, left = self.in_use.writer.resolve(last_entry_id)
+        self._in_flight_bytes -= freed_bytes + sum(batch.size_bytes for batch in left)
+        self.in_use, self.failure = None, None
+        self._recovered.set()
+        self.batcher.put_back(left)
+        self._free_capacity()
+        return left
+
+    def give_up(self) -> list[Batch]:
+        """Abandon the segment in use; return the batches in flight. Their outcome is unknown."""
+        in_use, self.in_use, self.failure = self.in_use, None, None
+        self._recovered.set()
+        self._in_flight_bytes = 0
+        if in_use is None:
+            return []
+        in_use.handle.abandon()
+        return in_use.writer.give_up()
+
+    def stop(self, error: WriteError) -> list[Batch]:
+        """Send nothing more; return the batches that were never sent. Only the first error counts."""
+        if self.stopped is None:
+            self.stopped = self.refusal = error
+        self.is_sending = False
+        never_sent = self.batcher.take_all()
+        self._capacity.set()
+        for scope in self._ledger_waits:
+            scope.cancel()
+        return never_sent
+
+    def _on_confirmed(self, in_use: SegmentInUse) -> Callable[[int, BaseException | None], None]:
+        writer = in_use.writer
+
+        def on_confirmed(lac: int, error: BaseException | None) -> None:
+            if writer.is_over or in_use is not self.in_use:
+                return
+            self._in_flight_bytes -= writer.confirmed(lac)
+            if error is not None:
+                self._segment_failed(in_use, error)
+                return
+            if self._capacity_waits:
+                self._free_capacity()
+            if self.is_sending:
+                self.pump()
+                if writer.is_idle and writer.needs_commit:
+                    self._commit_wanted.set()
+            self._on_progress()
+
+        return on_confirmed
+
+    def _segment_failed(self, in_use: SegmentInUse, cause: BaseException) -> None:
+        if self.failure is None and in_use is self.in_use:
+            self.failure = cause
+            self._recovered = trio.Event()
+            self.is_sending = False
+            self._on_progress()
+
+    def _free_capacity(self) -> None:
+        if self.waiting_bytes <= self._bytes_max // 2:
+            self._capacity.set()
+            self._capacity = trio.Event()
+
+    # Visibility. An entry carries the LAC that the writer knew when it sent the entry. So readers see an
+    # entry once a later one is durable that was sent after the first had become durable.
+
+    async def keep_visible(self) -> None:
+        """Send a control record when the last user records stay the last for the configured delay; for a
+        task."""
+        while True:
+            await self._commit_wanted.wait()
+            in_use = self.in_use
+            seen = None if in_use is None else in_use.writer.entry_count
+            await trio.sleep(self._visibility_delay_s)
+            self._commit_wanted = trio.Event()
+            in_use = self.in_use
+            if in_use is None or not self.is_sending:
+                continue
+            writer = in_use.writer
+            if writer.is_idle and writer.needs_commit:
+                if writer.entry_count == seen:
+                    self.send(in_use, Batch())
+                else:
+                    self._commit_wanted.set()
+
+    async def make_visible(self, batch: Batch) -> None:
+        """Return when a reader that looks now sees the durable batch; raise if the writer has stopped."""
+        while self.stopped is None and not self.finished.is_set():
+            in_use = self.in_use
+            if in_use is None and self.is_closing:
+                await self.finished.wait()
+                continue
+            if in_use is None or in_use.writer.segment_seqno != batch.segment_seqno or in_use.writer.is_over:
+                return  # a rolled segment is visible to its last record, a recovered one is closed
+            writer = in_use.writer
+            if writer.visible_entry_id >= batch.entry_id:
+                return
+            if self.failure is not None:
+                await self._recovered.wait()
+                continue
+            newest = writer.newest_in_flight
+            follower = Batch() if newest is None or newest.lac < batch.entry_id else newest
+            if follower is newest or self.send(in_use, follower):
+                await wait_settled(follower)
+        if self.stopped is not None:
+            raise self.stopped.about(RecordOutcome.DURABLE)

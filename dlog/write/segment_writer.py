@@ -1,0 +1,139 @@
+"""One log segment as its writer counts it: entry ids, positions, acknowledgements, visibility, its end.
+
+Inside: which batch is which entry of the segment's ledger, what is in flight, what is durable, what readers
+can see. Not inside: which records share an entry (``batcher``), the ledger (``ledger.handle``), the metadata
+of segments (``segment_lifecycle``).
+Always: batches settle in the order they were sent; a batch settles as durable only after an acknowledgement,
+or after a recovery that found its entry; ``resolve`` returns all other batches. So a batch is either durable
+in this ledger or free to be written to the next one, never both.
+
+Source: DistributedLog, BKLogSegmentWriter.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dlog.format.compression import Compression
+from dlog.format.dlsn import DLSN
+from dlog.format.envelope import seal_envelope
+from dlog.format.record import CONTROL_PAYLOAD, FLAG_CONTROL, TXID_MAX, encode_record, encode_records
+from dlog.write.batcher import Batch
+
+
+class SegmentWriter:
+    """The life of a segment from its first entry to its completion or recovery."""
+
+    def __init__(self, segment_seqno: int, ledger_id: int, first_txid: int, codec: Compression) -> None:
+        self.segment_seqno, self.ledger_id = segment_seqno, ledger_id
+        self.first_txid = first_txid
+        self._codec = codec
+        self._in_flight: deque[Batch] = deque()
+        self._user_batches_in_flight = 0
+        self._next_entry_id = 0
+        self._last_user_entry_id = -1  # sent
+        self._lac = -1  # the last acknowledged one; the ledger's next entry carries this LAC or a later one
+        self.visible_entry_id = -1  # a reader that looks now sees the ledger at least up to here
+        self.position = 0  # user records sent
+        self.size_bytes = 0  # of entries sent
+        self.last_txid = first_txid  # of the last user record sent
+        self.last_dlsn: DLSN | None = None  # of the last user record that is durable
+        self.is_over = False
+
+    def __repr__(self) -> str:
+        return (
+            f"<SegmentWriter {self.segment_seqno}, ledger {self.ledger_id}, {self.position} records, "
+            f"{len(self._in_flight)} entries in flight{', over' if self.is_over else ''}>"
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no batch is in flight."""
+        return not self._in_flight
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if no user record is in flight. Records do not gather behind a control record."""
+        return not self._user_batches_in_flight
+
+    @property
+    def newest_in_flight(self) -> Batch | None:
+        """The batch sent last, unless it has settled."""
+        return self._in_flight[-1] if self._in_flight else None
+
+    @property
+    def needs_commit(self) -> bool:
+        """True if readers do not see the last user records yet.
+
+        They see them once an entry is durable that was sent after the records had become durable.
+        """
+        return self._last_user_entry_id > self.visible_entry_id
+
+    @property
+    def entry_count(self) -> int:
+        """Entries sent so far."""
+        return self._next_entry_id
+
+    def encode(self, batch: Batch) -> bytes:
+        """The bytes of the batch as the next entry. ``sent`` changes the state; this call does not."""
+        assert not self.is_over
+        assert not batch.is_settled
+        if batch.payloads:
+            body = encode_records(batch.payloads, batch.txids, self.position + 1)
+        else:
+            body = encode_record(FLAG_CONTROL, self.position, self.last_txid, CONTROL_PAYLOAD)
+        return seal_envelope(body, self._codec)
+
+    def sent(self, batch: Batch, entry_id: int, size_bytes: int) -> None:
+        """Count the batch as in flight: the ledger took it as this entry, in ``size_bytes`` bytes."""
+        assert not self.is_over
+        assert entry_id == self._next_entry_id, f"entry {entry_id} from the ledger, not {self._next_entry_id}"
+        batch.segment_seqno, batch.entry_id, batch.lac = self.segment_seqno, entry_id, self._lac
+        self._next_entry_id += 1
+        self.size_bytes += size_bytes
+        if batch.payloads:
+            self._last_user_entry_id = entry_id
+            self._user_batches_in_flight += 1
+            self.position += len(batch.payloads)
+            assert self.last_txid <= batch.txids[-1] < TXID_MAX
+            self.last_txid = batch.txids[-1]
+        self._in_flight.append(batch)
+
+    def confirmed(self, last_entry_id: int) -> int:
+        """Settle the batches up to this entry: they are durable. Return the number of record bytes freed."""
+        freed_bytes = 0
+        self._lac = max(self._lac, last_entry_id)
+        while self._in_flight and self._in_flight[0].entry_id <= last_entry_id:
+            batch = self._in_flight.popleft()
+            freed_bytes += batch.size_bytes
+            self.visible_entry_id = batch.lac
+            if batch.payloads:
+                self._user_batches_in_flight -= 1
+                self.last_dlsn = DLSN(self.segment_seqno, batch.entry_id, len(batch.payloads) - 1)
+            batch.durable()
+        return freed_bytes
+
+    def resolve(self, last_entry_id: int) -> tuple[int, list[Batch]]:
+        """End the segment: a recovery closed its ledger at this entry (-1: empty).
+
+        Returns the freed bytes and, in order, the batches that the ledger does not hold and never will.
+        """
+        assert not self.is_over
+        self.is_over = True
+        freed_bytes = self.confirmed(last_entry_id)
+        left = list(self._in_flight)
+        self._in_flight.clear()
+        for batch in left:
+            batch.segment_seqno = batch.entry_id = -1
+            if not batch.payloads:
+                # A control record makes records visible. A closed ledger is visible to its end anyway.
+                batch.entry_id = max(last_entry_id, 0)
+                batch.durable()
+        return freed_bytes, [batch for batch in left if not batch.is_settled]
+
+    def give_up(self) -> list[Batch]:
+        """End the segment with an unknown end; return the batches in flight. Their outcome is unknown."""
+        self.is_over = True
+        left = list(self._in_flight)
+        self._in_flight.clear()
+        return left

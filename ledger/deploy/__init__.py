@@ -1,0 +1,10 @@
+"""Opening ledgers by URI: in a cluster, or in a directory whose bookie one process at a time hosts.
+
+Inside: opening a client by URI; the lock, the socket and the bookie of a directory.
+Not inside: logs (``dlog``). Only ``host`` and ``garbage`` import the bookie.
+Entry points: ``open_client`` and ``open_deployment``.
+"""
+
+from ledger.deploy.deployment import Deployment, open_client, open_deployment
+
+__all__ = ["Deployment", "open_client", "open_deployment"]

@@ -1,0 +1,109 @@
+"""Opening ledgers by a URI alone.
+
+Inside: the kinds of URI, assembling store and client. Not inside: logs (``dlog.connect``).
+Always: a cluster without ledgers stays as it is; not even a LAYOUT node is created.
+
+Source: BookKeeper, MetadataDrivers.java; docs/metadata.md 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+
+from ledger.catalog.paths import LAYOUT, LAYOUT_OF_URI_NAME
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.errors import ClusterNotFoundError
+from ledger.transport.dial import dial_tcp
+from namespace.errors import InvalidStoreAddressError
+from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri
+from namespace.store import MetadataStore
+
+
+@attrs.frozen
+class Deployment:
+    """Open ledgers: the client, and where their nodes are."""
+
+    client: LedgerClient
+    store: MetadataStore
+    ledgers_root: str
+
+
+@asynccontextmanager
+async def open_client(
+    uri: str,
+    *,
+    config: ClientConfig | None = None,
+    session_timeout_ms: int = 10_000,
+    connect_timeout_s: float = 10.0,
+) -> AsyncIterator[LedgerClient]:
+    """Open a client for the ledgers at a URI. Leaving the block closes the client, not its ledgers.
+
+    Args:
+        uri: ``zk+hierarchical://zk1:2181;zk2:2181/ledgers``, as ``metadataServiceUri`` in Apache's
+            configuration; also ``zk+longhierarchical``, ``zk+flat``, and ``zk+null`` or ``zk`` for the layout
+            that the cluster has. Or ``file:///dir`` for a directory of this machine, which is created if it
+            does not exist.
+        config: Quorum timeouts, TLS, placement and limits.
+        session_timeout_ms: The timeout of the session with ZooKeeper.
+        connect_timeout_s: How long to wait for ZooKeeper.
+
+    Raises:
+        InvalidStoreAddressError: The URI cannot be parsed; the message names the part.
+        ClusterNotFoundError: There are no ledgers at the URI.
+        DirectoryUnusableError: The directory cannot be used.
+        MetadataFormatError: The cluster has another layout than the URI names.
+        NamespaceError: The metadata store cannot be reached, or failed.
+    """
+    async with open_deployment(
+        uri, config=config, session_timeout_ms=session_timeout_ms, connect_timeout_s=connect_timeout_s
+    ) as deployment:
+        yield deployment.client
+
+
+@asynccontextmanager
+async def open_deployment(
+    uri: str,
+    *,
+    config: ClientConfig | None = None,
+    session_timeout_ms: int = 10_000,
+    connect_timeout_s: float = 10.0,
+) -> AsyncIterator[Deployment]:
+    """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
+    scheme = uri.strip().partition(":")[0].lower()
+    if scheme == "file":
+        from ledger.deploy.embedded import LEDGERS_ROOT, open_embedded_stack
+
+        async with open_embedded_stack(Path(parse_directory_uri(uri)), config) as stack:
+            yield Deployment(stack.client, stack.store, LEDGERS_ROOT)
+        return
+    if scheme.startswith("distributedlog"):
+        raise InvalidStoreAddressError(
+            f"URI {uri!r}: it names a namespace of logs; open that with dlog.open_namespace, or name the"
+            " ledgers: zk+hierarchical://HOST:PORT/ledgers"
+        )
+    from namespace.zookeeper import open_zookeeper_store
+
+    where = parse_metadata_service_uri(uri)
+    layout = None if where.layout is None else LAYOUT_OF_URI_NAME[where.layout]
+    async with open_zookeeper_store(
+        where.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_s=connect_timeout_s
+    ) as store:
+        await check_cluster_exists(store, where.ledgers_root, uri)
+        async with open_ledger_client(
+            store, dial_tcp, config, root=where.ledgers_root, layout=layout
+        ) as client:
+            yield Deployment(client, store, where.ledgers_root)
+
+
+async def check_cluster_exists(store: MetadataStore, ledgers_root: str, uri: str) -> None:
+    """Raise ``ClusterNotFoundError`` unless the root has a LAYOUT node."""
+    if await store.exists(f"{ledgers_root}/{LAYOUT}") is None:
+        raise ClusterNotFoundError(
+            f"{uri}: there are no ledgers below {ledgers_root}, because it has no node {LAYOUT}. Check the"
+            " path: bookies name it in metadataServiceUri. `dlog bookies init` creates a new cluster"
+        )

@@ -1,0 +1,184 @@
+"""Ledgers in a directory: the metadata store, and the way to the bookie wherever it runs.
+
+Inside: reaching the bookie that another process hosts, hosting it here if no process does, taking over.
+Not inside: the bookie in this process (``host``), the lock and the socket (``directory``).
+Always: a record that was acknowledged is on the disk before any process takes over; a process that attaches
+to a host does not import the bookie.
+
+The first process that needs the bookie becomes the host. When the host dies, the connections of the other
+processes break. They dial again, as they would any bookie, and one of them gets the lock, replays the journal
+and serves. The bookie keeps its id, so the ledger client sends to the new host what was not acknowledged: no
+entry is lost or repeated.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ledger.catalog.catalog import open_catalog
+from ledger.catalog.paths import READONLY, Layout, available_path
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.deploy.directory import METADATA, Directory, HostLock
+from ledger.service_tasks import ServiceTasks, open_service_tasks
+from ledger.transport.dial import Address
+from ledger.transport.pipe import stream_pair
+from namespace.errors import NodeExistsError
+from namespace.sqlite import SqliteStore, open_sqlite_store
+
+if TYPE_CHECKING:
+    from ledger.deploy.garbage import EmbeddedGarbage
+    from ledger.deploy.host import HostedBookie
+
+BOOKIE_ID = "embedded:1"  # never changes: the metadata of every ledger names it
+LEDGERS_ROOT = "/ledgers"
+DIAL_PAUSE_S = 0.02  # between a host that is gone and one that serves
+
+
+@attrs.frozen
+class EmbeddedStack:
+    """The parts of an open directory."""
+
+    store: SqliteStore
+    client: LedgerClient
+    hosting: Hosting
+
+
+class Hosting:
+    """Reaches the directory's bookie, wherever it runs, and hosts it here if it runs nowhere."""
+
+    def __init__(self, directory: Directory, tasks: ServiceTasks, store: SqliteStore, layout: Layout) -> None:
+        self._directory, self._tasks = directory, tasks
+        self._store, self._layout = store, layout
+        self._metadata_identity = directory.identity_of(METADATA)
+        self._hosted: HostedBookie | None = None
+        self._is_hosting = False
+        self._changed = trio.Event()  # from starting to serving, from serving to gone
+        self._stop = trio.Event()
+
+    @property
+    def garbage(self) -> EmbeddedGarbage | None:
+        """The garbage collection; None while another process hosts, or if bookie and metadata do not
+        match."""
+        return None if self._hosted is None else self._hosted.garbage
+
+    async def dial(self, _address: Address) -> trio.abc.Stream:
+        """Return a stream to the bookie; the transport calls this for every connection.
+
+        Raises:
+            OSError: The present host cannot be reached.
+            DirectoryUnusableError: The bookie cannot be started here either.
+        """
+        while True:
+            if self._hosted is not None:
+                ours, theirs = stream_pair()
+                self._hosted.serve(theirs)
+                return ours
+            if self._is_hosting:
+                await self._changed.wait()
+                continue
+            stream = await self._connect()
+            if stream is not None:
+                return stream
+            if self._stop.is_set():
+                raise ConnectionRefusedError(errno.ECONNREFUSED, "the namespace is being closed")
+            if not self._is_hosting and (lock := self._directory.try_lock()) is not None:
+                # In a task of its own: a cancelled dial must not stop a replay half way.
+                self._is_hosting = True
+                self._tasks.start_soon(self._host, lock)
+                continue
+            # Another process has the lock and does not serve yet.
+            await trio.sleep(DIAL_PAUSE_S)
+
+    async def _connect(self) -> trio.abc.Stream | None:
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(self._directory.socket_address)
+        except (ConnectionRefusedError, FileNotFoundError):
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketStream(sock)
+
+    async def _host(self, lock: HostLock) -> None:
+        # Only a host needs the bookie, whose import takes longer than all the rest.
+        from ledger.deploy.host import open_hosted_bookie
+
+        try:
+            async with open_hosted_bookie(
+                self._directory, self._store, LEDGERS_ROOT, self._layout, self._metadata_identity
+            ) as self._hosted:
+                self._change()
+                await self._stop.wait()
+                self._hosted = None
+        finally:
+            self._hosted = None
+            self._directory.unlock(lock)
+            self._is_hosting = False
+            self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def ledger_deleted(self, _ledger_id: int) -> None:
+        """Note that this process deleted a ledger; its space is freed if the bookie runs here."""
+        if self._hosted is not None:
+            self._hosted.ledger_deleted()
+
+    async def stop(self) -> None:
+        """Close the bookie if it runs here. The clients of this process are closed already."""
+        self._stop.set()
+        while self._is_hosting:
+            await self._changed.wait()
+
+
+@asynccontextmanager
+async def open_embedded_stack(path: Path, config: ClientConfig | None = None) -> AsyncIterator[EmbeddedStack]:
+    """Open the directory's metadata, reach its bookie, and open a client for it.
+
+    Raises:
+        DirectoryUnusableError: The directory, or what is in it, cannot be used.
+        namespace.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
+    """
+    directory = Directory(path)
+    try:
+        async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
+            hosting = Hosting(directory, tasks, store, await _prepare(store))
+            try:
+                # Dial now, not at the first write: the caller learns at once that a directory cannot work.
+                stream = await hosting.dial(Address("", 0))
+                await stream.aclose()
+                async with open_ledger_client(
+                    store, hosting.dial, config, root=LEDGERS_ROOT, on_deleted=hosting.ledger_deleted
+                ) as client:
+                    yield EmbeddedStack(store, client, hosting)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await hosting.stop()
+    finally:
+        directory.close()
+
+
+async def _prepare(store: SqliteStore) -> Layout:
+    """Make the nodes that an administrator makes in a cluster; return the layout of the ledgers."""
+    layout = (await open_catalog(store, LEDGERS_ROOT)).layout
+    # The bookie's node is not ephemeral: a process that needs the bookie and finds no host becomes the host.
+    for node in (f"{LEDGERS_ROOT}/{READONLY}", available_path(LEDGERS_ROOT, BOOKIE_ID)):
+        try:
+            await store.create(node, b"", parents=True)
+        except NodeExistsError:
+            pass
+    return layout

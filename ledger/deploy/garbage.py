@@ -1,0 +1,139 @@
+"""Garbage collection of the bookie that a process hosts for a directory.
+
+Inside: when a round runs, and which entry logs are compacted. Not inside: the rounds
+(``bookie.gc.collector``), the check that the metadata belongs to the bookie
+(``bookie.cluster.bound_metadata``), hosting (``host``).
+Always: a directory whose metadata does not belong to its bookie works without garbage collection; a failed
+round is logged and repeated later; two rounds never run at once.
+
+A process may be short-lived. So a round runs when a process has hosted for a minute, soon after it deleted a
+ledger, and, if there was no time for that, when it closes. Regular rounds find what other processes deleted.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from bookie.cluster.bound_metadata import bind_metadata
+from bookie.cluster.live_ledgers import ServedLedgers, load_tombstones
+from bookie.disk.disk import Disk
+from bookie.errors import BookieServerError, StorageFailedError
+from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
+from bookie.gc.compaction_rules import CompactionConfig
+from bookie.main import Bookie
+from bookie.storage.config import CURRENT
+from ledger.catalog.paths import Layout
+from namespace.errors import NamespaceError
+from namespace.store import MetadataStore
+
+FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
+INTERVAL_S = 600.0
+AFTER_DELETION_S = 30.0  # the round waits for more deletions, and follows them at most so often
+CLOSE_ROUND_S = 3.0  # closing waits so long for a round
+
+# Small entry logs: the space of a log is freed when the log is complete and all of it is dead, or rewritten.
+ENTRY_LOG_BYTES_MAX = 64 << 20
+# Minor compaction follows deletions; it never writes more than it frees. There is no reserve for full disks:
+# its 64 MiB are more than many such directories hold.
+COMPACTION = CompactionConfig(
+    minor_threshold=0.5, minor_interval_s=900, major_threshold=0.8, major_interval_s=6 * 3600, reserve_bytes=0
+)
+
+logger = logging.getLogger(__name__)
+
+
+class EmbeddedGarbage:
+    """Rounds for one hosted bookie. Made by ``open_garbage``."""
+
+    def __init__(self, collector: GarbageCollector, path: Path) -> None:
+        self.collector = collector
+        self._path = path
+        self._turn = trio.Lock()
+        self._is_owed = False  # a ledger was deleted after the last complete round began
+        self._deleted = trio.Event()
+
+    def ledger_deleted(self) -> None:
+        """Note that this process deleted a ledger; a round follows."""
+        self._is_owed = True
+        self._deleted.set()
+
+    async def collect(self) -> GcRoundResult:
+        """Run a round now, and compact logs that are half empty. Raises what ``run_round`` raises."""
+        async with self._turn:
+            was_owed, self._is_owed = self._is_owed, False
+            self._deleted = trio.Event()
+            try:
+                self.collector.force(minor=True)
+                return await self.collector.run_round()
+            except BaseException:
+                self._is_owed |= was_owed
+                raise
+
+    async def run(self) -> None:
+        """Run rounds until cancelled, or until the storage has failed."""
+        pause_s = FIRST_ROUND_S
+        while True:
+            with trio.move_on_after(pause_s):
+                await self._deleted.wait()
+                await trio.sleep(AFTER_DELETION_S)
+            pause_s = INTERVAL_S
+            if not await self._try_collect():
+                return
+
+    async def finish(self) -> None:
+        """Run a round within ``CLOSE_ROUND_S`` if one is owed; call it before the bookie closes."""
+        if self._is_owed:
+            with trio.move_on_after(CLOSE_ROUND_S):
+                await self._try_collect()
+
+    async def _try_collect(self) -> bool:
+        """Run a round; False if the storage has failed, so that no other round can succeed."""
+        try:
+            await self.collect()
+        except StorageFailedError:
+            return False  # the bookie reports it
+        except (BookieServerError, NamespaceError, OSError) as exc:
+            logger.warning("%s: garbage collection failed and will be repeated: %s", self._path, exc)
+        except Exception:  # logged and not raised: the directory works without garbage collection
+            logger.exception("%s: garbage collection failed and will be repeated", self._path)
+        return True
+
+
+async def open_garbage(
+    bookie: Bookie,
+    store: MetadataStore,
+    root: str,
+    layout: Layout,
+    disk: Disk,
+    directory: Path,
+    is_in_place: Callable[[], bool],
+) -> EmbeddedGarbage | None:
+    """Bind bookie and metadata; None if there can be no garbage collection, with the reason in the log.
+
+    Call it before the bookie serves requests.
+    """
+    try:
+        tombstones = await load_tombstones(bookie.service, directory, disk)
+        bound = await bind_metadata(
+            store,
+            root,
+            layout,
+            disk,
+            directory / CURRENT,
+            bookie.storage.ledger_ids(),
+            is_in_place=is_in_place,
+        )
+    except (BookieServerError, NamespaceError, OSError) as exc:
+        logger.warning("%s: the space of deleted logs is not freed until it is reopened: %s", directory, exc)
+        return None
+    if bound is None:
+        return None
+    served = ServedLedgers(bookie.service, tombstones)
+    config = GcConfig(interval_s=INTERVAL_S)
+    return EmbeddedGarbage(GarbageCollector(served, bound, config=config, compaction=COMPACTION), directory)

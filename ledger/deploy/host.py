@@ -1,0 +1,109 @@
+"""Hosting the bookie of an embedded directory in this process.
+
+Inside: the bookie, its garbage collection, the socket for other processes. Not inside: which process hosts
+(``embedded``), rounds of garbage collection (``garbage``).
+Always: the socket's name goes first, then requests that came by it are answered, then the bookie closes; the
+caller gives the lock back only after that.
+
+Only a process that hosts imports this module, and with it the bookie.
+
+Source: our own; the parts are those of bookie.main's ``open_bookie``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from bookie.disk.real_disk import RealDisk
+from bookie.errors import BookieServerError
+from bookie.main import Bookie, open_bookie
+from bookie.storage.config import StorageConfig
+from ledger.catalog.paths import Layout
+from ledger.deploy.directory import BOOKIE, METADATA, Directory, not_for_children
+from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
+from ledger.errors import DirectoryUnusableError
+from namespace.store import MetadataStore
+
+CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class HostedBookie:
+    """The bookie that runs here."""
+
+    bookie: Bookie
+    streams: trio.Nursery  # of the tasks that serve connections
+    garbage: EmbeddedGarbage | None  # None: metadata and bookie do not belong together
+
+    def serve(self, stream: trio.abc.Stream) -> None:
+        """Serve a connection in a task."""
+        self.streams.start_soon(self.bookie.serve_stream, stream)
+
+    def ledger_deleted(self) -> None:
+        """Collect garbage soon: this process deleted a ledger."""
+        if self.garbage is not None:
+            self.garbage.ledger_deleted()
+
+
+@asynccontextmanager
+async def open_hosted_bookie(
+    directory: Directory, store: MetadataStore, root: str, layout: Layout, identity: tuple[int, int] | None
+) -> AsyncIterator[HostedBookie]:
+    """Start the directory's bookie and serve it at the socket; leaving the block closes it in order.
+
+    Args:
+        identity: Device and inode of the metadata file. Garbage is collected only while the file is the same.
+
+    Raises:
+        DirectoryUnusableError: The bookie cannot run, or failed; the message has the reason.
+    """
+    path = directory.path
+    directories: Any = (path / BOOKIE,)  # mypy takes the converter's type variable literally
+    config = StorageConfig(
+        journal_directories=directories,
+        ledger_directories=directories,
+        entry_log_bytes_max=ENTRY_LOG_BYTES_MAX,
+        compaction=COMPACTION,
+    )
+    disk = RealDisk()
+    try:
+        async with open_bookie(config, disk=disk) as bookie:
+            garbage = await open_garbage(
+                bookie,
+                store,
+                root,
+                layout,
+                disk,
+                path / BOOKIE,
+                lambda: identity == directory.identity_of(METADATA) is not None,
+            )
+            listener = directory.listen()
+            try:
+                async with trio.open_nursery() as streams:
+                    await streams.start(bookie.serve_listeners, [listener])
+                    logger.info("%s: this process (%d) hosts the bookie", path, os.getpid())
+                    async with trio.open_nursery() as rounds:
+                        if garbage is not None:
+                            rounds.start_soon(garbage.run)
+                        yield HostedBookie(bookie, streams, garbage)
+                        rounds.cancel_scope.cancel()
+                    if garbage is not None:
+                        await garbage.finish()
+                    directory.remove_socket()
+                    with trio.move_on_after(CLOSE_S):
+                        await bookie.drain()
+                    streams.cancel_scope.cancel()
+            finally:
+                not_for_children.pop(listener, None)
+                listener.socket.close()
+    except (BookieServerError, OSError) as exc:
+        raise DirectoryUnusableError(f"directory {path}: its bookie cannot run: {exc}") from exc

@@ -1,0 +1,11 @@
+"""Reading one ledger, closed or still growing.
+
+Inside: the choice of a replica, verification, batch reads, the LAC and long polls.
+Not inside: fencing and recovery (``ledger.recovery``).
+Entry points: ``ReadHandle`` and ``ReplicaCopy``.
+"""
+
+from ledger.read.handle import ReadHandle
+from ledger.read.replica_copy import ReplicaCopy
+
+__all__ = ["ReadHandle", "ReplicaCopy"]

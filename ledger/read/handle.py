@@ -1,0 +1,324 @@
+"""The handle of a ledger that is read, closed or still growing.
+
+Inside: reading entries one by one and in batches, reading ahead, the LAC and waiting for more entries.
+Not inside: the choice of replicas (``replica_reads``), recovery (``opening``), bytes (``digest``).
+Always: a returned entry was verified (digest and ids) and is not beyond the last confirmed one;
+``last_confirmed`` never decreases, and grows only by bytes under a digest or by closed metadata.
+
+Source: LedgerHandle.java, ReadOnlyLedgerHandle.java, BatchedReadOp.java; docs/protocol.md 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from ledger.catalog.catalog import Versioned
+from ledger.context import ClientContext
+from ledger.digest import ENTRY_HEADER, Entry, EntryCodec
+from ledger.errors import (
+    CorruptEntryError,
+    EntryBeyondLacError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerReadError,
+    NoSuchLedgerError,
+)
+from ledger.metadata import LedgerMetadata
+from ledger.read.lac_poll import LacPoll
+from ledger.read.lac_query import query_lac
+from ledger.read.replica_reads import ReplicaReads, Unpack
+from ledger.read.replica_rules import replicas, segment_stop
+from namespace.errors import NamespaceError, SessionExpiredError
+
+SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
+METADATA_RETRY_S = 0.2
+NO_BATCHES_S = 60.0  # without batch reads after one lost a connection, which may also have been chance
+
+T = TypeVar("T")
+
+
+class _ReadAhead:
+    """Payloads that are read before the caller requests them."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self.scope = trio.CancelScope()
+        self.done = trio.Event()
+        self.payloads: list[bytes] = []  # empty if reading failed or was cancelled
+
+
+class ReadHandle:
+    """Reads one ledger. Leaving ``async with`` closes the handle and does not change the ledger."""
+
+    def __init__(
+        self,
+        current: Versioned,
+        codec: EntryCodec,
+        context: ClientContext,
+        nursery: trio.Nursery,
+        *,
+        lac: int = -1,
+    ) -> None:
+        self.ledger_id = current.ledger_id
+        self._current = current
+        self._codec, self._context, self._nursery = codec, context, nursery
+        self._config = context.config
+        self._lac = current.metadata.last_entry_id if current.metadata.is_closed else lac
+        metadata = current.metadata
+        # A batch holds consecutive entries of one bookie, so each bookie must hold every entry.
+        self._may_batch = metadata.ensemble_size == metadata.write_quorum
+        self._batches_again_at = 0.0
+        self._replicas = ReplicaReads(current.ledger_id, codec, context, metadata.ensemble_size)
+        self._ahead: _ReadAhead | None = None
+        self._scope = trio.CancelScope()
+        self._is_open = True
+        self._polls: set[trio.CancelScope] = set()  # of long polls, which restart when the metadata changes
+
+    def __repr__(self) -> str:
+        state = "closed handle of" if not self._is_open else "of closed" if self.is_closed else "of open"
+        return f"<ReadHandle {state} ledger {self.ledger_id}, last confirmed {self.last_confirmed}>"
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this handle last read it."""
+        return self._current.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the ledger is closed: ``last_confirmed`` is its last entry and stays it."""
+        return self._current.metadata.is_closed
+
+    @property
+    def last_confirmed(self) -> int:
+        """The last entry this handle knows to be confirmed; -1 if there is none."""
+        return self._lac
+
+    @property
+    def length_bytes(self) -> int | None:
+        """Payload bytes of the ledger, once it is closed."""
+        return self.metadata.length_bytes if self.is_closed else None
+
+    @property
+    def digest_mismatches(self) -> int:
+        """Replies whose bytes were not those of the entry. After each, the next replica was tried."""
+        return self._replicas.digest_mismatches
+
+    def start(self) -> None:
+        """Follow the metadata of a ledger that is not closed yet. Called once, by the client."""
+        if not self.is_closed:
+            self._nursery.start_soon(self._follow_metadata)
+
+    async def read(self, first: int, last: int) -> list[Entry]:
+        """Read all entries from ``first`` to ``last``, both inclusive. A cancelled read changes nothing.
+
+        Raises:
+            ValueError: Not ``0 <= first <= last``.
+            EntryBeyondLacError: ``last`` is not known to be confirmed.
+            LedgerClosedError: This handle is closed.
+            NoSuchEntryError: All replicas of an entry denied it: a confirmed entry is lost. The replicas are
+                those in the newest metadata, or in the last known metadata if the store cannot be read.
+            LedgerReadError: No replica returned an entry; the message has the reason of each.
+        """
+        self._check_range(first, last)
+        entries: list[Entry] = []
+        while first <= last:
+            some = await self._read_some(first, last, self._config.batch_read_bytes_max, self._unpack_entries)
+            entries += some
+            first += len(some)
+        return entries
+
+    async def read_payloads(self, first: int, last: int, *, size_bytes_max: int | None = None) -> list[bytes]:
+        """Read the payloads of one or more entries from ``first`` on, at most up to ``last``.
+
+        This is the way to catch up with a long ledger. The result is as long as one reply. Call again with
+        the same ``last`` for the entries after it, which are read in the background meanwhile. A cancelled
+        read changes nothing.
+
+        Args:
+            size_bytes_max: The approximate limit of the result; at least one entry is returned.
+
+        Raises: the errors of ``read``.
+        """
+        self._check_range(first, last)
+        size = size_bytes_max or self._config.batch_read_bytes_max
+        payloads: list[bytes] = []
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            if ahead.first == first and ahead.last <= last:
+                await ahead.done.wait()
+                payloads = ahead.payloads
+            else:
+                ahead.scope.cancel()
+        if not payloads:  # if reading ahead failed, this read raises the reason
+            payloads = await self._read_some(first, last, size, self._unpack_payloads)
+        following = first + len(payloads)
+        if following <= last and self._is_open and self._ahead is None:
+            self._ahead = _ReadAhead(following, last)
+            self._nursery.start_soon(self._read_ahead, self._ahead, size)
+        return payloads
+
+    async def read_last_confirmed(self) -> int:
+        """Read the LAC from the bookies; update ``last_confirmed`` and return it.
+
+        It may be lower than the writer's LAC: bookies receive the LAC with the next entry, or by
+        ``write_explicit_lac``. A cancelled call changes nothing.
+
+        Raises:
+            LedgerClosedError: This handle is closed.
+            LedgerReadError: Too few bookies replied.
+        """
+        self._check_open()
+        if self.is_closed:
+            await trio.lowlevel.checkpoint()
+        else:
+            self._raise_lac(await query_lac(self._context, self._current, self._codec))
+        return self._lac
+
+    async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        """Wait until an entry after ``entry_id`` is confirmed or the ledger is closed; return the LAC.
+
+        After ``timeout_s`` it returns the LAC known so far. Unreachable bookies raise no error: the wait goes
+        on. A cancelled wait changes nothing.
+
+        Raises:
+            LedgerClosedError: This handle is closed.
+        """
+        self._check_open()
+        with trio.move_on_after(timeout_s):
+            while self._lac <= entry_id and not self.is_closed:
+                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac)
+                with trio.CancelScope() as scope:
+                    self._polls.add(scope)  # no checkpoint since the metadata were read
+                    try:
+                        await poll.run(entry_id)
+                    finally:
+                        self._polls.discard(scope)
+        await trio.lowlevel.checkpoint()
+        return self._lac
+
+    async def close(self) -> None:
+        """Stop the background tasks of this handle. The ledger stays as it is. Closing twice is allowed."""
+        self._is_open = False
+        self._scope.cancel()
+        if self._ahead is not None:
+            self._ahead.scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> ReadHandle:
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._is_open = False
+        self._scope.cancel()
+        if self._ahead is not None:
+            self._ahead.scope.cancel()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise LedgerClosedError(self.ledger_id, "this handle is closed; open the ledger again")
+
+    def _check_range(self, first: int, last: int) -> None:
+        self._check_open()
+        if not 0 <= first <= last:
+            raise ValueError(f"entries {first} to {last} are no range")
+        if last > self._lac:
+            raise EntryBeyondLacError(self.ledger_id, last, self._lac)
+
+    def _raise_lac(self, lac: int) -> None:
+        if lac > self._lac and not self.is_closed:
+            self._lac = lac
+
+    def _unpack_payloads(self, bodies: Sequence[bytes], first: int) -> list[bytes]:
+        payloads = self._codec.payloads(bodies, self.ledger_id, first)
+        if not self.is_closed:
+            self._raise_lac(ENTRY_HEADER.unpack_from(bodies[len(payloads) - 1])[2])
+        return payloads
+
+    def _unpack_entries(self, bodies: Sequence[bytes], first: int) -> list[Entry]:
+        entries: list[Entry] = []
+        for entry_id, body in enumerate(bodies, first):
+            try:
+                entries.append(self._codec.unpack(body, self.ledger_id, entry_id))
+            except CorruptEntryError:
+                if not entries:
+                    raise
+                break  # return the verified ones; the next read tries this one on another replica
+        self._raise_lac(entries[-1].lac)
+        return entries
+
+    async def _read_ahead(self, ahead: _ReadAhead, size_bytes_max: int) -> None:
+        try:
+            with ahead.scope:
+                ahead.payloads = await self._read_some(
+                    ahead.first, ahead.last, size_bytes_max, self._unpack_payloads
+                )
+        except LedgerError:
+            pass  # ``read_payloads`` reads these entries again and raises the error
+        finally:
+            ahead.done.set()
+
+    async def _read_some(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
+        """Read one or more entries from ``first`` on; return them unpacked and verified."""
+        while True:
+            metadata = self.metadata
+            try:
+                return await self._read_some_by(metadata, first, last, size_bytes_max, unpack)
+            except LedgerReadError:
+                if not await self._has_moved(metadata, first):
+                    raise
+
+    async def _read_some_by(
+        self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
+    ) -> list[T]:
+        stop = segment_stop(metadata, first)
+        if stop is not None:
+            last = min(last, stop - 1)
+        if self._may_batch and last > first and trio.current_time() >= self._batches_again_at:
+            batch = await self._replicas.read_batch(metadata, first, last, size_bytes_max, unpack)
+            if batch is not None:
+                return batch
+            self._batches_again_at = trio.current_time() + NO_BATCHES_S
+        count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
+        results = await self._replicas.read_singles(metadata, first, count, unpack)
+        return [one for result in results for one in result]
+
+    async def _has_moved(self, metadata: LedgerMetadata, entry_id: int) -> bool:
+        """True if the newest metadata, if the store can be read, name other bookies for the entry."""
+        # The metadata of this handle may be older than an ensemble change or a re-replication: the bookies
+        # that it names may never have received the entry.
+        with trio.move_on_after(self._config.transport.request_timeout_s):
+            try:
+                self._update(await self._context.catalog.get_newest(self.ledger_id))
+            except (NamespaceError, LedgerError):
+                pass  # the reason why the read failed is more useful
+        return replicas(self.metadata, entry_id) != replicas(metadata, entry_id)
+
+    async def _follow_metadata(self) -> None:
+        with self._scope:
+            while not self.is_closed:
+                watch = trio.Event()
+                try:
+                    found = await self._context.catalog.get(self.ledger_id, watch=watch)
+                except (NoSuchLedgerError, SessionExpiredError):
+                    return  # what is known stays true; the next read raises the error
+                except (NamespaceError, LedgerError):
+                    await trio.sleep(METADATA_RETRY_S)
+                    continue
+                self._update(found)
+                if not self.is_closed:
+                    await watch.wait()
+
+    def _update(self, found: Versioned) -> None:
+        if found.version <= self._current.version:
+            return
+        self._current = found
+        if found.metadata.is_closed:
+            self._lac = max(self._lac, found.metadata.last_entry_id)
+        for scope in self._polls:
+            scope.cancel()

@@ -1,0 +1,43 @@
+"""The site of the documents: it builds without a warning, and its API pages show what the packages export."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dlog
+import ledger
+from tests.places import ROOT
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, built as `make docs` builds them."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(ROOT / ".ci" / "mkdocs.yml")]
+    built = subprocess.run(
+        [*command, "--site-dir", str(target)],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert built.returncode == 0, built.stderr[-4000:]
+    return target
+
+
+@pytest.mark.parametrize(
+    ("page", "package", "names"), [("dlog", "dlog", dlog.__all__), ("ledger", "ledger", ledger.__all__)]
+)
+def test_the_api_page_shows_every_export(site: Path, page: str, package: str, names: list[str]) -> None:
+    text = (site / "api" / f"{page}.html").read_text("utf-8")
+    shown = set(re.findall(rf'id="{package}\.(\w+)"', text))
+    submodules = {"blocking", "cluster"}  # these have pages of their own
+    assert set(names) - submodules - shown == set()

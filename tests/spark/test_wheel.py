@@ -1,0 +1,132 @@
+"""A wheel of the tree works in an empty environment without the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+from tests.spark.conftest import CONF
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+PACKAGES = ("bookie", "dlog", "ledger", "namespace", "spark_integration")
+INSTALL_TIMEOUT_S = 600  # on a new machine pip builds PySpark
+PROGRAM_TIMEOUT_S = 120
+
+EMBEDDED = """
+import sys, trio, dlog
+
+async def main(uri):
+    async with dlog.open_namespace(uri) as namespace:
+        async with namespace.open_writer("orders", create=True) as log:
+            await log.append_many([b"one", b"two"])
+        async with namespace.open_reader("orders", follow=False) as reader:
+            print("READ", [record.payload.decode() async for record in reader])
+
+trio.run(main, sys.argv[1])
+print("FROM", dlog.__file__)
+"""
+
+SPARK = """
+import json, sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]")
+for key, value in json.loads(sys.argv[1]).items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+rows = spark.read.format("dlog").option("uri", sys.argv[2]).option("stream", "orders").load().collect()
+print("FOUND", [bytes(row.payload).decode() for row in rows])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the tree, because a build leaves files behind."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run(
+        [*pip, "--wheel-dir", str(target), str(source)],
+        check=True,
+        timeout=INSTALL_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+    )
+    (built,) = target.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ``bin`` of a new virtual environment with the wheel and its dependencies."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_TIMEOUT_S)
+    subprocess.run(
+        [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", f"{wheel}[spark]"],
+        check=True,
+        timeout=INSTALL_TIMEOUT_S,
+        stdin=subprocess.DEVNULL,
+        cwd=home,  # in the checkout pip finds the metadata of its editable installation and installs nothing
+    )
+    return home / "bin"
+
+
+def run(environment: Path, directory: Path, *command: str, text: str = "") -> str:
+    """Run a program of the environment outside of the checkout; return its output."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DLOG"))}
+    ended = subprocess.run(
+        [str(environment / command[0]), *command[1:]],
+        cwd=directory,
+        env={**variables, "PYSPARK_PYTHON": str(environment / "python"), "SPARK_LOCAL_IP": "127.0.0.1"},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended.stdout
+
+
+def test_the_wheel_holds_the_packages_and_neither_tests_nor_benchmarks(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    expected = {
+        file.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for file in (ROOT / package).rglob("*.py")
+        if "discovery" not in file.parts and "bench" not in file.parts
+    }
+    held = {name for name in names if name.endswith(".py")}
+    assert held == expected | {"pyspark_dlog/__init__.py"}
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert any(name.endswith("py.typed") for name in names)
+
+
+def test_an_installed_command_writes_reads_and_lists_logs(environment: Path, tmp_path: Path) -> None:
+    uri = ["--uri", f"file://{tmp_path / 'log'}"]
+    run(environment, tmp_path, "dlog", "log", "create", "orders", *uri)
+    run(environment, tmp_path, "dlog", "write", "orders", *uri, text="one\ntwo\n")
+    assert run(environment, tmp_path, "dlog", "read", "orders", *uri) == "one\ntwo\n"
+    assert "orders" in run(environment, tmp_path, "dlog", "log", "list", *uri)
+    assert "bench" not in run(environment, tmp_path, "dlog", "--help")
+
+
+def test_an_installed_library_serves_a_directory(environment: Path, tmp_path: Path) -> None:
+    printed = run(environment, tmp_path, "python", "-c", EMBEDDED, f"file://{tmp_path / 'log'}")
+    assert "READ ['one', 'two']" in printed
+    assert str(environment.parent) in printed.partition("FROM ")[2]
+
+
+def test_spark_finds_an_installed_source_by_name(environment: Path, tmp_path: Path) -> None:
+    uri = f"file://{tmp_path / 'log'}"
+    run(environment, tmp_path, "python", "-c", EMBEDDED, uri)
+    printed = run(environment, tmp_path, "python", "-c", SPARK, json.dumps(CONF), uri)
+    assert "FOUND ['one', 'two']" in printed

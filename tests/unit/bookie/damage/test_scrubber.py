@@ -1,0 +1,471 @@
+"""The scrubber: it finds damaged entries, reports no sound ones, and respects its rate."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from bookie.damage.scrubber import Scrubber, ScrubConfig
+from bookie.disk.real_disk import RealDisk
+from bookie.errors import EntryUnreadableError, StartError, StorageFailedError
+from bookie.index.entry_index import EntryRange
+from bookie.ledger_record import LedgerRecord
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
+from ledger.digest import DigestType
+from tests.fakes.directory_by_hand import Directory, WatchedDisk, sealed
+
+T = TypeVar("T")
+
+
+def scrubber_of(directory: Directory, **config: Any) -> Scrubber:
+    return Scrubber(
+        directory.disk,
+        directory.ledgers,
+        directory.deleting,
+        directory.index,
+        directory.reader,
+        directory.damaged,
+        ScrubConfig(bytes_per_s=1 << 40, **config),
+    )
+
+
+@pytest.fixture
+async def directory(tmp_path: Path) -> AsyncIterator[Directory]:
+    opened = Directory(tmp_path)
+    opened.make = sealed()
+    yield opened
+    opened.close()
+
+
+def flip(directory: Directory, ledger_id: int, entry_id: int, at: int, mask: int = 1) -> None:
+    """Damage the byte ``at`` of an entry on the disk."""
+    location = directory.index.locate(ledger_id, entry_id)[0]
+    path = directory.path / f"{location >> 32:x}.log"
+    data = bytearray(path.read_bytes())
+    data[(location & 0xFFFF_FFFF) + at] ^= mask
+    path.write_bytes(data)
+
+
+async def found_in(directory: Directory) -> list[tuple[int, int]]:
+    return [(error.ledger_id, error.entry_id) for error in await scrubber_of(directory).scrub()]
+
+
+async def test_all_entries_are_checked_and_sound_ones_are_not_reported(directory: Directory) -> None:
+    for ledger_id in range(5):
+        directory.store(ledger_id, range(0, 3000, 1 + ledger_id % 2), 50)
+    directory.store(7, [0, 5], 400_000)
+    scrubber = scrubber_of(directory)
+    assert await scrubber.scrub() == []
+    assert scrubber.stats.entries == 3 * 3000 + 2 * 1500 + 2
+    assert (scrubber.stats.rounds, scrubber.stats.damaged) == (1, 0)
+    assert "1 rounds, 0 damaged" in repr(scrubber)
+
+
+@pytest.mark.parametrize(
+    ("at", "mask"), [(0, 1), (15, 1), (-4, 0x40), (-4, 0x80), (-1, 1), (16, 1), (31, 1), (33, 8), (500, 2)]
+)
+async def test_any_flipped_bit_of_an_entry_with_a_crc_is_reported_and_reads_fail(
+    directory: Directory, at: int, mask: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.store(3, range(2000))
+    assert await directory.reads.read(3, 1200) == directory.make(3, 1200, 1000)
+    flip(directory, 3, 1200, at, mask)
+    assert await found_in(directory) == [(3, 1200)]
+    assert "entry 3:1200 was stored here but cannot be read" in caplog.text
+    assert "Let the ledger be re-replicated" in caplog.text
+    for _ in range(2):
+        with pytest.raises(EntryUnreadableError):
+            await directory.reads.read(3, 1200)
+        with pytest.raises(EntryUnreadableError):
+            await directory.reads.read_batch(3, 1200, 5, 1 << 20)
+    assert await directory.reads.read(3, 1201) == directory.make(3, 1201, 1000)
+    flip(directory, 3, 1200, at, mask)  # the damage is gone
+    assert await found_in(directory) == []
+    assert await directory.reads.read(3, 1200) == directory.make(3, 1200, 1000)
+
+
+async def test_missing_and_shortened_logs_are_found(directory: Directory) -> None:
+    directory.store(1, range(10))
+    directory.writer.close()
+    directory.store(2, range(10))
+    (directory.path / "0.log").unlink()
+    log = directory.path / "1.log"
+    log.write_bytes(log.read_bytes()[: -2 * 1040])
+    assert await found_in(directory) == [*((1, e) for e in range(10)), (2, 8), (2, 9)]
+    assert len(directory.damaged) == 12
+
+
+async def test_an_entry_that_the_disk_cannot_read_is_damaged_until_it_can_be_read_again(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(300))
+    bad = directory.index.locate(1, 77)[0] & 0xFFFF_FFFF
+
+    def change(data: bytes, offset: int) -> bytes:
+        if offset <= bad < offset + len(data):
+            raise OSError(errno.EIO, "injected")
+        return data
+
+    directory.disk.change = change
+    found = await found_in(directory)
+    assert (1, 77) in found
+    assert len(found) < 6, "its neighbours are read one by one"
+    directory.disk.change = lambda data, offset: data
+    assert await found_in(directory) == []
+    assert not directory.damaged
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.MAC, DigestType.DUMMY])
+async def test_a_changed_payload_without_a_crc_is_not_found(
+    directory: Directory, digest_type: DigestType
+) -> None:
+    directory.make = sealed(digest_type)
+    directory.store(1, range(100))
+    flip(directory, 1, 50, 500)
+    assert await found_in(directory) == []
+    flip(directory, 1, 50, 8)
+    assert await found_in(directory) == [(1, 50)], "a changed id is found"
+
+
+async def test_each_ledger_has_its_own_digest_type_and_crc32_is_found_too(
+    directory: Directory,
+) -> None:
+    for ledger_id, digest_type in enumerate(DigestType):
+        directory.make = sealed(digest_type)
+        directory.store(ledger_id, range(20))
+    assert await found_in(directory) == []
+    for ledger_id in range(4):
+        flip(directory, ledger_id, 0, 700)
+    crcs = [
+        ledger_id
+        for ledger_id, digest_type in enumerate(DigestType)
+        if digest_type in (DigestType.CRC32, DigestType.CRC32C)
+    ]
+    assert await found_in(directory) == [(ledger_id, 0) for ledger_id in crcs]
+
+
+async def test_concurrent_compaction_and_deletion_cause_no_report(directory: Directory) -> None:
+    for ledger_id in range(3):
+        directory.store(ledger_id, range(400))
+        directory.writer.close()
+    scrubber = scrubber_of(directory)
+    rng = random.Random(3)
+    steps = 0
+
+    def move_something() -> None:
+        nonlocal steps
+        steps += 1
+        if steps % 2 == 0:
+            ledger_id = rng.choice(sorted(directory.ledgers))
+            old = directory.index.locate(ledger_id, 0)[0] >> 32
+            directory.move(ledger_id, range(400))
+            directory.reader.forget(old)
+
+    directory.disk.before_pread = move_something
+    for _ in range(5):
+        assert await scrubber.scrub() == []
+    assert steps > 10
+
+    def delete() -> None:
+        # In the order of the storage: the ledger, its index entries, the log.
+        if directory.ledgers.pop(1, None) is not None:
+            log_id = directory.index.locate(1, 0)[0] >> 32
+            directory.index.delete_ledger(1)
+            (directory.path / f"{log_id:x}.log").unlink()
+            directory.reader.forget(log_id)
+
+    directory.disk.before_pread = delete
+    directory.reader.forget(directory.index.locate(1, 0)[0] >> 32)
+    assert await scrubber.scrub() == []
+    assert 1 not in directory.ledgers
+
+
+async def test_an_entry_that_moves_before_each_read_is_not_reported(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(5))
+    directory.writer.close()
+    original_locate, original_ranges = directory.index.locate, directory.index.ranges
+    moves_left = 3
+
+    def move() -> None:
+        nonlocal moves_left
+        if moves_left:
+            moves_left -= 1
+            directory.index.locate = original_locate  # type: ignore[method-assign]
+            old = original_locate(1, 0)[0] >> 32
+            directory.move(1, range(5))
+            directory.reader.forget(old)
+            directory.index.locate = locate  # type: ignore[method-assign]
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> list[EntryRange]:
+        found = list(original_ranges(ledger_id, first_entry_id))
+        move()  # the result is outdated when it is used
+        return found
+
+    def locate(ledger_id: int, entry_id: int, count_max: int = 1) -> Sequence[int]:
+        found = original_locate(ledger_id, entry_id, count_max)
+        move()
+        return found
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    directory.index.locate = locate  # type: ignore[method-assign]
+    assert await found_in(directory) == []
+    assert moves_left == 0
+
+
+async def test_only_the_damaged_entry_is_reported_if_a_sound_one_moves(
+    directory: Directory,
+) -> None:
+    directory.store(1, [0])
+    directory.writer.close()
+    directory.store(1, [1])
+    flip(directory, 1, 0, 500)
+    original_ranges = directory.index.ranges
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> list[EntryRange]:
+        found = list(original_ranges(ledger_id, first_entry_id))
+        if first_entry_id == 1:
+            directory.move(1, [1])  # the result is outdated when it is used
+        return found
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    assert await found_in(directory) == [(1, 0)]
+    assert await directory.reads.read(1, 1) == directory.make(1, 1, 1000)
+    with pytest.raises(EntryUnreadableError, match="CRC32C digest does not match"):
+        await directory.reads.read(1, 0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_all_damaged_entries_are_found_if_some_are_readable_only_at_the_second_try(
+    directory: Directory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    damaged, late = set(rng.sample(range(9), 6)), set(rng.sample(range(30), 3 * seed))
+    for entry_id in range(30):
+        directory.store(1, [entry_id])  # each in its own index range
+    for entry_id in damaged:
+        flip(directory, 1, entry_id, 500)
+    read = directory.reader.read_batch
+
+    async def read_batch(ledger_id: int, ids: Sequence[int], *more: Any) -> list[bytes]:
+        if ids[0] in late:
+            raise EntryUnreadableError(ledger_id, ids[0], "injected")
+        return await read(ledger_id, ids, *more)
+
+    directory.reader.read_batch = read_batch  # type: ignore[assignment, method-assign]
+    scrubber = scrubber_of(directory)
+    assert {error.entry_id for error in await scrubber.scrub()} == damaged
+    assert scrubber.stats.damaged == len(directory.damaged) == 6, "each is counted once"
+
+
+async def test_a_ledger_recreated_with_another_digest_during_the_scan_causes_no_report(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(2000))
+    original_ranges = directory.index.ranges
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> object:
+        if first_entry_id:
+            directory.index.ranges = original_ranges  # type: ignore[method-assign]
+            directory.index.delete_ledger(1)
+            directory.ledgers[1] = LedgerRecord(1, b"k")
+            directory.make = sealed(DigestType.DUMMY)
+            directory.store(1, range(2000))
+        return original_ranges(ledger_id, first_entry_id)
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    assert await found_in(directory) == []
+
+
+async def test_an_index_that_cannot_be_read_is_logged_and_the_next_ledger_is_checked(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.store(1, range(10))
+    directory.store(2, range(10))
+    flip(directory, 2, 3, 0)
+    original_ranges = directory.index.ranges
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> object:
+        if ledger_id == 1:
+            raise OSError(errno.EIO, "index: injected")
+        return original_ranges(ledger_id, first_entry_id)
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    assert await found_in(directory) == [(2, 3)]
+    assert "the index of ledger 1 cannot be read from entry 0 on" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["ranges", "locate"])
+async def test_known_damage_of_a_ledger_is_kept_while_its_index_cannot_be_read(
+    directory: Directory, method: str
+) -> None:
+    directory.store(1, range(10))
+    directory.store(2, range(10))
+    for ledger_id in (1, 2):
+        flip(directory, ledger_id, 3, 500)
+    assert await found_in(directory) == [(1, 3), (2, 3)]
+    flip(directory, 2, 3, 500)
+    original = getattr(directory.index, method)
+
+    def failing(ledger_id: int, *more: Any) -> object:
+        if ledger_id == 1:
+            raise OSError(errno.EIO, "index: injected")
+        return original(ledger_id, *more)
+
+    setattr(directory.index, method, failing)
+    assert await found_in(directory) == []
+    setattr(directory.index, method, original)
+    with pytest.raises(EntryUnreadableError, match="digest does not match"):
+        await directory.reads.read(1, 3)
+    assert await directory.reads.read(2, 3) == directory.make(2, 3, 1000)
+    flip(directory, 1, 3, 500)
+    assert await found_in(directory) == []
+    assert await directory.reads.read(1, 3) == directory.make(1, 3, 1000)
+
+
+class InlineDisk(WatchedDisk):
+    async def run(self, job: Callable[..., T], *args: Any) -> T:
+        await trio.lowlevel.checkpoint()  # no thread: the clock is a mock
+        return job(*args)
+
+
+async def test_the_scrubber_respects_its_rates_and_yields_to_load(
+    directory: Directory, autojump_clock: MockClock
+) -> None:
+    directory.store(1, range(1000))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    busy_until = 0.0
+
+    async def seconds(**config: Any) -> float:
+        scrubber = scrubber_of(directory)
+        scrubber._config = attrs.evolve(scrubber._config, **config)
+        scrubber._is_busy = lambda: trio.current_time() < busy_until
+        began_s = trio.current_time()
+        assert await scrubber.scrub() == []
+        return trio.current_time() - began_s
+
+    assert await seconds() < 0.001
+    assert 0.7 < await seconds(bytes_per_s=1 << 20) < 1.1  # a burst of one read is allowed
+    assert 95 < await seconds(entries_per_s=10) < 105
+    busy_until = trio.current_time() + 3
+    assert 2.9 < await seconds() < 3.2
+    busy_until = trio.current_time() + 1e9
+    assert await seconds() < 60, "a bookie that is always busy is scrubbed too"
+
+
+async def test_rounds_start_at_intervals_or_never(directory: Directory, autojump_clock: MockClock) -> None:
+    directory.store(1, range(10))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    scrubber = scrubber_of(directory, interval_s=100, first_after_s=10)
+    with trio.move_on_after(9):
+        await scrubber.run()
+    assert scrubber.stats.rounds == 0
+    with trio.move_on_after(215):
+        await scrubber.run()
+    assert scrubber.stats.rounds == 3
+    never = scrubber_of(directory, interval_s=0)
+    await never.run()
+    assert never.stats.rounds == 0
+
+
+async def test_a_failed_round_is_logged_and_the_next_one_runs(
+    directory: Directory, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory.store(1, range(10))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    scrubber = scrubber_of(directory, interval_s=100, first_after_s=10)
+    original_ranges = directory.index.ranges
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> object:
+        directory.index.ranges = original_ranges  # type: ignore[method-assign]
+        raise ValueError("an unexpected error")
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    with trio.move_on_after(115):
+        await scrubber.run()
+    assert "a round of the scrubber failed" in caplog.text
+    assert "an unexpected error" in caplog.text
+    assert (scrubber.stats.rounds, scrubber.stats.entries) == (1, 10)
+
+
+async def test_no_round_follows_once_the_storage_has_failed(
+    directory: Directory, autojump_clock: MockClock
+) -> None:
+    directory.store(1, range(10))
+    directory.disk.run = InlineDisk.run.__get__(directory.disk)  # type: ignore[method-assign]
+    scrubber = scrubber_of(directory, interval_s=100, first_after_s=10)
+
+    def ranges(ledger_id: int, first_entry_id: int = 0) -> object:
+        raise StorageFailedError("the disk is gone")
+
+    directory.index.ranges = ranges  # type: ignore[assignment, method-assign]
+    with trio.fail_after(20):
+        await scrubber.run()
+    assert scrubber.stats.rounds == 0
+
+
+async def test_the_greatest_possible_entry_id_is_checked_like_others(directory: Directory) -> None:
+    directory.store(1, [0, 2**63 - 2, 2**63 - 1])
+    directory.store(2, range(10))
+    scrubber = scrubber_of(directory)
+    assert await scrubber.scrub() == []
+    assert scrubber.stats.entries == 13
+    flip(directory, 1, 2**63 - 1, 500)
+    assert await found_in(directory) == [(1, 2**63 - 1)]
+
+
+async def test_the_check_on_start_refuses_a_damaged_store(tmp_path: Path) -> None:
+    config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
+    checking = attrs.evolve(config, scrub=ScrubConfig(on_start=True))
+    make = sealed()
+    async with open_storage(RealDisk(), config) as storage:
+        batch = storage.new_batch()
+        record = storage.create_ledger(batch, 1, b"k" * 20)
+        for entry_id in range(10):
+            storage.stage_entry(batch, record, entry_id, -1, make(1, entry_id, 100))
+        synced = trio.Event()
+        storage.submit(batch, lambda _: synced.set())
+        await synced.wait()
+    async with open_storage(RealDisk(), checking) as storage:
+        assert await storage.read(1, 5) == make(1, 5, 100)
+    (log,) = (tmp_path / "l/current").glob("*.log")
+    data = bytearray(log.read_bytes())
+    for entry_id in range(2, 8):
+        data[data.index(make(1, entry_id, 100)) + 60] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(StartError, match=r"6 damaged entries: entry 1:2 .*CRC32C.*and 3 more.*Start without"):
+        async with open_storage(RealDisk(), checking):
+            pass
+    async with open_storage(RealDisk(), config) as storage:
+        assert await storage.read(1, 5) != make(1, 5, 100), "the entry has not been checked yet"
+        assert len(await storage.stores[0].scrubber.scrub()) == 6
+        with pytest.raises(EntryUnreadableError):
+            await storage.read(1, 5)
+
+
+def test_a_scan_of_the_index_can_begin_at_an_entry(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    ids = [*range(3000), *range(5000, 5100)]
+    directory.store(1, ids, 10)
+    directory.store(2, range(10), 10)
+
+    def from_entry(first: int) -> list[int]:
+        ranges: Sequence[EntryRange] = list(directory.index.ranges(1, first))
+        return [entry_id for entry_range in ranges for entry_id in entry_range.entry_ids]
+
+    for first in (0, 1, 1023, 1024, 2999, 3000, 4999, 5000, 5099, 5100, 1 << 62):
+        found = from_entry(first)
+        assert found == ids[len(ids) - len(found) :]
+        assert set(found) >= {entry_id for entry_id in ids if entry_id >= first}
+    assert len(from_entry(2999)) < 2200
+    directory.close()

@@ -1,0 +1,49 @@
+"""The reserve for a full disk: created in pieces, and without an endless loop if it cannot be created."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from bookie.disk.disk import DiskUsage
+from bookie.disk.real_disk import RealDisk
+from bookie.disk.reserve import Reserve
+
+
+class LargeDisk(RealDisk):
+    is_read_only = False
+
+    def usage(self, directory: Path) -> DiskUsage:
+        return DiskUsage(1 << 40, 1 << 40)
+
+    def unlink(self, path: Path) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EROFS, "injected")
+        super().unlink(path)
+
+
+def test_the_reserve_is_created_in_pieces_and_deleted_at_once(tmp_path: Path) -> None:
+    reserve = Reserve(LargeDisk(), tmp_path, (2 << 20) + 5, name="reserve")
+    held = [reserve.held_bytes()]
+    while reserve.fill():
+        held.append(reserve.held_bytes())
+    assert held == [0, 1 << 20, 2 << 20, (2 << 20) + 5]
+    assert reserve.release()
+    assert (reserve.held_bytes(), list(tmp_path.iterdir())) == (0, [])
+    assert reserve.release(), "releasing an absent reserve succeeds"
+
+
+def test_an_empty_reserve_left_by_a_crash_is_created_again_if_possible(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = LargeDisk()
+    reserve = Reserve(disk, tmp_path, 1 << 20, name="reserve")
+    (tmp_path / "reserve").touch()
+    disk.is_read_only = True
+    assert not reserve.fill(), "a loop over fill() must end"
+    assert "cannot be deleted" in caplog.text
+    disk.is_read_only = False
+    assert [reserve.fill() for _ in range(3)] == [True, True, False]
+    assert reserve.held_bytes() == 1 << 20

@@ -1,0 +1,128 @@
+"""The files of a journal directory: made, recycled, kept as backups, one held in reserve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+import pytest
+
+from bookie.disk.disk import File
+from bookie.disk.real_disk import RealDisk
+from bookie.journal.files import RESERVE_BYTES, JournalConfig, JournalFiles
+from bookie.journal.format import FIRST_GROUP_OFFSET, Predecessor, decode_file_trailer, journal_name
+
+SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=64 << 10, group_bytes_max=8 << 10)
+
+
+class FullDisk(RealDisk):
+    """Makes no new file while it is full."""
+
+    is_full = False
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        if create and self.is_full:
+            raise OSError(28, f"No space left on device: {path}")
+        return super().open(path, create=create, write=write, direct=direct)
+
+
+def make(files: JournalFiles, *journal_ids: int) -> None:
+    for journal_id in journal_ids:
+        file, _ = files.create(journal_id, Predecessor(journal_id - 1, 0))
+        file.close()
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_the_reserve_is_made_with_the_first_mark_and_stays(tmp_path: Path) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, spare_files_max=0))
+    make(files, 1)
+    files.retire_below(1)
+    assert names(tmp_path) == ["1.txn", "reserve"]
+    assert (tmp_path / "reserve").stat().st_size == min(RESERVE_BYTES, SMALL.file_bytes_max)
+    make(files, 2, 3)
+    files.retire_below(3)
+    assert names(tmp_path) == ["3.txn", "reserve"]
+
+
+def test_on_a_full_disk_a_start_takes_the_reserve_and_the_file_before_is_the_next(tmp_path: Path) -> None:
+    disk = FullDisk()
+    files = JournalFiles(disk, tmp_path, SMALL)
+    make(files, 1)
+    files.retire_below(1)
+    disk.is_full = True
+    for journal_id in range(2, 9):  # as many starts
+        files = JournalFiles(disk, tmp_path, SMALL)
+        assert files.scan() == [journal_id - 1]
+        file, allocated = files.create(journal_id, Predecessor(journal_id - 1, 4096), may_use_reserve=True)
+        assert allocated >= 64 << 10
+        file.close()
+        block = disk.read_file(tmp_path / journal_name(journal_id))[:FIRST_GROUP_OFFSET]
+        assert decode_file_trailer(block, journal_id) == Predecessor(journal_id - 1, 4096)
+        assert names(tmp_path) == [journal_name(journal_id - 1), journal_name(journal_id)]
+        files.retire_below(journal_id)
+        assert names(tmp_path) == [journal_name(journal_id), "reserve"]
+
+
+def test_only_a_start_takes_the_reserve(tmp_path: Path) -> None:
+    disk = FullDisk()
+    files = JournalFiles(disk, tmp_path, SMALL)
+    make(files, 1)
+    files.retire_below(1)
+    disk.is_full = True
+    with pytest.raises(OSError, match="No space left"):
+        files.create(2, Predecessor(1, 0))
+    assert names(tmp_path) == ["1.txn", "reserve"]
+
+
+def test_a_disk_without_room_for_the_reserve_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FullDisk()
+    files = JournalFiles(disk, tmp_path, SMALL)
+    make(files, 1)
+    disk.is_full = True
+    files.retire_below(1)
+    files.retire_below(1)
+    assert len(caplog.records) == 1
+    disk.is_full = False
+    files.retire_below(1)
+    assert names(tmp_path) == ["1.txn", "reserve"]
+
+
+@pytest.mark.parametrize("backups", [0, 1, 3, 10])
+def test_the_newest_files_below_the_mark_are_kept_as_backups(tmp_path: Path, backups: int) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, backups_max=backups, spare_files_max=0))
+    make(files, *range(1, 8))
+    files.retire_below(6)
+    kept = [journal_name(journal_id) for journal_id in range(max(1, 6 - backups), 8)]
+    assert names(tmp_path) == [*kept, "reserve"]
+
+
+@pytest.mark.parametrize("backups", range(8))
+def test_as_many_backups_as_wanted_gather_file_by_file(tmp_path: Path, backups: int) -> None:
+    files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, backups_max=backups, spare_files_max=0))
+    for journal_id in range(1, 13):
+        make(files, journal_id)
+        files.retire_below(journal_id)
+        kept = [journal_name(one) for one in range(max(1, journal_id - backups), journal_id + 1)]
+        assert names(tmp_path) == sorted([*kept, "reserve"])
+
+
+def test_what_a_crash_left_half_made_is_removed(tmp_path: Path) -> None:
+    for name in ("5.txn.new", "reserve.new", "VERSION", "3.txn", "reserve", "spare-2"):
+        (tmp_path / name).touch()
+    assert JournalFiles(RealDisk(), tmp_path, SMALL).scan() == [3]
+    assert names(tmp_path) == ["3.txn", "VERSION", "reserve", "spare-2"]
+
+
+def test_a_spare_file_that_a_crash_emptied_is_filled_again(tmp_path: Path) -> None:
+    (tmp_path / "spare-1").touch()
+    files = JournalFiles(RealDisk(), tmp_path, SMALL)
+    assert files.scan() == []
+    file, allocated = files.create(4, Predecessor(0, 0))
+    assert allocated == file.size() == 64 << 10
+    file.close()
+    assert names(tmp_path) == ["4.txn"]

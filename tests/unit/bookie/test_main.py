@@ -1,0 +1,442 @@
+"""A complete bookie on real directories and sockets, with a metadata store in memory."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.lowlevel
+
+from bookie.__main__ import ExitCode, exit_code_of, run_program
+from bookie.cluster.address import Machine
+from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
+from bookie.config.bookie_config import BookieConfig, parse_config
+from bookie.disk.disk import DiskUsage
+from bookie.disk.real_disk import RealDisk
+from bookie.errors import (
+    BookieConfigError,
+    CookieError,
+    DirectoryError,
+    DirectoryInUseError,
+    ListenError,
+    RegistrationError,
+    StorageFailedError,
+)
+from bookie.main import open_bookie, run_bookie
+from ledger.catalog.catalog import LedgerCatalog
+from ledger.catalog.paths import Layout
+from ledger.catalog.service_info import decode_service_info
+from ledger.codes import Code
+from ledger.digest import DigestType, EntryCodec, master_key
+from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.wire import v2
+from ledger.wire.messages import AddReply, AddRequest
+from namespace.errors import StoreUnreachableError
+from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.store import Stat
+
+NAME_OF = "127.0.0.1:{}".format
+ENTRY = EntryCodec(DigestType.CRC32C, b"").pack(1, 0, -1, 2, b"hi")
+MACHINE = Machine(lambda name: "127.0.0.1", lambda: "localhost", lambda host: "127.0.0.1")
+
+
+def config_for(
+    directory: Path, more: str = "", *, full: str = "diskUsageThreshold=1\ndiskUsageWarnThreshold=1\n"
+) -> BookieConfig:
+    return parse_config(
+        "metadataServiceUri=zk+null://nowhere:1/ledgers\nlisteningInterface=lo\nallowLoopback=true\n"
+        f"bookiePort=0\nallowEphemeralPorts=true\n{full}"
+        "journalMaxSizeMB=1\njournalPreAllocSizeMB=1\n"
+        f"journalDirectories={directory}/journal\nledgerDirectories={directory}/ledgers\n{more}",
+        "test.conf",
+    )
+
+
+@attrs.define(eq=False)
+class Running:
+    port: int
+    stop: trio.Event
+    ended: trio.Event
+
+
+@asynccontextmanager
+async def running(config: BookieConfig, tree: MemoryTree, **more: object) -> AsyncIterator[Running]:
+    """The running bookie, ready; leaving the block stops it cleanly."""
+    stop, ended = trio.Event(), trio.Event()
+
+    async def run(*, task_status: trio.TaskStatus[int]) -> None:
+        await run_bookie(
+            config,
+            open_store=lambda: open_memory_store(tree),
+            stop=stop,
+            machine=MACHINE,
+            task_status=task_status,
+            **more,  # type: ignore[arg-type]
+        )
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(run)
+        yield Running(port, stop, ended)
+        stop.set()
+
+
+@pytest.fixture
+def tree() -> MemoryTree:
+    return MemoryTree()
+
+
+@pytest.fixture
+async def store(tree: MemoryTree) -> AsyncIterator[MemoryStore]:
+    async with open_memory_store(tree) as opened:
+        yield opened
+
+
+async def add_one(port: int) -> object:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(v2.encode_request(AddRequest(1, 0, master_key(b""), ENTRY)))
+        frame = b""
+        while len(frame) < 28:
+            frame += await stream.receive_some(28 - len(frame))
+        return v2.decode_reply(frame, 4, 28).reply
+
+
+async def test_a_bookie_starts_on_an_empty_store_and_leaves_only_its_cookie(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    config = attrs.evolve(config_for(tmp_path), network_location="/eu/r1")
+    async with running(config, tree) as bookie:
+        name = NAME_OF(bookie.port)
+        node = await store.get(f"/ledgers/available/{name}")
+        assert decode_service_info(node.value).network_location == "/eu/r1"
+        endpoint = decode_service_info(node.value).rpc
+        assert endpoint is not None
+        assert (endpoint.host, endpoint.port, endpoint.extensions) == ("127.0.0.1", bookie.port, ())
+        assert (await store.get("/ledgers/LAYOUT")).value == Layout.HIERARCHICAL.text
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+    assert await store.exists(f"/ledgers/available/{name}") is None
+    assert await store.exists(f"/ledgers/cookies/{name}") is not None
+    with pytest.raises(OSError, match="all attempts to connect"):
+        await trio.open_tcp_stream("127.0.0.1", bookie.port)
+
+
+async def test_a_bookie_is_announced_only_when_it_can_serve(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    seen: list[bool] = []
+
+    class Watching(MemoryStore):
+        async def create(self, path: str, value: bytes = b"", **more: bool) -> str:
+            made = await super().create(path, value, **more)
+            if more.get("ephemeral"):
+                port = int(path.rpartition(":")[2])
+                seen.append(await add_one(port) == AddReply(Code.OK, 1, 0))
+            return made
+
+    @asynccontextmanager
+    async def open_watching() -> AsyncIterator[MemoryStore]:
+        watching = Watching(tree)
+        yield watching
+        await watching.aclose()
+
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[int]) -> None:
+            await run_bookie(
+                config_for(tmp_path),
+                open_store=open_watching,
+                stop=stop,
+                machine=MACHINE,
+                task_status=task_status,
+            )
+
+        await nursery.start(run)
+        stop.set()
+    assert seen == [True]
+
+
+async def test_a_bookie_starts_again_on_its_directories(tmp_path: Path, tree: MemoryTree) -> None:
+    async with running(config_for(tmp_path, "bookieId=mine\n"), tree) as bookie:
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+    async with running(config_for(tmp_path, "bookieId=mine\n"), tree) as bookie:
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+
+
+async def test_a_bookie_that_waits_for_an_earlier_session_stops_at_once(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    node = "/ledgers/available/b1"
+    await store.create(node, b"", ephemeral=True, parents=True)  # of an earlier session, which does not end
+    stop, waits = trio.Event(), trio.Event()
+
+    class Watching(MemoryStore):
+        async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+            if path == node and watch is not None:
+                waits.set()
+            return await super().exists(path, watch=watch)
+
+    @asynccontextmanager
+    async def open_watching() -> AsyncIterator[MemoryStore]:
+        watching = Watching(tree)
+        yield watching
+        await watching.aclose()
+
+    config = config_for(tmp_path, "bookieId=b1\nzkTimeout=600000\n")
+    with trio.fail_after(30):  # it would wait for ten minutes
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(run_bookie, config, open_store=open_watching, stop=stop, machine=MACHINE)
+            )
+            await waits.wait()
+            stop.set()
+    stat = await store.exists(node)
+    assert stat is not None
+    assert stat.ephemeral_owner == store.session_id, "the node belongs to another session"
+
+
+async def test_a_foreign_cookie_stops_the_start(tmp_path: Path, tree: MemoryTree, store: MemoryStore) -> None:
+    async with running(config_for(tmp_path, "bookieId=mine\n"), tree):
+        pass
+    with pytest.raises(CookieError, match="bookieId=mine"):
+        await run_bookie(
+            config_for(tmp_path, "bookieId=other\n"),
+            open_store=lambda: open_memory_store(tree),
+            machine=MACHINE,
+        )
+    assert await store.exists("/ledgers/available/other") is None
+
+
+async def test_a_port_in_use_stops_the_start_before_anything_is_written(
+    tmp_path: Path, tree: MemoryTree
+) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        config = config_for(tmp_path)
+        taken = attrs.evolve(
+            config, address=attrs.evolve(config.address, port=listener.socket.getsockname()[1])
+        )
+        with pytest.raises(ListenError, match="is in use"):
+            await run_bookie(taken, open_store=lambda: open_memory_store(tree), machine=MACHINE)
+    async with open_memory_store(tree) as store:
+        assert await store.exists("/ledgers") is None
+
+
+async def test_directories_of_a_running_bookie_are_refused(tmp_path: Path, tree: MemoryTree) -> None:
+    config = config_for(tmp_path, "bookieId=mine\n")
+    async with running(config, tree):
+        with pytest.raises(DirectoryInUseError):
+            await run_bookie(config, open_store=lambda: open_memory_store(tree), machine=MACHINE)
+
+
+async def test_another_layout_than_the_clusters_is_refused(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    await store.create("/ledgers/LAYOUT", Layout.FLAT.text, parents=True)
+    config = config_for(tmp_path)
+    demanding = attrs.evolve(config, metadata=attrs.evolve(config.metadata, layout=Layout.HIERARCHICAL))
+    with pytest.raises(BookieConfigError, match="has the layout flat"):
+        await run_bookie(demanding, open_store=lambda: open_memory_store(tree), machine=MACHINE)
+    async with running(config, tree):
+        pass
+
+
+async def test_a_bookie_forced_read_only_is_announced_so_and_refuses_adds(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    async with running(config_for(tmp_path, "forceReadOnlyBookie=true\n"), tree) as bookie:
+        assert await store.exists(f"/ledgers/available/readonly/{NAME_OF(bookie.port)}") is not None
+        assert await store.exists(f"/ledgers/available/{NAME_OF(bookie.port)}") is None
+        assert await add_one(bookie.port) == AddReply(Code.READ_ONLY, 1, 0)
+
+
+class FillingDisk(RealDisk):
+    free = 50
+
+    def usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(100, self.free)
+
+
+FILLING = "diskUsageThreshold=0.9\ndiskUsageWarnThreshold=0.8\ndiskUsageLwmThreshold=0.7\n"
+
+
+async def test_a_full_disk_makes_it_read_only_and_a_freed_one_writable(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    disk = FillingDisk()
+    lines = FILLING + "minUsableSizeForHighPriorityWrites=1\ndiskCheckInterval=1\n"
+    filling = config_for(tmp_path, lines, full="")
+    async with running(filling, tree, disk=disk) as bookie:
+        writable = f"/ledgers/available/{NAME_OF(bookie.port)}"
+        disk.free = 5
+        await wait_gone(store, writable)
+        assert await store.exists(f"/ledgers/available/readonly/{NAME_OF(bookie.port)}") is not None
+        assert await add_one(bookie.port) == AddReply(Code.READ_ONLY, 1, 0)
+        disk.free = 20  # below the mark that made it read-only, above the low mark
+        await wait_checks(3)
+        assert await add_one(bookie.port) == AddReply(Code.READ_ONLY, 1, 0)
+        disk.free = 50
+        await wait_gone(store, f"/ledgers/available/readonly/{NAME_OF(bookie.port)}")
+        assert await store.exists(writable) is not None
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+
+
+async def wait_gone(store: MemoryStore, path: str) -> None:
+    with trio.fail_after(10):
+        while True:
+            changed = trio.Event()
+            if await store.exists(path, watch=changed) is None:
+                return
+            await changed.wait()
+
+
+async def wait_checks(count: int) -> None:
+    for _ in range(count):
+        await trio.sleep(0.002)
+
+
+async def test_a_full_disk_stops_a_bookie_that_may_not_be_read_only(tmp_path: Path, tree: MemoryTree) -> None:
+    config = config_for(tmp_path, "readOnlyModeEnabled=false\n")
+    disk = FillingDisk()
+    disk.free = 0
+    with pytest.raises(DirectoryError, match="the disk is full"):
+        await run_bookie(config, open_store=lambda: open_memory_store(tree), machine=MACHINE, disk=disk)
+
+
+async def test_an_expired_session_does_not_stop_the_bookie(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    opened: list[MemoryStore] = []
+
+    @asynccontextmanager
+    async def open_store() -> AsyncIterator[MemoryStore]:
+        async with open_memory_store(tree) as session:
+            opened.append(session)
+            yield session
+
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[int]) -> None:
+            await run_bookie(
+                config_for(tmp_path),
+                open_store=open_store,
+                stop=stop,
+                machine=MACHINE,
+                task_status=task_status,
+            )
+
+        port: int = await nursery.start(run)
+        opened[0].expire()
+        with trio.fail_after(10):
+            while (await store.exists(f"/ledgers/available/{NAME_OF(port)}")) is None:
+                await trio.lowlevel.checkpoint()
+        assert len(opened) == 2
+        assert await add_one(port) == AddReply(Code.OK, 1, 0)
+        stop.set()
+
+
+async def test_a_failed_storage_stops_the_bookie(tmp_path: Path) -> None:
+    config = config_for(tmp_path).storage
+    with pytest.raises(StorageFailedError, match="no more sync"):  # noqa: PT012
+        async with open_bookie(config) as bookie, trio.open_nursery() as nursery:
+            _, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(bookie.serve_stream, theirs)
+            bookie.storage.failure.report(OSError("no more sync"), "a test")
+            await trio.sleep_forever()
+
+
+async def test_an_error_in_the_block_of_an_embedded_bookie_is_not_wrapped(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_bookie(config_for(tmp_path).storage):
+            raise KeyError("mine")
+
+
+# Garbage
+
+
+async def test_only_ledgers_missing_from_the_same_cluster_are_garbage(store: MemoryStore) -> None:
+    await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
+    await store.create("/ledgers/cookies/b", parents=True)
+    await store.create("/ledgers/00/0000/L0007", b"metadata", parents=True)
+    live = LiveLedgers(lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None)
+    assert set(await live([5, 7])) & {5, 7} == {7}
+    await store.create("/ledgers/INSTANCEID", b"formatted")
+    with pytest.raises(ClusterChangedError, match="formatted"):
+        await live([5, 7])
+    await store.delete("/ledgers/INSTANCEID")
+    await store.delete("/ledgers/cookies/b")
+    with pytest.raises(ClusterChangedError, match="wiped"):
+        await live([5, 7])
+
+
+async def test_the_http_server_runs_from_before_readiness_until_the_stop(
+    tmp_path: Path, tree: MemoryTree, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.unit.bookie.test_admin import get, send_request
+
+    more = "httpServerEnabled=true\nhttpServerHost=127.0.0.1\nhttpServerPort=0\n"
+    with caplog.at_level(logging.INFO):
+        async with running(config_for(tmp_path, more), tree):
+            (url,) = re.findall(r"the HTTP server for operators listens at (\S+)", caplog.text)
+            assert (await get(url, "state"))["running"]
+            assert (await get(url, "gc_details"))[0]["directory"] == f"{tmp_path}/ledgers/current"
+            status, _ = await send_request(url, "PUT", "/api/v1/bookie/gc", b'{"forceMajor": true}')
+            assert status == 200
+            while (await get(url, "gc_details"))[0]["majorCompactionCounter"] == 0:
+                await trio.lowlevel.checkpoint()
+        with pytest.raises(OSError, match="connect"):
+            await send_request(url, "GET", "/heartbeat")
+
+
+# The process
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BookieConfigError("x"), ExitCode.CONFIG),
+        (ListenError("x"), ExitCode.SERVER),
+        (StoreUnreachableError("x"), ExitCode.METADATA),
+        (RegistrationError("x"), ExitCode.REGISTRATION),
+        (CookieError("x"), ExitCode.DISKS),
+        (DirectoryInUseError("x"), ExitCode.DISKS),
+        (StorageFailedError("x"), ExitCode.DISKS),
+        (OSError("x"), ExitCode.DISKS),
+        (ZeroDivisionError(), ExitCode.SERVER),
+    ],
+)
+def test_each_failure_has_its_exit_code(error: BaseException, code: ExitCode) -> None:
+    assert exit_code_of(error) is code
+
+
+def test_a_bad_configuration_ends_the_program_with_its_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bk_server.conf"
+    path.write_text("bookieport=1\n")
+    assert run_program(path) == ExitCode.CONFIG
+    assert "did you mean bookiePort?" in caplog.text
+
+
+async def test_a_new_bookie_has_its_ledgers_in_limbo_before_it_is_announced(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    bookie_id = "bookie-a"
+    await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
+    metadata = LedgerMetadata(
+        ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, (bookie_id,)),)
+    )
+    await LedgerCatalog(store, "/ledgers", Layout.HIERARCHICAL).create(metadata, 1)
+    async with running(config_for(tmp_path, f"bookieId={bookie_id}\n"), tree) as bookie:
+        assert await add_one(bookie.port) == AddReply(Code.FENCED, 1, 0)
+        assert (tmp_path / "ledgers/current/DIRTY").exists()
+        assert not (tmp_path / "ledgers/current/DOUBT").exists()
+    assert not (tmp_path / "ledgers/current/DIRTY").exists(), "stopped cleanly"

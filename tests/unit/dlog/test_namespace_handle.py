@@ -1,0 +1,41 @@
+"""A namespace beside another client that changes its logs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dlog
+from dlog.metadata.logs import create_log, open_log
+from dlog.metadata.segment import LogSegment
+from dlog.metadata.segment_nodes import delete_segment, list_segments, start_segment
+from dlog.namespace_handle import Namespace
+from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+
+NS = "/ns"
+
+
+class ReplacesTheSegment:
+    """Stands in for ``ledger.client.LedgerClient``; another writer uses the segment's number again."""
+
+    def __init__(self, store: MemoryStore, empty: LogSegment, again: LogSegment) -> None:
+        self._store, self._empty, self._again = store, empty, again
+
+    async def delete(self, ledger_id: int) -> None:
+        assert ledger_id == self._empty.ledger_id
+        await delete_segment(self._store, NS, "log", self._empty)
+        await start_segment(self._store, await open_log(self._store, NS, "log"), self._again)
+
+
+async def test_deleting_a_log_keeps_a_segment_that_another_writer_started_meanwhile() -> None:
+    empty, again = (LogSegment(segment_seqno=1, ledger_id=each, first_txid=0) for each in (10, 11))
+    async with open_memory_store(MemoryTree()) as store:
+        await store.create(NS)
+        await start_segment(store, await create_log(store, NS, "log"), empty)
+        client: Any = ReplacesTheSegment(store, empty, again)
+        config = dlog.NamespaceConfig().for_scheme("distributedlog")
+        namespace = Namespace("test:replaced", store, client, NS, config, client_id="test")
+        with pytest.raises(dlog.LogMetadataError, match=r"not deleted: segment .* has another ledger now"):
+            await namespace.delete_log("log")
+        assert (await list_segments(store, NS, "log")).segments == (again,)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from ledger.catalog.availability import decode_availability, encode_availability
+from ledger.errors import WireError
+
+
+def listed(*groups: tuple[int, int, int, int], version: int = 0, count: int | None = None) -> bytes:
+    header = struct.pack(">ii56x", version, len(groups) if count is None else count)
+    return header + b"".join(struct.pack(">qqii", *group) for group in groups)
+
+
+def members(data: bytes) -> list[int]:
+    availability = decode_availability(data)
+    return [entry_id for entry_id in range(-2, 50) if entry_id in availability]
+
+
+def test_a_group_of_many_sequences_is_decoded() -> None:
+    data = listed((2, 12, 3, 5), (20, 20, 2, 0))
+    assert members(data) == [2, 3, 4, 7, 8, 9, 12, 13, 14, 20, 21]
+    assert len(decode_availability(data)) == 11
+
+
+def test_regular_sequences_become_one_group() -> None:
+    assert encode_availability([0, 1, 5, 6, 10, 11, 20]) == listed((0, 10, 2, 5), (20, 20, 1, 0))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        bytes(63),
+        listed(version=1),
+        listed(count=1),
+        listed(count=-1),
+        listed((5, 4, 1, 1)),
+        listed((0, 0, 0, 0)),
+        listed((0, 4, 3, 2)),
+        listed((0, 5, 1, 2)),
+        listed((0, 4, 1, 0)),
+        listed((5, 5, 1, 0), (5, 5, 1, 0)),
+        listed((-3, -3, 1, 0)),
+        listed((2**63 - 1, 2**63 - 1, 2, 0)),
+        listed((0, 2**63 - 2**30, 2**30, 2**30)),
+    ],
+)
+def test_impossible_lists_of_entries_are_refused(data: bytes) -> None:
+    with pytest.raises(WireError, match="list of"):
+        decode_availability(data)
+
+
+def test_a_huge_list_takes_little_memory() -> None:
+    data = listed((0, 10**15, 1, 10))
+    availability = decode_availability(data)
+    assert len(availability) == 10**14 + 1
+    assert 10**15 in availability
+    assert 10**15 - 1 not in availability

@@ -1,0 +1,88 @@
+"""The in-process stream obeys the rules of trio's streams, passes objects on and bounds unread bytes."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from ledger.transport.pipe import JOIN_BYTES_MAX, PipeStream, stream_pair
+
+
+async def test_a_pipe_passes_the_stream_checks_of_trio() -> None:
+    async def make() -> tuple[PipeStream, PipeStream]:
+        return stream_pair()
+
+    async def make_full() -> tuple[PipeStream, PipeStream]:
+        left, right = stream_pair(100)
+        for stream in (left, right):
+            await stream.send_all(bytes(100))
+        return left, right
+
+    await trio.testing.check_half_closeable_stream(make, make_full)
+
+
+async def test_a_large_chunk_is_received_as_the_same_object() -> None:
+    left, right = stream_pair()
+    chunk = bytes(JOIN_BYTES_MAX + 1)
+    await left.send_all(chunk)
+    await left.send_all(b"small")
+    assert await right.receive_some() is chunk
+
+
+async def test_a_mutable_buffer_is_copied() -> None:
+    left, right = stream_pair()
+    buffer = bytearray(b"before")
+    await left.send_all(buffer)
+    buffer[:] = b"after!"
+    assert await right.receive_some() == b"before"
+
+
+async def test_small_chunks_arrive_joined_and_in_order() -> None:
+    left, right = stream_pair()
+    for chunk in (b"a", b"b", b"c"):
+        await left.send_all(chunk)
+    assert await right.receive_some() == b"abc"
+
+
+async def test_bytes_beyond_the_requested_ones_are_received_later() -> None:
+    left, right = stream_pair()
+    await left.send_all(b"abcdef")
+    assert [await right.receive_some(4), await right.receive_some(4)] == [b"abcd", b"ef"]
+
+
+async def test_a_sender_waits_until_the_buffer_has_space(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    left, right = stream_pair(10)
+    await left.send_all(bytes(8))
+    with trio.move_on_after(1) as waited:
+        await left.send_all(bytes(3))
+    assert waited.cancelled_caught
+    assert len(await right.receive_some()) == 8, "a cancelled send leaves nothing behind"
+    await left.send_all(bytes(3))
+    assert len(await right.receive_some()) == 3
+
+
+async def test_a_chunk_larger_than_the_buffer_is_sent_alone() -> None:
+    left, right = stream_pair(10)
+    await left.send_all(bytes(1000))
+    assert len(await right.receive_some()) == 1000
+
+
+async def test_bytes_sent_before_closing_are_received_and_then_the_end() -> None:
+    left, right = stream_pair()
+    await left.send_all(b"last words")
+    await left.aclose()
+    assert await right.receive_some() == b"last words"
+    assert await right.receive_some() == b""
+    with pytest.raises(trio.BrokenResourceError):
+        await right.send_all(b"too late")
+
+
+async def test_the_repr_shows_the_bytes_in_each_direction() -> None:
+    left, _ = stream_pair()
+    await left.send_all(b"four")
+    assert "4 bytes in flight" in repr(left)
+    await left.aclose()
+    assert "closed" in repr(left)
