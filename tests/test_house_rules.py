@@ -1,5 +1,4 @@
-"""The house's rules, held by the syntax trees: who may import whom, what lives in which room, how long a
-file is.
+"""The house's rules, held by the syntax trees: imports, the contents of each package, the length of a file.
 
 A rule that is wrong is changed here, in plain sight, together with the code that needs it.
 """

@@ -18,8 +18,8 @@ live ledgers. Therefore two values bind the store to the bookie:
 | another instance id, or damaged | | FOREIGN |
 
 With OLDER, UNNAMED and FOREIGN the garbage collection does not run. All else goes on, and the ids on the disk
-are skipped, so that a new ledger never gets the id of an old one. An operator who knows that the store is
-right creates an empty file ``ACCEPT_METADATA`` beside ``METADATA``.
+are skipped, so that a new ledger never gets the id of an old one. If the operator is sure that the store is
+right, the operator creates an empty file ``ACCEPT_METADATA`` beside ``METADATA``.
 
 The comparison is made before the bookie serves, when no client can have drawn an id from an older store. A
 new store gets its instance id before the file is written; a crash between the two leaves an empty bookie

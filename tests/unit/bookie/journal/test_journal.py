@@ -265,7 +265,7 @@ async def test_a_fault_of_the_thread_itself_stops_the_bookie_and_keeps_nobody_wa
 
 
 class FailingFile(RealFile):
-    """Fails what it is told to, once; everything after it would succeed."""
+    """Fails the named call once; every later call would succeed."""
 
     fail: str = ""
 

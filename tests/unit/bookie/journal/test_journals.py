@@ -71,15 +71,15 @@ def fences(journals: Journals, *ledger_ids: int) -> WriteBatch:
 
 
 class Answers:
-    """What was answered, in order; waits for a number of them."""
+    """The answers in order; ``count`` waits for a number of them."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, BaseException | None]] = []
+        self.given: list[tuple[str, BaseException | None]] = []
         self._changed = trio.Event()
 
     def taker(self, name: str) -> Callable[[BaseException | None], None]:
         def take(error: BaseException | None) -> None:
-            self.told.append((name, error))
+            self.given.append((name, error))
             self._changed.set()
             self._changed = trio.Event()
 
@@ -87,9 +87,9 @@ class Answers:
 
     async def count(self, number: int) -> list[str]:
         with trio.fail_after(10):
-            while len(self.told) < number:
+            while len(self.given) < number:
                 await self._changed.wait()
-        return [name for name, _ in self.told]
+        return [name for name, _ in self.given]
 
 
 async def no_records(records: Sequence[bytes]) -> None:
@@ -146,12 +146,12 @@ async def test_a_batch_is_acknowledged_when_its_last_part_is_durable(tmp_path: P
     disk.threads[1].release()
     assert await answers.count(2) == ["first alone", "both"]
     assert journals.queued_bytes == 0
-    assert all(error is None for _, error in answers.told)
+    assert all(error is None for _, error in answers.given)
     await journals.aclose()
 
 
 async def test_a_batch_that_awaits_a_ledger_waits_for_that_ledgers_journal(tmp_path: Path) -> None:
-    """A force, or a read behind somebody else's fence, in a chunk that adds to other ledgers only."""
+    """A force, or a read behind another client's fence, in a chunk that adds to other ledgers only."""
     disk = HeldDisk()
     journals = await started(disk, tmp_path, 2)
     answers = Answers()
@@ -234,7 +234,7 @@ async def test_once_a_journal_has_failed_the_others_acknowledge_nothing(
     await failed.wait()
     disk.threads[0].release()
     assert await answers.count(2) == ["sound journal", "both"]
-    assert all(isinstance(error, StorageFailedError) for _, error in answers.told)
+    assert all(isinstance(error, StorageFailedError) for _, error in answers.given)
     assert "No space left" in caplog.text
     journals._journals[1]._file = None
     await journals.aclose()

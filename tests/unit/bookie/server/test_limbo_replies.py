@@ -1,4 +1,4 @@
-"""A ledger in limbo: what is here is told, nothing is denied. docs/known-bugs.md 2."""
+"""A ledger in limbo: its entries are sent, none is denied. docs/known-bugs.md 2."""
 
 from __future__ import annotations
 

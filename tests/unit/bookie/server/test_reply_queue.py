@@ -19,23 +19,23 @@ from bookie.server.shared_memory import SharedMemory
     bytes_max=st.integers(100, 10_000),
     share_min=st.integers(1, 100),
     piece=st.integers(1, 50),
-    who=st.lists(st.integers(0, 30), max_size=600),
+    takers=st.lists(st.integers(0, 30), max_size=600),
 )
 def test_the_greedy_together_never_hold_more_than_the_whole_and_a_least_share_each(
-    bytes_max: int, share_min: int, piece: int, who: list[int]
+    bytes_max: int, share_min: int, piece: int, takers: list[int]
 ) -> None:
     memory = SharedMemory(bytes_max, share_min)
     held: dict[int, int] = {}
-    for one in who:
-        # Everybody takes another piece whenever he holds no more than his share, and gives nothing back.
-        if held.get(one, 0) <= memory.share_bytes:
-            held[one] = held.get(one, 0) + piece
+    for taker in takers:
+        # A taker takes another piece while it holds no more than its share, and gives nothing back.
+        if held.get(taker, 0) <= memory.share_bytes:
+            held[taker] = held.get(taker, 0) + piece
             memory.take(piece)
         assert memory.used_bytes == sum(held.values())
         assert memory.used_bytes <= bytes_max + (share_min + piece) * len(held)
     assert memory.share_bytes >= share_min
     newcomer = 0
-    assert newcomer <= memory.share_bytes, "who holds nothing is never kept waiting"
+    assert newcomer <= memory.share_bytes, "a taker that holds nothing never waits"
 
 
 def test_one_alone_may_hold_a_third_and_many_less() -> None:
@@ -65,17 +65,17 @@ def test_the_callback_comes_when_the_limit_is_no_longer_exceeded() -> None:
         memory.give_back(31)
 
 
-def test_it_is_told_each_time_that_memory_has_become_tight() -> None:
-    told: list[int] = []
-    memory = SharedMemory(800, 1, on_tight=lambda: told.append(memory.used_bytes))
+def test_the_callback_comes_each_time_that_memory_becomes_tight() -> None:
+    calls: list[int] = []
+    memory = SharedMemory(800, 1, on_tight=lambda: calls.append(memory.used_bytes))
     memory.take(700)
     assert not memory.is_tight
     memory.take(1)
     memory.take(1)
-    assert told == [701]
+    assert calls == [701]
     memory.give_back(2)
     memory.take(100)
-    assert told == [701, 800]
+    assert calls == [701, 800]
 
 
 async def test_an_outbox_gives_back_what_was_sent_and_at_its_end_all_of_it() -> None:

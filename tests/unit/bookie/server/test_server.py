@@ -1,4 +1,4 @@
-"""Connections to a bookie: what they survive, what closes them, who is pushed back."""
+"""Connections to a bookie: what they survive, what closes them, which of them must wait."""
 
 from __future__ import annotations
 
@@ -323,7 +323,7 @@ async def test_a_long_poll_whose_peer_leaves_is_forgotten(bookie: Bookie, connec
     assert await writer.ask(add(1)) == AddReply(Code.OK, 1, 1)
 
 
-# Back-pressure, with a storage that answers when it is told to
+# Back-pressure, with a storage that answers when the test says so
 
 
 class StubStorage:

@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 
 class SlowDisk:
-    """A storage whose one ledger has entries in memory and others on a disk; room and sync when told."""
+    """A storage with one ledger, of which some entries are in memory. The test gives capacity and syncs."""
 
     def __init__(self) -> None:
         self.record = LedgerRecord(1, KEY)
@@ -146,7 +146,7 @@ async def test_a_thousand_peers_that_never_read_their_answers_hold_bounded_memor
     assert server.memory.used_bytes > 8 * MIB
     assert server.memory.used_bytes_peak <= 16 * MIB + 1000 * each
     assert max(peer.asked_bytes for peer in peers[100:]) < 256 << 10
-    # Somebody who does read is served meanwhile.
+    # A peer that reads its replies is served meanwhile.
     ours, theirs = memory_stream_pair()
     nursery.start_soon(server.serve_stream, theirs)
     answered = 0
@@ -158,7 +158,7 @@ async def test_a_thousand_peers_that_never_read_their_answers_hold_bounded_memor
         answered += v2.decode_reply(data, 4, len(data)).reply.code is Code.OK
     assert answered == 100
     await ours.aclose()
-    # And those who hold everything and move nothing are closed, so that all is given back.
+    # The peers that hold everything and read nothing are closed, so that all memory is given back.
     await trio.sleep(25)
     assert sum(peer.is_closed for peer in peers) > 400
     assert not server.memory.is_tight
@@ -208,7 +208,9 @@ async def test_a_slow_disk_slows_its_writers_and_not_the_readers(nursery: trio.N
     for _ in range(5):
         disk.drain()
         await wait_all_tasks_blocked()
-        assert disk.staged_bytes <= MIB + 131_072, "when there is room, one takes it and the others look anew"
+        assert disk.staged_bytes <= MIB + 131_072, (
+            "one connection takes the capacity, and the others check again"
+        )
         assert disk.staged_bytes >= MIB
     ours, theirs = memory_stream_pair()
     nursery.start_soon(server.serve_stream, theirs)
@@ -343,7 +345,7 @@ async def test_who_stood_still_long_before_memory_became_tight_has_a_whole_perio
     first, quiet = deaf.connect(), deaf.connect(asks_bytes=0)
     await trio.sleep(1000)
     assert deaf.server.memory.used_bytes > MIB
-    assert not first.is_closed, "nobody needs the memory"
+    assert not first.is_closed, "no other connection needs the memory"
     others = [deaf.connect() for _ in range(9)]
     await trio.sleep(1)
     was_tight = deaf.server.memory.is_tight

@@ -171,7 +171,9 @@ class _WhenTheSenderEnds(trio.abc.Instrument):
                 self.called.append(None)
 
 
-async def test_a_fence_that_is_durable_while_its_connection_ends_harms_nobody(nursery: trio.Nursery) -> None:
+async def test_a_fence_that_is_durable_while_its_connection_ends_harms_no_other_connection(
+    nursery: trio.Nursery,
+) -> None:
     disk = ManualDisk()
     server = Server(BookieService(disk))  # type: ignore[arg-type]
     ours, theirs = memory_stream_pair()
@@ -186,13 +188,13 @@ async def test_a_fence_that_is_durable_while_its_connection_ends_harms_nobody(nu
         await wait_all_tasks_blocked()
     finally:
         trio.lowlevel.remove_instrument(moment)
-    assert moment.called == [None], "whoever tells of durable runs serves all other connections too"
+    assert moment.called == [None], "the caller of on_durable serves all other connections too"
     assert disk.record.fenced
     assert (server.connections_count, server.memory.used_bytes) == (0, 0)
     nursery.cancel_scope.cancel()
 
 
-async def test_a_fence_that_is_durable_as_the_server_is_cancelled_harms_nobody(
+async def test_a_fence_that_is_durable_as_the_server_is_cancelled_harms_no_other_connection(
     nursery: trio.Nursery,
 ) -> None:
     disk = ManualDisk()

@@ -221,7 +221,7 @@ async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_erro
                 refused += 1
                 continue
             for entry_id, data in enumerate(found, first):
-                # A length that is too small cannot be told from a shorter entry: the digest tells.
+                # A length that is too small looks like a shorter entry. Only the digest shows the damage.
                 whole = body(1, entry_id, 100)
                 assert data == whole or (entry_id in bad and data[:16] == whole[:16] and flip < 32)
                 good += data == whole

@@ -89,13 +89,13 @@ async def test_a_lost_index_is_derived_and_every_ledger_fenced(tmp_path: Path, i
         shutil.rmtree(tmp_path / f"index-{number}/current/index")
     with pytest.raises(IndexMissingError):
         await check(RealDisk(), config, fenced=True)
-    told: list[int] = []
-    rebuilt = rebuild_indexes(RealDisk(), config, progress=told.append)
+    progress: list[int] = []
+    rebuilt = rebuild_indexes(RealDisk(), config, progress=progress.append)
     assert [one.directory for one in rebuilt] == [tmp_path / f"ledgers-{n}" / "current" for n in range(2)]
     assert not any(one.kept_ledger_data for one in rebuilt)
     # Ledger 6 was fenced and had no entry: the next start must ask the metadata store.
     assert read_loss_mark(RealDisk(), [tmp_path / "ledgers-0/current"]) is not None
-    assert told[-1] == entry_log_bytes(RealDisk(), config)
+    assert progress[-1] == entry_log_bytes(RealDisk(), config)
     await check(RealDisk(), config, fenced=True)
     names = {path.name for path in (tmp_path / "index-0/current").iterdir()}
     assert not names & {"index.rebuilding", "index.ready"}

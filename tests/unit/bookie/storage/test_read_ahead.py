@@ -1,4 +1,4 @@
-"""Read-ahead: who reads in order is told from who does not."""
+"""Read-ahead: readers in order are distinguished from the others."""
 
 from __future__ import annotations
 
