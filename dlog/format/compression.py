@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 
 import cramjam
+import snappy
 
 from dlog.errors import EntryFormatError
 
@@ -47,7 +48,7 @@ def compress(codec: Compression, body: bytes) -> bytes:
             assert body, "an empty body is never compressed"
             return bytes(cramjam.lz4.compress_block(body, store_size=False))
         case Compression.SNAPPY:
-            return bytes(cramjam.snappy.compress_raw(body))
+            return bytes(snappy.compress(body))
 
 
 def expand(code: int, stored: bytes, size_bytes: int) -> bytes:
@@ -110,6 +111,6 @@ def _expand_snappy(stored: bytes, size_bytes: int) -> bytes:
     if size_bytes > 64 * len(stored):  # a copy element of at least two bytes gives at most 64
         raise EntryFormatError(f"{len(stored)} Snappy bytes cannot expand to {size_bytes}")
     try:
-        return bytes(cramjam.snappy.decompress_raw(stored))
-    except cramjam.DecompressionError as exc:
-        raise EntryFormatError(f"{len(stored)} bytes are no Snappy block: {exc}") from exc
+        return bytes(snappy.uncompress(stored))
+    except snappy.UncompressError as exc:
+        raise EntryFormatError(f"{len(stored)} bytes are no Snappy block: {exc.__cause__}") from exc

@@ -162,6 +162,18 @@ def test_no_stored_length_allocates_more_than_the_limit() -> None:
         expand(1, b"\0" * 1000, EXPANDED_BYTES_MAX + 1)
 
 
+def test_a_snappy_body_has_the_bytes_of_the_raw_format() -> None:
+    body = b"a log " * 10
+    stored = hexed("3c 14 61206c6f6720 d6 0600")  # the length, a literal of 6 bytes, a copy of 54
+    assert compress(Compression.SNAPPY, body) == stored
+    assert expand(Compression.SNAPPY.value, stored, len(body)) == body
+
+
+def test_a_snappy_body_that_copies_from_before_its_start_is_refused() -> None:
+    with pytest.raises(EntryFormatError, match="11 bytes are no Snappy block: .*offset 7"):
+        expand(Compression.SNAPPY.value, hexed("3c 14 61206c6f6720 d6 0700"), 60)
+
+
 def test_a_record_shows_the_start_of_a_long_payload_only() -> None:
     shown = repr(Record(DLSN(1, 2, 3), 4, b"x" * 1000, 5))
     assert "1000 bytes" in shown
