@@ -170,7 +170,7 @@ def test_a_snappy_body_has_the_bytes_of_the_raw_format() -> None:
 
 
 def test_a_snappy_body_that_copies_from_before_its_start_is_refused() -> None:
-    with pytest.raises(EntryFormatError, match="11 bytes are no Snappy block: .*offset 7"):
+    with pytest.raises(EntryFormatError, match=r"11 bytes are no Snappy block: .*offset 7"):
         expand(Compression.SNAPPY.value, hexed("3c 14 61206c6f6720 d6 0700"), 60)
 
 
