@@ -59,6 +59,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/cluster/startup_check.py",
     "bookie/admin.py",
+    "bookie/server/connection.py",
     "bookie/server/deferred_replies.py",
     "bookie/cluster/bound_metadata.py",
     "bookie/gc/compactor.py",

@@ -2,7 +2,7 @@
 
 Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
 entries, disk space. Not inside: immediate replies and all writes (``service``); the order of frames and how
-much may be queued for a peer that reads slowly (``server``).
+much may be queued for a peer that reads slowly (``connection``).
 Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
 entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
 during the read, and an entry that the read did not find may be there by then.

@@ -1,7 +1,7 @@
 """The number of adds and reads in progress, of all connections together.
 
-Inside: the counts and their limits. Not inside: bytes (``shared_memory``), waiting (``server``).
-Always: a limit refuses no request. The server receives nothing more from a connection while its next request
+Inside: the counts and their limits. Not inside: bytes (``shared_memory``), waiting (``connection``).
+Always: a limit refuses no request. The bookie receives nothing more from a connection while its next request
 would exceed a limit.
 
 Source: BookieRequestProcessor.java (``maxAddsInProgressLimit``, ``maxReadsInProgressLimit``).

@@ -1,7 +1,7 @@
 """Frames on their way to one peer, and the bytes that its connection holds.
 
 Inside: queueing, the order of sending, bytes reserved for replies still to be made, the wait for capacity.
-Not inside: sockets (``server``), the shares of all connections (``shared_memory``).
+Not inside: sockets (``connection``), the shares of all connections (``shared_memory``).
 Always: ``put`` never waits; the maker of a reply waits for capacity before; every byte counted here is
 counted in the shared memory, and given back when it is sent or the connection ends.
 """

@@ -3,7 +3,7 @@
 Inside: ``BookieService``, the state that all connections share (rights, long polls, pending fences), and
 ``ClientSession``, one connection's requests in and replies out. A session replies to adds and to reads of
 recent entries. It hands requests that must wait to the server as ``DeferredRequest`` (``deferred_replies``).
-Not inside: sockets and the order of frames (``server``), disks (``storage``), bytes of messages
+Not inside: sockets and the order of frames (``connection``), disks (``storage``), bytes of messages
 (``ledger.wire``).
 Always: an add or a fence is acknowledged only after the batch that holds its record is durable (an add with
 deferred sync: written); a ledger's fence is checked and its entry staged in one step of the event loop, so no

@@ -1,6 +1,6 @@
 """How many bytes the connections of a bookie may hold, each and all together.
 
-Inside: the count, and the share of each connection. Not inside: the waits (``reply_queue``, ``server``).
+Inside: the count, and the share of each connection. Not inside: the waits (``reply_queue``, ``connection``).
 Always: the less memory is left, the smaller the share; a connection that holds less than ``share_bytes_min``
 never waits for the others. Peers that do not read their replies can slow all connections, but stop none.
 

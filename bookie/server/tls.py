@@ -1,7 +1,7 @@
 """TLS of a bookie: from the configured files to an SSL context.
 
 Inside: PEM keys, certificates, authorities, protocol versions, Java's cipher names. Not inside: the upgrade
-of a connection to TLS (``server``).
+of a connection to TLS (``connection``).
 
 Python's ssl cannot read Java's key stores. The error names the command that converts one to PEM.
 

@@ -162,7 +162,7 @@ class _WhenTheSenderEnds(trio.abc.Instrument):
         self.called: list[BaseException | None] = []
 
     def task_exited(self, task: trio.lowlevel.Task) -> None:
-        if "_Connection._send" in task.name:
+        if "Connection._send" in task.name:
             try:
                 self._call()
             except BaseException as exc:

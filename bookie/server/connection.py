@@ -1,0 +1,314 @@
+"""One connection of a bookie: frames in, ``ClientSession``, frames out, within bounded memory.
+
+Inside: receiving whole frames, one sender, a few workers for deferred requests, TLS that begins within the
+connection, back-pressure in both directions.
+Not inside: accepting, all connections together (``server``), what a request means (``service``,
+``deferred_replies``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
+Always: a frame that is no message closes its connection and no other; while a peer does not read its replies,
+or the storage has no capacity for its entries, nothing more is received from it; a reply is sent whole or its
+connection ends.
+
+Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from bookie.errors import StorageFailedError
+from bookie.server.config import ServerConfig
+from bookie.server.deferred_replies import DeferredReplies, is_long_poll
+from bookie.server.replies import refusal
+from bookie.server.reply_queue import ReplyQueue
+from bookie.server.service import BookieService, DeferredRequest, PlainReads
+from bookie.server.shared_memory import SharedMemory
+from ledger.codes import Code, Operation
+from ledger.errors import WireError
+from ledger.wire import v3
+from ledger.wire.frame import FrameBuffer
+from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
+
+log = logging.getLogger(__name__)
+
+_SEND_BYTES_MAX = 256 << 10
+_RECEIVE_BYTES_MIN = 8192  # also while memory is short
+
+
+class Signal:
+    """Wakes all waiting tasks. Each checks its own condition again."""
+
+    def __init__(self) -> None:
+        self._event: trio.Event | None = None  # while a task waits
+
+    def send(self) -> None:
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    async def wait(self) -> None:
+        if self._event is None:
+            self._event = trio.Event()
+        await self._event.wait()
+
+
+class PeerStalledError(Exception):
+    """A peer holds memory that other connections need, and makes no progress."""
+
+
+class Connection:
+    """One peer: a receiver, a sender, workers for deferred requests, and its long polls."""
+
+    def __init__(
+        self,
+        service: BookieService,
+        config: ServerConfig,
+        stream: trio.abc.Stream,
+        wall_ms: Callable[[], int],
+        memory: SharedMemory,
+        capacity: Signal,
+        unwatched: dict[Connection, None],
+    ) -> None:
+        self._service = service
+        self._config = config
+        self._stream = stream
+        self._memory = memory
+        self._capacity = capacity  # sent when memory or a request in progress was given back
+        self._unwatched = unwatched  # has this connection, unless ``_watch_peer`` runs
+        self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
+        self._session = service.open_session(self._reply_queue.put, self._defer)
+        self._replies = DeferredReplies(
+            service, self._session, self._reply_queue, wall_ms, config.batch_bytes_max
+        )
+        self._deferred: deque[DeferredRequest] = deque()
+        self._deferred_count = 0  # requests in ``_deferred`` and in work
+        self._has_read = False  # this peer reads entries that are not in memory
+        self._is_short: trio.Event | None = None  # set when the queue of deferred requests is short again
+        self._workers_count = 0
+        self._idle_worker: trio.lowlevel.Task | None = None
+        self._long_polls_count = 0
+        self._upgrade: IncomingRequest | None = None
+        self._is_draining = False  # received bytes are ignored
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._send)
+                if self._config.response_timeout_s is not None or self._memory.is_tight:
+                    self.watch()
+                else:
+                    self._unwatched[self] = None
+                await self._receive()
+                if self._is_draining:
+                    await trio.sleep_forever()  # until the server cancels it
+                nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError) as lost:
+            log.debug("connection lost: %s", lost.exceptions[0])
+        except* StorageFailedError:
+            log.debug("connection closed: the storage has failed")
+        except* PeerStalledError as stalled:
+            log.warning("connection closed: %s", stalled.exceptions[0])
+        except* WireError as bad:
+            log.warning("connection closed: %s", bad.exceptions[0])
+        except* AssertionError:
+            raise  # the bookie's own state is wrong: it must acknowledge nothing more
+        except* Exception:
+            # A fault of the bookie, caused by a request of this peer. It closes this connection, which
+            # acknowledges nothing. If it stopped the bookie, one request could stop every replica.
+            log.exception("connection closed by a fault in the bookie; please report it")
+        finally:
+            self._nursery = None
+            self._unwatched.pop(self, None)
+            self._reply_queue.close()
+            self._service.in_progress.count_reads(-self._deferred_count)
+            self._deferred.clear()
+            await trio.aclose_forcefully(self._stream)
+
+    def stop_receiving(self) -> None:
+        self._is_draining = True
+
+    def watch(self) -> None:
+        """From now on, while memory is tight, close the connection if its peer makes no progress."""
+        nursery = self._living_nursery()
+        if nursery is not None:
+            nursery.start_soon(self._watch_peer)
+
+    async def wait_sent(self) -> None:
+        await self._reply_queue.wait_sent()
+
+    async def _receive(self) -> None:
+        frames = FrameBuffer(self._config.frame_bytes_max)
+        feed, handle = frames.feed, self._session.handle
+        receive_bytes = self._config.receive_bytes
+        reply_queue, session, memory = self._reply_queue, self._session, self._memory
+        wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
+        while True:
+            if reply_queue.is_full:
+                await reply_queue.wait_capacity()
+            while self._deferred_count > self._config.deferred_queue_max:
+                self._is_short = trio.Event()
+                await self._is_short.wait()
+            free_bytes = reply_queue.free_bytes
+            if free_bytes < _RECEIVE_BYTES_MIN:
+                free_bytes = _RECEIVE_BYTES_MIN
+            chunk = await self._stream.receive_some(
+                free_bytes if free_bytes < receive_bytes else receive_bytes
+            )
+            if not chunk:
+                return
+            reply_queue.received(frames.held_bytes + len(chunk))
+            # The waits come before the chunk is handled. When there is capacity, this step of the loop takes
+            # it at once, and each other waiting connection checks again.
+            while in_progress.is_full(adds=session.has_written, reads=self._has_read):
+                await self._capacity.wait()
+            if session.has_written:
+                await wait_storage()
+            if self._is_draining:
+                return
+            session.inline_bytes_max = reply_queue.free_bytes  # other connections may have taken theirs
+            data, spans = feed(bytes(chunk))
+            if spans:
+                handle(data, spans)
+                if self._upgrade is not None:
+                    last = v3.decode_request(data, *spans[-1])
+                    if spans[-1][1] != len(data) or last.operation is not Operation.START_TLS:
+                        raise WireError(
+                            "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
+                        )
+                    await self._begin_tls(self._upgrade)
+                    frames = FrameBuffer(self._config.frame_bytes_max)
+                    feed = frames.feed
+            held_bytes = frames.held_bytes
+            reply_queue.received(held_bytes)
+            if held_bytes > memory.share_bytes_min and memory.is_exhausted:
+                await self._wait_memory(held_bytes)
+
+    async def _wait_memory(self, held_bytes: int) -> None:
+        """Wait until other connections give memory back. After ``stalled_s`` close this connection."""
+        memory = self._memory
+        with trio.move_on_after(self._config.stalled_s):
+            while memory.is_exhausted:
+                await self._capacity.wait()
+            return
+        raise PeerStalledError(
+            f"all connections together hold {memory.used_bytes} bytes, more than {memory.bytes_max}, and this"
+            f" one has sent {held_bytes} bytes of a frame"
+        )
+
+    async def _watch_peer(self) -> None:
+        """Close a connection whose peer takes no bytes of its replies while other connections need memory.
+
+        This task runs only while memory is tight, or if replies have a timeout.
+        """
+        config, reply_queue = self._config, self._reply_queue
+        period_s = config.stalled_s if config.response_timeout_s is None else config.response_timeout_s
+        while True:
+            sent_bytes, queued_bytes = reply_queue.sent_bytes, reply_queue.queued_bytes
+            await trio.sleep(period_s)
+            if config.response_timeout_s is None and not self._memory.is_tight:
+                break
+            if queued_bytes > 0 and reply_queue.sent_bytes == sent_bytes:
+                raise PeerStalledError(
+                    f"in {period_s:g} s the peer took none of the {reply_queue.queued_bytes} bytes"
+                    " of its replies"
+                )
+        self._unwatched[self] = None
+
+    async def _send(self) -> None:
+        reply_queue = self._reply_queue
+        while True:
+            frames = await reply_queue.take()
+            # In pieces: each piece that the peer takes frees memory, and shows progress to ``_watch_peer``.
+            for start in range(0, len(frames), _SEND_BYTES_MAX):
+                piece = frames[start : start + _SEND_BYTES_MAX]
+                await self._stream.send_all(piece)
+                reply_queue.sent(len(piece))
+
+    async def _begin_tls(self, incoming: IncomingRequest) -> None:
+        """Reply unencrypted, then switch to TLS. Later replies to earlier requests are encrypted."""
+        assert self._config.tls is not None
+        self._upgrade = None
+        self._session.may_upgrade = False
+        last_unencrypted = self._reply_queue.hold(self._session.encode(incoming, StartTlsReply(Code.OK)))
+        # Wait for a send under way. While the queue is held it gives the sender nothing.
+        await self._reply_queue.wait_taken_sent()
+        await self._stream.send_all(last_unencrypted)
+        encrypted = trio.SSLStream(self._stream, self._config.tls, server_side=True)
+        try:
+            with trio.fail_after(self._config.tls_handshake_s):
+                await encrypted.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError) as exc:
+            raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
+        self._stream = encrypted
+        self._reply_queue.unhold()
+
+    def _defer(self, request: DeferredRequest) -> None:
+        """Begin work whose reply comes later."""
+        nursery = self._living_nursery()
+        if nursery is None:
+            return  # the peer has disconnected, so a read has no receiver
+        if isinstance(request, IncomingRequest) and isinstance(request.request, StartTlsRequest):
+            self._upgrade = request
+        elif is_long_poll(request):
+            assert isinstance(request, IncomingRequest)
+            if self._long_polls_count >= self._config.long_polls_max:
+                self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
+            else:
+                self._long_polls_count += 1
+                nursery.start_soon(self._do_long_poll, request)
+        else:
+            count = len(request) if isinstance(request, PlainReads) else 1
+            self._deferred.append(request)
+            self._deferred_count += count
+            self._service.in_progress.count_reads(count)
+            self._has_read = True
+            worker = self._idle_worker
+            if worker is not None:
+                self._idle_worker = None
+                trio.lowlevel.reschedule(worker)
+            elif self._workers_count < self._config.deferred_workers_max:
+                self._workers_count += 1
+                nursery.start_soon(self._work)
+
+    def _living_nursery(self) -> trio.Nursery | None:
+        """None once the connection ends: a nursery whose last task has ended starts no other."""
+        nursery = self._nursery
+        return None if nursery is None or nursery.cancel_scope.cancel_called else nursery
+
+    async def _do_long_poll(self, request: DeferredRequest) -> None:
+        try:
+            await self._replies.reply_to(request)
+        finally:
+            self._long_polls_count -= 1
+
+    async def _work(self) -> None:
+        """Reply to deferred requests, one after the other."""
+        short_queue = self._config.deferred_queue_max // 2
+        try:
+            while True:
+                while self._deferred:
+                    request = self._deferred.popleft()
+                    count = len(request) if isinstance(request, PlainReads) else 1
+                    await self._replies.reply_to(request)
+                    self._deferred_count -= count
+                    self._service.in_progress.count_reads(-count)
+                    if self._is_short is not None and self._deferred_count <= short_queue:
+                        self._is_short.set()
+                        self._is_short = None
+                if self._idle_worker is not None:
+                    return
+                # One idle worker stays: a peer that reads from disk reads again, and a new task for each read
+                # costs more.
+                self._idle_worker = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_idling)
+        finally:
+            self._workers_count -= 1
+
+    def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle_worker = None
+        return trio.lowlevel.Abort.SUCCEEDED
