@@ -65,8 +65,6 @@ class ReaderConfig:
     """The size of one read from a ledger."""
     read_ahead_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=gt(0))
     """Reading pauses while fetched entries of so many bytes are not decoded yet."""
-    long_poll_s: float = attrs.field(default=10.0, validator=gt(0))
-    """How long one wait for new entries lasts (``readLACLongPollTimeout``). It ends as soon as one comes."""
     relist_interval_s: float = attrs.field(default=10.0, validator=gt(0))
     """A reader that is idle for so long lists the segments again, as a watch may be lost
     (``readerIdleWarnThresholdMillis``)."""

@@ -302,13 +302,6 @@ class LedgerWriter:
         """An ensemble change goes to the metadata store: nothing is confirmed until its outcome is known."""
         self.move(EnsembleEvent.BEGIN_CHANGE)
 
-    def abandon_change(self) -> range:
-        """The metadata store certainly never gets the change; return the entries confirmed now."""
-        self.move(EnsembleEvent.SETTLE_CHANGE)
-        if not self.failures:
-            self.move(EnsembleEvent.HEAL)
-        return self.advance()
-
     def finish_change(self, ensemble: Sequence[str]) -> list[SendAdds]:
         """The metadata names this ensemble from LAC + 1 on; return the entries that the new bookies must get.
 

@@ -193,18 +193,6 @@ def test_a_writer_is_blocked_if_the_oldest_entry_cannot_get_its_quorum() -> None
     assert writer.blocked
 
 
-def test_after_an_abandoned_change_entries_are_confirmed_again() -> None:
-    writer = make()
-    push(writer, 1)
-    writer.failed(B3, OSError(), lost=True)
-    writer.begin_change()
-    writer.adds_answered(B1, [0])
-    writer.adds_answered(B2, [0])
-    assert writer.lac == -1
-    assert writer.abandon_change()
-    assert writer.lac == 0
-
-
 def test_a_payload_that_cannot_be_packed_changes_nothing() -> None:
     writer = make()
     with pytest.raises(TypeError):
