@@ -29,9 +29,9 @@ from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches
 from bookie.server.replies import READ_HEADER, as_failed, plain_reply, refusal
+from bookie.server.request_frames import decode_request
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
-from ledger.errors import UnsupportedInVersionError, WireError
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -305,26 +305,11 @@ class ClientSession:
     # Requests
 
     def _handle_frame(self, data: bytes, start: int, end: int) -> None:
-        if data[start] >= v3.FIRST_BYTE_MIN:
-            try:
-                incoming = v3.decode_request(data, start, end)
-            except WireError:
-                # A version 2 header with an unknown version: the version 2 decoder may still find the ids.
-                self._refuse_version_2(v2.decode_request(data, start, end))
-                return
-            if incoming.version != v3.VERSION:
-                self._refuse(attrs.evolve(incoming, version=v3.VERSION), Code.BAD_VERSION)
-                return
+        incoming = decode_request(data, start, end)
+        if isinstance(incoming, bytes):
+            self._immediate.append(incoming)
         else:
-            if v2.ADD_BODY_OFFSET + 16 <= end - start < v2.ADD_REQUEST_BYTES_MIN and data[start + 1] == 1:
-                ids = data[start + v2.ADD_BODY_OFFSET : start + v2.ADD_BODY_OFFSET + 16]
-                self._immediate.append(v2.add_reply(Code.BAD_REQUEST, *_LAC_IDS.unpack(ids)))
-                return
-            incoming = v2.decode_request(data, start, end)
-            if incoming.version > v2.VERSION:
-                self._refuse_version_2(incoming)
-                return
-        self._dispatch(incoming)
+            self._dispatch(incoming)
 
     def _dispatch(self, incoming: IncomingRequest) -> None:
         request = incoming.request
@@ -360,14 +345,6 @@ class ClientSession:
 
     def _refuse(self, incoming: IncomingRequest, code: Code) -> None:
         self._immediate.append(self.encode(incoming, refusal(incoming, code)))
-
-    def _refuse_version_2(self, incoming: IncomingRequest) -> None:
-        try:
-            reply = refusal(incoming, Code.BAD_VERSION)
-            frame = v2.encode_reply(reply, version=incoming.version, operation=incoming.operation)
-        except UnsupportedInVersionError as exc:
-            raise WireError(f"protocol version {incoming.version}, which no reply can refuse: {exc}") from exc
-        self._immediate.append(frame)
 
     def _add(self, incoming: IncomingRequest, request: AddRequest) -> None:
         """An add outside the fast loop: version 3, with flags, the first of a ledger, or one to refuse."""
