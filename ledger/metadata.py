@@ -4,7 +4,8 @@ Inside: the value, its invariants, the legal changes, the ensemble of an entry.
 Not inside: stored bytes (``metadata_codec``), compare-and-set (``catalog``), the decision that a change is
 needed (writer, recovery).
 Always: ensemble size >= write quorum >= ack quorum >= 1; ensembles are in ascending order and each has the
-full size; a CLOSED ledger has a last entry, and only re-replication changes its metadata.
+full size; a bookie is in an ensemble at most once; a CLOSED ledger has a last entry, and only re-replication
+changes its metadata.
 
 Source: LedgerMetadataImpl.java, LedgerMetadataBuilder.java; docs/metadata.md 10.4, 11.4.
 """
@@ -92,6 +93,14 @@ class LedgerMetadata:
                 raise LedgerMetadataError(
                     f"the ensemble at entry {ensemble.first_entry_id} has {len(ensemble.bookies)} bookies; "
                     f"the ensemble size is {self.ensemble_size}"
+                )
+            # Two replicas on one bookie are one replica: an ack quorum would count the same disk twice.
+            if len(set(ensemble.bookies)) != self.ensemble_size:
+                repeated = next(each for each in ensemble.bookies if ensemble.bookies.count(each) > 1)
+                raise LedgerMetadataError(
+                    f"the ensemble at entry {ensemble.first_entry_id} names the bookie {repeated!r} "
+                    f"{ensemble.bookies.count(repeated)} times; replicas must be on different bookies. "
+                    "If these are stored metadata, another program wrote them: correct the ledger's node"
                 )
         if self.state is LedgerState.CLOSED:
             if self.last_entry_id < NO_ENTRY or self.length_bytes < 0:

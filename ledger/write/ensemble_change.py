@@ -56,8 +56,6 @@ class EnsembleChange:
                 f"its last ensemble begins at entry {found.first_entry_id}, but the first entry that is not"
                 f" confirmed is {self.first_entry_id}"
             )
-        if len(set(found.bookies)) < len(found.bookies):
-            raise LedgerMetadataError(f"its last ensemble has a bookie twice: {', '.join(found.bookies)}")
 
 
 def taken_over(metadata: LedgerMetadata) -> str | None:

@@ -134,7 +134,7 @@ def metadatas(draw: st.DrawFn) -> LedgerMetadata:
         write_quorum=write_quorum,
         ack_quorum=write_quorum if old else ack_quorum,
         ensembles=tuple(
-            Ensemble(first, tuple(draw(st.lists(bookie_ids, min_size=size, max_size=size))))
+            Ensemble(first, tuple(draw(st.lists(bookie_ids, min_size=size, max_size=size, unique=True))))
             for first in firsts
         ),
         state=LedgerState.CLOSED

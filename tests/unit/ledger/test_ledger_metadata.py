@@ -113,3 +113,13 @@ def test_a_ledger_without_a_stored_password_accepts_any() -> None:
 
 def test_the_repr_has_no_password() -> None:
     assert "secret" not in repr(OPEN)
+
+
+@pytest.mark.parametrize("bookies", [("b1", "b1", "b1"), ("b1", "b2", "b1")])
+def test_an_ensemble_that_names_a_bookie_twice_is_refused(bookies: tuple[str, ...]) -> None:
+    with pytest.raises(LedgerMetadataError, match=r"names the bookie 'b1' [23] times"):
+        attrs.evolve(OPEN, ensembles=(Ensemble(0, bookies),))
+    with pytest.raises(LedgerMetadataError, match="different bookies"):
+        OPEN.with_ensemble(5, bookies)
+    with pytest.raises(LedgerMetadataError, match="different bookies"):
+        OPEN.with_replicas(0, bookies)

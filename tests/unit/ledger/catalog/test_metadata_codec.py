@@ -4,6 +4,7 @@ from typing import Any
 
 import attrs
 import pytest
+from google.protobuf import text_format
 
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.digest import DigestType
@@ -153,3 +154,36 @@ def test_an_invalid_escape_is_refused_and_not_taken_for_a_backslash(escape: byte
     assert b'"secret"' in text
     with pytest.raises(MetadataFormatError, match="invalid escape"):
         decode_metadata(text.replace(b'"secret"', b'"' + escape + b'"'))
+
+
+@pytest.mark.parametrize("state", ["OPEN", "IN_RECOVERY", "CLOSED"])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_an_ensemble_with_one_bookie_three_times_is_refused(version: int, state: str) -> None:
+    message = LedgerMetadataFormat(
+        quorumSize=3, ensembleSize=3, length=0, state=state, lastEntryId=4, ackQuorumSize=2
+    )
+    message.segment.add(ensembleMember=["b1:3181"] * 3, firstEntryId=0)
+    body = message.SerializeToString()
+    end = {"OPEN": "", "IN_RECOVERY": "-102\tCLOSED", "CLOSED": "4\tCLOSED"}[state]
+    stored = {
+        1: f"3\n3\n0\n0\tb1:3181\tb1:3181\tb1:3181\n{end}".encode(),
+        2: text_format.MessageToString(message).encode(),
+        3: bytes((len(body),)) + body,
+    }[version]
+    with pytest.raises(MetadataFormatError, match="'b1:3181' 3 times"):
+        decode_metadata(HEADER + b"%d\n" % version + stored)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"quorumSize": 2}, "write quorum 2"),
+        ({"ackQuorumSize": 2}, "ack quorum 2"),
+        ({"ackQuorumSize": 0}, "ack quorum 0"),
+        ({"ensembleSize": 2}, "the ensemble size is 2"),
+        ({"ensembleSize": 0, "quorumSize": 0, "ackQuorumSize": 0}, "less than 1"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_refused(sizes: dict[str, int], reason: str) -> None:
+    with pytest.raises(MetadataFormatError, match=reason):
+        decode_metadata(version_3(**sizes))
