@@ -18,7 +18,7 @@ from tests.spark.conftest import CONF
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PACKAGES = ("bookie", "dlog", "ledger", "namespace", "spark_integration")
 INSTALL_TIMEOUT_S = 600  # on a new machine pip builds PySpark
-PROGRAM_TIMEOUT_S = 120
+PROGRAM_TIMEOUT_S = 400  # a start of Spark on a busy machine
 
 EMBEDDED = """
 import sys, trio, dlog
@@ -44,6 +44,11 @@ spark = builder.getOrCreate()
 rows = spark.read.format("dlog").option("uri", sys.argv[2]).option("stream", "orders").load().collect()
 print("FOUND", [bytes(row.payload).decode() for row in rows])
 """
+
+
+def clean_variables() -> dict[str, str]:
+    """The environment without what leads to the checkout; the tests of Spark set ``PYTHONPATH``."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DLOG"))}
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +80,24 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         timeout=INSTALL_TIMEOUT_S,
         stdin=subprocess.DEVNULL,
-        cwd=home,  # in the checkout pip finds the metadata of its editable installation and installs nothing
+        # Where pip can see the metadata of the checkout's editable installation, it installs nothing.
+        cwd=home,
+        env=clean_variables(),
     )
     return home / "bin"
 
 
 def run(environment: Path, directory: Path, *command: str, text: str = "") -> str:
     """Run a program of the environment outside of the checkout; return its output."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "DLOG"))}
+    variables = {
+        **clean_variables(),
+        "PYSPARK_PYTHON": str(environment / "python"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     ended = subprocess.run(
         [str(environment / command[0]), *command[1:]],
         cwd=directory,
-        env={**variables, "PYSPARK_PYTHON": str(environment / "python"), "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=variables,
         input=text,
         capture_output=True,
         text=True,
