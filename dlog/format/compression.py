@@ -2,8 +2,8 @@
 
 Inside: compressing and expanding one body. Not inside: where the lengths are stored (``envelope``,
 ``record_set``).
-Always: an expanded body has exactly the stored length; no stored length makes the decoder allocate more than
-``EXPANDED_BYTES_MAX``.
+Always: an expanded body has exactly the stored length. The stored length is compared with the caller's limit
+and with what the stored bytes can expand to, before anything is allocated.
 
 Apache's programs know codes 0 and 1. They read code 2 as "not compressed", which corrupts records silently.
 So a namespace shared with Java never writes it (``dlog.config``).
@@ -19,8 +19,6 @@ import cramjam
 import snappy
 
 from dlog.errors import EntryFormatError
-
-EXPANDED_BYTES_MAX = 64 * 1024 * 1024  # entries hold at most 1 MiB; only a record set can expand to more
 
 
 class Compression(enum.Enum):
@@ -51,19 +49,20 @@ def compress(codec: Compression, body: bytes) -> bytes:
             return bytes(snappy.compress(body))
 
 
-def expand(code: int, stored: bytes, size_bytes: int) -> bytes:
+def expand(code: int, stored: bytes, size_bytes: int, limit_bytes: int) -> bytes:
     """Expand a stored body.
 
     Args:
         code: The codec's code in the flags.
         size_bytes: The stored length of the expanded body.
+        limit_bytes: The greatest length that the caller accepts.
 
     Raises:
         EntryFormatError: Unknown code, an impossible length, or bytes that do not expand to this length.
     """
-    if not 0 <= size_bytes <= EXPANDED_BYTES_MAX:
+    if not 0 <= size_bytes <= limit_bytes:
         raise EntryFormatError(
-            f"the body claims to expand to {size_bytes} bytes, more than the limit of {EXPANDED_BYTES_MAX}"
+            f"the body claims to expand to {size_bytes} bytes, more than the limit of {limit_bytes}"
         )
     match code:
         case 0:

@@ -2,7 +2,8 @@
 
 Inside: its header. Not inside: the records (``record``), the codecs (``compression``), the ledger's digest,
 which is the only checksum.
-Always: an entry never exceeds ``ENTRY_BYTES_MAX``; entries of segments with metadata version 2 or 3 have no
+Always: an entry never exceeds ``ENTRY_BYTES_MAX``, and its body never expands to more: Apache's writer counts
+the bytes of an entry before it compresses them. Entries of segments with metadata version 2 or 3 have no
 envelope.
 
 offset  size  field
@@ -47,7 +48,8 @@ def open_envelope(entry: bytes) -> tuple[bytes, int, int]:
     """A buffer and the range (start, stop) of the records in it; without a copy if they are not compressed.
 
     Raises:
-        EntryFormatError: Another version, unknown flags, or lengths that do not fit the entry.
+        EntryFormatError: Another version, unknown flags, lengths that do not fit the entry, or a body beyond
+            ``ENTRY_BYTES_MAX``. A body is not expanded before its lengths are checked.
     """
     if len(entry) < ENVELOPE_HEADER_BYTES:
         raise EntryFormatError(f"an entry of {len(entry)} bytes is shorter than an envelope header")
@@ -66,6 +68,10 @@ def open_envelope(entry: bytes) -> tuple[bytes, int, int]:
             raise EntryFormatError(
                 f"an envelope without compression has two lengths, {size_bytes} and {stored_bytes}"
             )
+        if size_bytes > ENTRY_BYTES_MAX:
+            raise EntryFormatError(
+                f"the entry has {size_bytes} bytes of records, more than the limit of {ENTRY_BYTES_MAX}"
+            )
         return entry, ENVELOPE_HEADER_BYTES, len(entry)
-    body = expand(flags, entry[ENVELOPE_HEADER_BYTES:], size_bytes)
+    body = expand(flags, entry[ENVELOPE_HEADER_BYTES:], size_bytes, ENTRY_BYTES_MAX)
     return body, 0, len(body)

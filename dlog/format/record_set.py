@@ -2,7 +2,8 @@
 
 Inside: packing and unpacking the sub-records. Not inside: their DLSNs (slots s, s+1, ...;
 ``segment_reader``).
-Always: sub-records share the txid of the set and have no flags of their own.
+Always: sub-records share the txid of the set and have no flags of their own, so a set never holds a set. The
+sets of one entry expand to at most ``SETS_BYTES_MAX`` bytes and ``SETS_RECORDS_MAX`` records in all.
 
 offset  size  field
      0     4  0x1000 (version) + compression code in bits 0-1
@@ -21,6 +22,7 @@ from struct import Struct
 
 from dlog.errors import EntryFormatError
 from dlog.format.compression import CODEC_MASK, Compression, compress, expand
+from dlog.format.envelope import ENTRY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 
 SET_HEADER = Struct(">Iiii")
@@ -31,12 +33,46 @@ SET_VERSION = 0x1000
 SET_VERSION_MASK = 0xF000
 LENGTH = Struct(">i")
 
+# Apache limits a finished set, not what it expands to. An entry full of sets that LZ4 shrinks 16-fold fits.
+SETS_BYTES_MAX = 16 * ENTRY_BYTES_MAX
+# As many empty records as one set without compression can hold.
+SETS_RECORDS_MAX = ENTRY_BYTES_MAX // LENGTH.size
+
+
+class SetBudget:
+    """What the record sets of one entry may still expand to. One budget serves all sets of the entry."""
+
+    __slots__ = ("bytes_left", "records_left")
+
+    def __init__(self) -> None:
+        self.bytes_left, self.records_left = SETS_BYTES_MAX, SETS_RECORDS_MAX
+
+    def take(self, size_bytes: int, records: int) -> None:
+        """Take a set's expanded length and its number of records from the budget.
+
+        Raises:
+            EntryFormatError: The sets of the entry claim more than one entry may expand to.
+        """
+        if size_bytes > self.bytes_left:
+            raise EntryFormatError(
+                f"the record set claims to expand to {size_bytes} bytes, {self.bytes_left} are left of the"
+                f" limit of {SETS_BYTES_MAX} for all sets of an entry"
+            )
+        if records > self.records_left:
+            raise EntryFormatError(
+                f"the record set claims {records} records, {self.records_left} are left of the limit of"
+                f" {SETS_RECORDS_MAX} for all sets of an entry"
+            )
+        self.bytes_left -= size_bytes
+        self.records_left -= records
+
 
 def encode_record_set(payloads: Sequence[bytes], codec: Compression = Compression.NONE) -> bytes:
     """The payload of one record that holds these sub-records.
 
     Raises:
-        ValueError: There is no sub-record, one exceeds its limit, or the set exceeds the limit of a record.
+        ValueError: There is no sub-record, one exceeds its limit, the set exceeds the limit of a record, or
+            more records or bytes than a reader expands.
     """
     if not payloads:
         raise ValueError("a record set holds at least one record")
@@ -46,17 +82,26 @@ def encode_record_set(payloads: Sequence[bytes], codec: Compression = Compressio
             raise ValueError(f"sub-record of {len(payload)} bytes, at most {RECORD_BYTES_MAX}")
         parts += (LENGTH.pack(len(payload)), payload)
     body = b"".join(parts)
+    if len(payloads) > SETS_RECORDS_MAX or len(body) > SETS_BYTES_MAX:
+        raise ValueError(
+            f"record set of {len(payloads)} records and {len(body)} bytes, at most {SETS_RECORDS_MAX} and"
+            f" {SETS_BYTES_MAX}"
+        )
     stored = compress(codec, body)
     if SET_HEADER_BYTES + len(stored) > PAYLOAD_BYTES_MAX:
         raise ValueError(f"record set of {SET_HEADER_BYTES + len(stored)} bytes, at most {PAYLOAD_BYTES_MAX}")
     return SET_HEADER.pack(SET_VERSION | codec.value, len(payloads), len(body), len(stored)) + stored
 
 
-def decode_record_set(data: bytes) -> list[bytes]:
+def decode_record_set(data: bytes, budget: SetBudget) -> list[bytes]:
     """The sub-records in a set's payload.
 
+    Args:
+        budget: What the sets of the same entry may still expand to; this set's share is taken from it.
+
     Raises:
-        EntryFormatError: Another version, or lengths and counts that do not fit.
+        EntryFormatError: Another version, lengths and counts that do not fit, or more than the budget has
+            left. A set beyond the budget is not expanded.
     """
     if len(data) < SET_HEADER_BYTES:
         raise EntryFormatError(f"a record set of {len(data)} bytes is shorter than its header")
@@ -67,9 +112,10 @@ def decode_record_set(data: bytes) -> list[bytes]:
         raise EntryFormatError(
             f"the record set claims {stored_bytes} bytes, the payload has {len(data) - SET_HEADER_BYTES}"
         )
-    body = expand(word & CODEC_MASK, data[SET_HEADER_BYTES:], size_bytes)
-    if count < 0 or count * LENGTH.size > len(body):
-        raise EntryFormatError(f"the record set claims {count} records in {len(body)} bytes")
+    if count < 0 or count * LENGTH.size > size_bytes:
+        raise EntryFormatError(f"the record set claims {count} records in {size_bytes} bytes")
+    budget.take(size_bytes, count)
+    body = expand(word & CODEC_MASK, data[SET_HEADER_BYTES:], size_bytes, SETS_BYTES_MAX)
     payloads: list[bytes] = []
     offset = 0
     for _ in range(count):

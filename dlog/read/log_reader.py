@@ -37,6 +37,7 @@ class LogReader:
         self.is_sealed = False
         self._ahead = ReadAhead(log, config, end=end, follow=follow, position=lambda: self.position)
         self._end = end
+        self._expand_bytes_max = config.read_bytes_max
         self._txid_min = -1  # records before the first one with this transaction id are dropped
         self._position: DLSN | None = None
         self._is_closed = False
@@ -148,11 +149,13 @@ class LogReader:
         chunk = self._ahead.chunks[0]
         segment = chunk.segment
         first_entry_id = segment.next_entry_id
+        # Compressed entries leave the chunk bit by bit, or one read could expand to many times its size.
+        expand_until = segment.expanded_bytes + self._expand_bytes_max
         records: list[Record] = []
         try:
             for entry in chunk.entries:
                 segment.decode(entry, records)
-                if segment.is_sealed:
+                if segment.is_sealed or segment.expanded_bytes >= expand_until:
                     break
         except EntryFormatError as exc:
             if segment.next_entry_id > first_entry_id:
@@ -161,6 +164,11 @@ class LogReader:
                 return self._deliver(records)
             if not self._ahead.is_past_end(segment.position):
                 raise CorruptLogError(self.log, segment.position, str(exc)) from exc
+        else:
+            decoded = segment.next_entry_id - first_entry_id
+            if decoded < len(chunk.entries) and not segment.is_sealed:
+                del chunk.entries[:decoded]
+                return self._deliver(records)
         self._ahead.drop_first()
         self.is_sealed = segment.is_sealed
         return self._deliver(records)

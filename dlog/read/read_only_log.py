@@ -114,9 +114,10 @@ class ReadOnlyLog:
                 while reader.has_more:
                     begin = reader.next_entry_id
                     entries = await handle.read_payloads(begin, min(begin + SCAN_ENTRIES_MAX - 1, last))
-                    records = reader.decode_all(entries)
-                    if reader.is_sealed or (records and records[0].dlsn < stop):
-                        return True
+                    for entry in entries:
+                        records = reader.decode_all([entry])
+                        if reader.is_sealed or (records and records[0].dlsn < stop):
+                            return True
         except (NoSuchLedgerError, CorruptEntryError, EntryFormatError):
             return True  # the records cannot be read any more
         return False

@@ -4,7 +4,8 @@ Inside: DLSNs and sequence ids, dropping control records and records before the 
 the check for position gaps. Not inside: the ledger (``ledger.handle``), which segment comes next
 (``read_ahead``).
 Always: entries are decoded in order, each once; an entry that does not decode completely returns no record; a
-gap in the positions is an error.
+gap in the positions is an error; one entry expands to bounded bytes and records (``envelope``,
+``record_set``).
 
 Source: DistributedLog, BKLogReadHandler.java, EnvelopedEntryReader.java, ReadUtils.java.
 """
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 
 from dlog.errors import EntryFormatError
 from dlog.format.dlsn import DLSN
-from dlog.format.envelope import open_envelope
+from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope
 from dlog.format.record import (
     FLAG_CONTROL,
     FLAG_END_OF_STREAM,
@@ -27,7 +28,7 @@ from dlog.format.record import (
     Record,
     decode_records,
 )
-from dlog.format.record_set import decode_record_set
+from dlog.format.record_set import SETS_BYTES_MAX, SetBudget, decode_record_set
 
 _USER_RECORD_MASK = 0xFFFF | 1 << 47  # the flags, and the bit of the position that must not be set
 
@@ -55,6 +56,7 @@ class SegmentReader:
         self.is_closed = False  # last_entry_id is final
         self.is_sealed = False  # an end-of-stream record was read
         self.last_position = 0  # of the last record read; 0 if it is not known
+        self.expanded_bytes = 0  # of compressed entries and of record sets, since the segment's start
         self._skip_before = start
         self._enveloped = enveloped
         self._check_positions = check_positions
@@ -99,11 +101,10 @@ class SegmentReader:
         """
         entry_id = self.next_entry_id
         assert entry_id <= self.last_entry_id
-        if self._enveloped:
-            body, offset, stop = open_envelope(entry)
-        else:
-            body, offset, stop = entry, 0, len(entry)
-        position = self.last_position
+        body, offset, stop = open_envelope(entry) if self._enveloped else _bare(entry)
+        if body is not entry:
+            self.expanded_bytes += stop
+        first_offset, position = offset, self.last_position
         seqno, sequence_base = self.segment_seqno, self.start_sequence_id - 1
         first, mark = self._skip_before, len(into)
         if position and first is None:
@@ -129,9 +130,8 @@ class SegmentReader:
                 return
             # The entry holds other records, or is damaged. Decode it again with all checks.
             del into[mark:]
-            offset = stop - len(body) if not self._enveloped else open_envelope(entry)[1]
         try:
-            sealed = self._decode_slowly(body, offset, stop, into)
+            sealed = self._decode_slowly(body, first_offset, stop, into)
         except EntryFormatError:
             del into[mark:]
             raise
@@ -142,7 +142,7 @@ class SegmentReader:
     def _decode_slowly(self, body: bytes, start: int, stop: int, into: list[Record]) -> bool:
         """Decode records of any kind. Return True if the stream ends here."""
         last_position, slot, sealed = self.last_position, 0, False
-        first = self._skip_before
+        first, budget = self._skip_before, SetBudget()
         for flags, position, txid, payload in decode_records(body, start, stop):
             if flags & FLAG_CONTROL:
                 # A control record usually repeats the position before it. One that an application wrote by
@@ -160,7 +160,7 @@ class SegmentReader:
                 continue
             if position != last_position + 1 and last_position and position:
                 self._gap(last_position, position, slot)
-            payloads = decode_record_set(payload) if flags & FLAG_RECORD_SET else (payload,)
+            payloads = _set_at(slot, payload, budget) if flags & FLAG_RECORD_SET else (payload,)
             if position + len(payloads) > POSITION_MAX:
                 raise EntryFormatError(
                     f"record set at slot {slot} claims positions up to {position + len(payloads)}"
@@ -172,6 +172,7 @@ class SegmentReader:
                     into.append(Record(dlsn, txid, each, self.start_sequence_id + position + index - 1))
             last_position = position + len(payloads) - 1 if position else 0
         self.last_position = last_position
+        self.expanded_bytes += SETS_BYTES_MAX - budget.bytes_left
         return sealed
 
     def _gap(self, last_position: int, position: int, slot: int) -> None:
@@ -182,6 +183,22 @@ class SegmentReader:
             )
 
 
+def _bare(entry: bytes) -> tuple[bytes, int, int]:
+    """As ``open_envelope``, for an entry without an envelope."""
+    if len(entry) > ENTRY_BYTES_MAX:
+        raise EntryFormatError(
+            f"the entry has {len(entry)} bytes of records, more than the limit of {ENTRY_BYTES_MAX}"
+        )
+    return entry, 0, len(entry)
+
+
+def _set_at(slot: int, payload: bytes, budget: SetBudget) -> list[bytes]:
+    try:
+        return decode_record_set(payload, budget)
+    except EntryFormatError as exc:
+        raise EntryFormatError(f"slot {slot}: {exc}") from exc
+
+
 def last_record_of(entry: bytes, *, enveloped: bool = True) -> tuple[int, int, int, int] | None:
     """(flags, last position, txid, last slot) of an entry's last record of any kind; None without a record.
 
@@ -190,10 +207,10 @@ def last_record_of(entry: bytes, *, enveloped: bool = True) -> tuple[int, int, i
     Raises:
         EntryFormatError: The entry does not decode.
     """
-    body, start, stop = open_envelope(entry) if enveloped else (entry, 0, len(entry))
-    slots, last = 0, None
+    body, start, stop = open_envelope(entry) if enveloped else _bare(entry)
+    slots, last, budget = 0, None, SetBudget()
     for flags, position, txid, payload in decode_records(body, start, stop):
-        count = len(decode_record_set(payload)) if flags & FLAG_RECORD_SET else 1
+        count = len(_set_at(slots, payload, budget)) if flags & FLAG_RECORD_SET else 1
         slots += count
         if count:
             last = (flags, position + count - 1 if position else 0, txid, slots - 1)
@@ -206,10 +223,10 @@ def slot_not_before(entry: bytes, txid: int, *, enveloped: bool = True) -> int |
     Raises:
         EntryFormatError: The entry does not decode.
     """
-    body, start, stop = open_envelope(entry) if enveloped else (entry, 0, len(entry))
-    slot = 0
+    body, start, stop = open_envelope(entry) if enveloped else _bare(entry)
+    slot, budget = 0, SetBudget()
     for flags, _, record_txid, payload in decode_records(body, start, stop):
         if record_txid >= txid:
             return slot
-        slot += len(decode_record_set(payload)) if flags & FLAG_RECORD_SET else 1
+        slot += len(_set_at(slot, payload, budget)) if flags & FLAG_RECORD_SET else 1
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlog.errors import EntryFormatError
-from dlog.format.compression import EXPANDED_BYTES_MAX, Compression, compress, expand
+from dlog.format.compression import Compression, compress, expand
 from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope, seal_envelope
 from dlog.format.record import (
@@ -22,7 +22,7 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.format.record_set import decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.read.segment_reader import SegmentReader
 
 
@@ -85,7 +85,7 @@ def test_lz4_blocks_of_java_and_of_another_encoder_are_read() -> None:
     body, start, stop = open_envelope(java)
     assert decode_records(body, start, stop) == [(0, 1, 10, b"a" * 32)]
     a_set = hexed("00001001 00000004 00000058 00000014 7b0000001261626303000f16002a506263616263")
-    assert decode_record_set(a_set) == [b"abc" * 6] * 4
+    assert decode_record_set(a_set, SetBudget()) == [b"abc" * 6] * 4
 
 
 def test_the_largest_record_fits_into_an_entry() -> None:
@@ -108,7 +108,7 @@ def test_a_body_that_does_not_shrink_is_stored_uncompressed() -> None:
         ("01 00000000 00000000 00000001", "claims 1 stored bytes, the entry has 0"),
         ("01 00000003 00000001 00000001 00", "code 3 is not assigned"),
         ("01 00000001 7fffffff 00000001 00", "more than the limit of"),
-        ("01 00000001 03000000 00000001 00", "cannot expand"),
+        ("01 00000001 000f0000 00000001 00", "cannot expand"),
         ("01 00000001 00000005 00000003 f00a00", "no LZ4 block"),
         ("01 00000002 00000005 00000001 03", "stored length is 5"),
     ],
@@ -121,7 +121,7 @@ def test_a_bad_envelope_is_refused_with_the_evidence(entry: str, reason: str) ->
 def test_a_short_lz4_block_is_not_filled_up_with_zeros() -> None:
     stored = compress(Compression.LZ4, b"a" * 100)
     with pytest.raises(EntryFormatError, match="has 100 bytes, its stored length is 101"):
-        expand(1, stored, 101)
+        expand(1, stored, 101, 200)
 
 
 @pytest.mark.parametrize(
@@ -150,28 +150,28 @@ def test_a_record_set_enforces_its_limits() -> None:
     with pytest.raises(ValueError, match="at most"):
         encode_record_set([bytes(PAYLOAD_BYTES_MAX)])
     with pytest.raises(EntryFormatError, match="only version 1"):
-        decode_record_set(hexed("00002000 00000000 00000000 00000000"))
+        decode_record_set(hexed("00002000 00000000 00000000 00000000"), SetBudget())
     with pytest.raises(EntryFormatError, match="claims 9 records in 4 bytes"):
-        decode_record_set(hexed("00001000 00000009 00000004 00000004 00000000"))
+        decode_record_set(hexed("00001000 00000009 00000004 00000004 00000000"), SetBudget())
     with pytest.raises(EntryFormatError, match="after the last"):
-        decode_record_set(hexed("00001000 00000000 00000001 00000001 00"))
+        decode_record_set(hexed("00001000 00000000 00000001 00000001 00"), SetBudget())
 
 
 def test_no_stored_length_allocates_more_than_the_limit() -> None:
     with pytest.raises(EntryFormatError, match="more than the limit"):
-        expand(1, b"\0" * 1000, EXPANDED_BYTES_MAX + 1)
+        expand(1, b"\0" * 1000, 1001, 1000)
 
 
 def test_a_snappy_body_has_the_bytes_of_the_raw_format() -> None:
     body = b"a log " * 10
     stored = hexed("3c 14 61206c6f6720 d6 0600")  # the length, a literal of 6 bytes, a copy of 54
     assert compress(Compression.SNAPPY, body) == stored
-    assert expand(Compression.SNAPPY.value, stored, len(body)) == body
+    assert expand(Compression.SNAPPY.value, stored, len(body), 100) == body
 
 
 def test_a_snappy_body_that_copies_from_before_its_start_is_refused() -> None:
     with pytest.raises(EntryFormatError, match=r"11 bytes are no Snappy block: .*offset 7"):
-        expand(Compression.SNAPPY.value, hexed("3c 14 61206c6f6720 d6 0700"), 60)
+        expand(Compression.SNAPPY.value, hexed("3c 14 61206c6f6720 d6 0700"), 60, 100)
 
 
 def test_a_record_shows_the_start_of_a_long_payload_only() -> None:

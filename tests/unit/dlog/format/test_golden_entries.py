@@ -19,7 +19,7 @@ from dlog.format.record import (
     decode_records,
     encode_record,
 )
-from dlog.format.record_set import decode_record_set, encode_record_set
+from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.metadata.segment import LogSegment, decode_segment
 from dlog.read.segment_reader import SegmentReader, last_record_of
 from dlog.write.batcher import Batch
@@ -138,11 +138,11 @@ def test_java_record_sets_are_unpacked_and_packed(entry: dict[str, Any]) -> None
     for each in entry["records_raw_sets"]:
         if each["flags"] & FLAG_RECORD_SET:
             payload = bytes.fromhex(each["payload"])
-            parts = decode_record_set(payload)
+            parts = decode_record_set(payload, SetBudget())
             if payload[3] & 0x3 == Compression.NONE.value:
                 assert encode_record_set(parts) == payload
             else:
-                assert decode_record_set(encode_record_set(parts, Compression.LZ4)) == parts
+                assert decode_record_set(encode_record_set(parts, Compression.LZ4), SetBudget()) == parts
 
 
 def test_a_whole_log_is_read_as_java_reads_it() -> None:
