@@ -210,7 +210,7 @@ async def run_bookie(
             )
             async with open_bookie(
                 attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
-                server_config=attrs.evolve(config.server, tls=tls),
+                server_config=attrs.evolve(config.server, tls=None if tls is None else lambda: tls),
                 sync_adds=config.sync_adds,
                 disk=disk,
             ) as bookie:

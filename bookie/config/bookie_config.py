@@ -26,6 +26,12 @@ from bookie.config.admin_config import AdminConfig, read_admin
 from bookie.config.gc_settings import read_compaction, read_gc, read_per_ledger_logs
 from bookie.config.keys import PREFIXES_OF_OTHERS, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
 from bookie.config.properties import PropertiesError, parse_properties
+from bookie.config.security_settings import (
+    read_authentication,
+    read_tls,
+    read_tls_required,
+    refuse_unobeyed,
+)
 from bookie.config.settings import Settings
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.fullness import FullnessConfig
@@ -38,7 +44,7 @@ from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
-from bookie.server.tls import TlsConfig, refuse_store
+from bookie.server.tls import TlsConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
 from ledger.catalog.paths import Layout
@@ -152,7 +158,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         startup_check=_startup_check(settings),
         address=_address(settings),
         server=_server(settings),
-        tls=_tls(settings),
+        tls=read_tls(settings),
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
         persist_status=settings.boolean("persistBookieStatusEnabled", False),
@@ -165,12 +171,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
 
 
 def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
-    if settings.text("bookieAuthProviderFactoryClass") is not None:
-        raise settings.error(
-            "bookieAuthProviderFactoryClass",
-            "no value: authentication by plug-in is not offered, and a bookie that ignored the key would"
-            " serve every client. Remove it to allow that, or require client certificates by TLS",
-        )
+    refuse_unobeyed(settings)
     if not settings.boolean("dataIntegrityChecking", True):
         warnings.append(
             "dataIntegrityChecking=false: if its disks have lost acknowledged entries, this bookie denies"
@@ -440,6 +441,8 @@ def _server(settings: Settings) -> ServerConfig:
         reply_queue_bytes_max=max(reply_queue, defaults.reply_queue_bytes_max),
         batch_bytes_max=min(batch_bytes, frame_bytes),
         tcp_keepalive=settings.boolean("serverSockKeepalive", True),
+        tls_required=read_tls_required(settings),
+        auth=read_authentication(settings),
     )
 
 
@@ -461,40 +464,4 @@ def _fullness(settings: Settings) -> FullnessConfig:
         reserve_bytes=settings.integer("flushReserveBytes", FullnessConfig().reserve_bytes, unit="bytes"),
         check_interval_s=settings.integer("diskCheckInterval", 10_000, least=1, unit="milliseconds") / 1000,
         may_be_read_only=settings.boolean("readOnlyModeEnabled", True),
-    )
-
-
-def _tls(settings: Settings) -> TlsConfig | None:
-    provider = settings.text("tlsProviderFactoryClass")
-    demand = settings.boolean("tlsClientAuthentication", False)
-    key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
-    trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
-    key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
-    trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
-    settings.text("tlsTrustStorePasswordPath")  # authorities in PEM have no password
-    ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
-    if provider is None:
-        return None
-    if provider.rpartition(".")[2] != "TLSContextFactory":
-        raise settings.error("tlsProviderFactoryClass", "org.apache.bookkeeper.tls.TLSContextFactory")
-    for name, store_type, path in (
-        ("tlsKeyStoreType", key_type, key),
-        ("tlsTrustStoreType", trust_type, trust),
-    ):
-        if store_type not in ("JKS", "PKCS12", "PEM"):
-            raise settings.error(name, "PEM")
-        if store_type != "PEM" and (path is not None or name == "tlsKeyStoreType"):
-            raise refuse_store(name, store_type, path)
-    if key is None:
-        raise settings.error("tlsKeyStore", "the file of the private key, in PEM")
-    if certificate is None:
-        raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
-    return TlsConfig(
-        key=Path(key),
-        certificate=Path(certificate),
-        authorities=None if trust is None else Path(trust),
-        key_password=None if password is None else Path(password),
-        demand_client_certificate=demand,
-        protocols=protocols,
-        ciphers=ciphers,
     )

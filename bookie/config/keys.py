@@ -46,8 +46,9 @@ SUPPORTED = _names(
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
-    tlsEnabledProtocols
-    bookieAuthProviderFactoryClass dataIntegrityChecking dataIntegrityStampMissingCookies
+    tlsEnabledProtocols tlsRequired
+    bookieAuthProviderFactoryClass authorizedRoles zkEnableSecurity
+    dataIntegrityChecking dataIntegrityStampMissingCookies
     journalWriteData
     """
 )
@@ -121,7 +122,6 @@ WITHOUT_EFFECT = _names(
 # This bookie has no such feature; setting one of these keys gives a warning.
 UNSUPPORTED = _names(
     """
-    zkEnableSecurity authorizedRoles
     tlsCertFilesRefreshDurationSeconds
     httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword

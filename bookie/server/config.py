@@ -6,10 +6,12 @@ Source: ServerConfiguration.java; docs/protocol.md 10.2.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 
 import attrs
 
 from bookie.limits import RECORD_BYTES_MAX
+from bookie.server.authentication import AuthProvider
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 
@@ -40,5 +42,8 @@ class ServerConfig:
     long_polls_max: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
     batch_bytes_max: int = 5_242_880
     tls_handshake_s: float = 10.0
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None  # the context of the next connection
+    tls_required: bool = False  # answer nothing but START_TLS in clear text
+    auth: AuthProvider | None = None  # None: every peer that may connect may do everything
+    authentication_s: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     tcp_keepalive: bool = True

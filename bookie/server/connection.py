@@ -20,8 +20,10 @@ from collections.abc import Callable
 import trio
 
 from bookie.errors import StorageFailedError
+from bookie.server.authentication import certificate_identity, parse_certificate
 from bookie.server.config import ServerConfig
 from bookie.server.deferred_replies import DeferredReplies, is_long_poll
+from bookie.server.gate import FRAME_BYTES_MAX, Gate
 from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService, DeferredRequest, PlainReads
@@ -91,6 +93,16 @@ class Connection:
         self._idle_worker: trio.lowlevel.Task | None = None
         self._long_polls_count = 0
         self._upgrade: IncomingRequest | None = None
+        self._gate: Gate | None = None
+        if config.tls_required or config.auth is not None:
+            self._gate_opened = trio.Event()
+            self._gate = Gate(
+                self._session,
+                self._reply_queue.put,
+                config.auth,
+                needs_tls=config.tls_required,
+                on_open=self._gate_opened.set,
+            )
         self._is_draining = False  # received bytes are ignored
         self._nursery: trio.Nursery | None = None
 
@@ -103,6 +115,8 @@ class Connection:
                     self.watch()
                 else:
                     self._unwatched[self] = None
+                if self._gate is not None:
+                    nursery.start_soon(self._watch_gate)
                 await self._receive()
                 if self._is_draining:
                     await trio.sleep_forever()  # until the server cancels it
@@ -142,8 +156,9 @@ class Connection:
         await self._reply_queue.wait_sent()
 
     async def _receive(self) -> None:
-        frames = FrameBuffer(self._config.frame_bytes_max)
-        feed, handle = frames.feed, self._session.handle
+        gate, frame_bytes_max = self._gate, self._config.frame_bytes_max
+        frames = FrameBuffer(frame_bytes_max if gate is None else min(frame_bytes_max, FRAME_BYTES_MAX))
+        feed, handle = frames.feed, self._session.handle if gate is None else gate.handle
         receive_bytes = self._config.receive_bytes
         reply_queue, session, memory = self._reply_queue, self._session, self._memory
         wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
@@ -181,8 +196,12 @@ class Connection:
                             "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
                         )
                     await self._begin_tls(self._upgrade)
-                    frames = FrameBuffer(self._config.frame_bytes_max)
-                    feed = frames.feed
+                if gate is not None and gate.refused is not None:
+                    await reply_queue.wait_sent()
+                    raise WireError(gate.refused)
+                if gate is not None and gate.is_open:
+                    gate, handle = None, session.handle
+                    frames.allow(frame_bytes_max)
             held_bytes = frames.held_bytes
             reply_queue.received(held_bytes)
             if held_bytes > memory.share_bytes_min and memory.is_exhausted:
@@ -199,6 +218,13 @@ class Connection:
             f"all connections together hold {memory.used_bytes} bytes, more than {memory.bytes_max}, and this"
             f" one has sent {held_bytes} bytes of a frame"
         )
+
+    async def _watch_gate(self) -> None:
+        """Close the connection unless its peer is authenticated in time."""
+        with trio.move_on_after(self._config.authentication_s):
+            await self._gate_opened.wait()
+            return
+        raise WireError(f"the peer is not authenticated after {self._config.authentication_s:g} s")
 
     async def _watch_peer(self) -> None:
         """Close a connection whose peer takes no bytes of its replies while other connections need memory.
@@ -238,13 +264,20 @@ class Connection:
         # Wait for a send under way. While the queue is held it gives the sender nothing.
         await self._reply_queue.wait_taken_sent()
         await self._stream.send_all(last_unencrypted)
-        encrypted = trio.SSLStream(self._stream, self._config.tls, server_side=True)
+        encrypted = trio.SSLStream(self._stream, self._config.tls(), server_side=True)
         try:
             with trio.fail_after(self._config.tls_handshake_s):
                 await encrypted.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
         self._stream = encrypted
+        certificate = parse_certificate(encrypted.getpeercert())
+        if self._gate is not None:
+            self._gate.on_tls(certificate)
+            if self._gate.rejected is not None:
+                log.warning("every request of a connection is refused: %s", self._gate.rejected)
+        elif certificate is not None:
+            self._session.identity = certificate_identity(certificate)
         self._reply_queue.unhold()
 
     def _defer(self, request: DeferredRequest) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from bookie.errors import BookieConfigError
 from bookie.server.config import ServerConfig
 from bookie.server.connection import Connection, Signal
 from bookie.server.in_progress import InProgress
@@ -49,6 +50,11 @@ class Server:
             config.adds_in_progress_max, config.reads_in_progress_max, on_less=self._capacity.send
         )
         service.has_tls = config.tls is not None
+        needs_tls = config.tls_required or (config.auth is not None and config.auth.needs_tls)
+        if needs_tls and config.tls is None:
+            raise BookieConfigError(
+                "TLS is required, but there is no certificate: set tlsProviderFactoryClass and tlsKeyStore"
+            )
 
     def __repr__(self) -> str:
         return f"<bookie.Server with {len(self._connections)} connections>"

@@ -26,6 +26,7 @@ import attrs
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
+from bookie.server.authentication import PeerIdentity
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches
 from bookie.server.replies import READ_HEADER, as_failed, plain_reply, refusal
@@ -159,6 +160,7 @@ class ClientSession:
             INLINE_READ_BYTES_MAX  # of one chunk; the server lowers it when memory is short
         )
         self.has_written = False  # this peer adds entries
+        self.identity: PeerIdentity | None = None  # the authenticated peer
         self._service = service
         self._storage = service.storage
         self._rights = service.rights

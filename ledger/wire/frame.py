@@ -43,6 +43,11 @@ class FrameBuffer:
         """The size of the incomplete frame, as far as it has arrived."""
         return len(self._tail)
 
+    def allow(self, frame_bytes_max: int) -> None:
+        """Change the limit for the lengths that are examined from now on."""
+        assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max
+        self._length_max = frame_bytes_max - PREFIX_BYTES
+
     def feed(self, chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """Take received bytes; return the payloads that are complete now.
 

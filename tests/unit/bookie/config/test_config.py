@@ -16,6 +16,7 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_index import PageIndexConfig
+from bookie.server.certificate_roles import CertificateRoles
 from ledger.catalog.paths import Layout
 
 LEAST = """
@@ -152,7 +153,14 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
         ("diskUsageThreshold=95", "a share from 0 to 1"),
         ("diskUsageLwmThreshold=0.99", r"at most diskUsageThreshold, 0\.95"),
         ("tlsProviderFactoryClass=com.example.Mine", "org.apache.bookkeeper.tls.TLSContextFactory"),
-        ("bookieAuthProviderFactoryClass=com.example.Auth", "authentication by plug-in is not offered"),
+        ("bookieAuthProviderFactoryClass=com.example.Auth", "would serve every client"),
+        ("tlsClientAuthentication=true", "tlsProviderFactoryClass"),
+        ("tlsRequired=true", "tlsProviderFactoryClass"),
+        ("tlsKeyStore=/k", "tlsProviderFactoryClass"),
+        ("tlsTrustStore=/t", "tlsProviderFactoryClass"),
+        ("tlsEnabledProtocols=TLSv1.3", "tlsProviderFactoryClass"),
+        ("authorizedRoles=writer", "BookieAuthZFactory beside it"),
+        ("zkEnableSecurity=true", "false: nodes with ACLs are not offered"),
         ("dataIntegrityChecking=perhaps", "true or false"),
         ("permittedStartupUsers=another-user", "the user who starts it"),
     ],
@@ -322,6 +330,35 @@ def test_tls_from_pem_files() -> None:
     assert (config.key, config.certificate, config.authorities) == (Path("/k"), Path("/c"), Path("/t"))
     assert config.demand_client_certificate
     assert config.protocols == ("TLSv1.2", "TLSv1.3")
+
+
+TLS_KEYS = (
+    "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n"
+    "tlsKeyStore=/k\ntlsCertificatePath=/c\n"
+)
+ROLES = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory\n"
+
+
+def test_clear_text_is_refused_where_a_certificate_is_demanded() -> None:
+    assert parse().server.tls_required is False
+    assert parse(TLS_KEYS).server.tls_required is False  # as with Apache's bookie
+    assert parse(f"{TLS_KEYS}tlsRequired=true\n").server.tls_required
+    assert parse(f"{TLS_KEYS}tlsClientAuthentication=true\n").server.tls_required
+
+
+def test_roles_need_their_list_and_client_certificates() -> None:
+    text = f"{TLS_KEYS}{ROLES}tlsClientAuthentication=true\nauthorizedRoles=writer,auditor\n"
+    assert parse(text).server.auth == CertificateRoles(frozenset({"writer", "auditor"}))
+    with pytest.raises(BookieConfigError, match="authorizedRoles is missing"):
+        parse(f"{TLS_KEYS}{ROLES}tlsClientAuthentication=true\n")
+    with pytest.raises(BookieConfigError, match="tlsClientAuthentication=true beside it"):
+        parse(f"{TLS_KEYS}{ROLES}authorizedRoles=writer\n")
+    with pytest.raises(BookieConfigError, match=r"authorizedRoles.*BookieAuthZFactory beside it"):
+        parse(f"{TLS_KEYS}tlsClientAuthentication=true\nauthorizedRoles=writer\n")
+
+
+def test_a_restriction_that_is_off_restricts_nothing() -> None:
+    parse("tlsClientAuthentication=false\ntlsRequired=false\nzkEnableSecurity=false\nauthorizedRoles=\n")
 
 
 @pytest.mark.parametrize(

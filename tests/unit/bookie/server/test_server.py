@@ -447,7 +447,7 @@ def tls_server(*, demand: bool = True) -> Server:
             demand_client_certificate=demand,
         )
     )
-    return Server(BookieService(StubStorage()), ServerConfig(tls=context))  # type: ignore[arg-type]
+    return Server(BookieService(StubStorage()), ServerConfig(tls=lambda: context))  # type: ignore[arg-type]
 
 
 def client_context(*, certificate: str | None = "client.pem") -> ssl.SSLContext:

@@ -123,7 +123,7 @@ async def test_the_answer_to_start_tls_comes_behind_a_send_under_way_and_later_a
             demand_client_certificate=True,
         )
     )
-    server = Server(BookieService(disk), ServerConfig(tls=tls))  # type: ignore[arg-type]
+    server = Server(BookieService(disk), ServerConfig(tls=lambda: tls))  # type: ignore[arg-type]
     ours, theirs = memory_stream_pair()
     wire = SlowWire(theirs)
     nursery.start_soon(server.serve_stream, wire)

@@ -1,0 +1,154 @@
+"""The keys of ``bk_server.conf`` that restrict access: TLS, authentication, roles.
+
+Inside: which keys belong together, and the refusal of a key that would restrict nothing.
+Not inside: certificates (``bookie.server.tls``), mechanisms (``bookie.server.authentication``).
+Always: a key that restricts access is obeyed, or the bookie does not start.
+
+Source: ServerConfiguration.java, AbstractConfiguration.java; docs/protocol.md 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from bookie.config.settings import Settings
+from bookie.server.authentication import AuthProvider
+from bookie.server.certificate_roles import CertificateRoles
+from bookie.server.tls import TlsConfig, refuse_store
+
+_PROVIDER = "bookieAuthProviderFactoryClass"
+_TLS_FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
+_ROLES_FACTORY = "org.apache.bookkeeper.tls.BookieAuthZFactory"
+
+
+@attrs.frozen
+class _Restriction:
+    """A key that restricts access only under a condition."""
+
+    key: str
+    is_obeyed: Callable[[Settings], bool]
+    expectation: str  # what to write instead, if it is not obeyed
+
+
+def _has_tls(settings: Settings) -> bool:
+    return settings.text("tlsProviderFactoryClass") is not None
+
+
+def _has_roles(settings: Settings) -> bool:
+    return _class_name(settings.text(_PROVIDER)) == _class_name(_ROLES_FACTORY)
+
+
+def _never(settings: Settings) -> bool:
+    return False
+
+
+_NEEDS_TLS = f"tlsProviderFactoryClass={_TLS_FACTORY} beside it; without it every connection is clear text"
+
+# A value of "false" restricts nothing.
+RESTRICTIONS = (
+    *(
+        _Restriction(key, _has_tls, _NEEDS_TLS)
+        for key in (
+            "tlsClientAuthentication",
+            "tlsRequired",
+            "tlsKeyStore",
+            "tlsCertificatePath",
+            "tlsTrustStore",
+            "tlsEnabledCipherSuites",
+            "tlsEnabledProtocols",
+        )
+    ),
+    _Restriction(
+        "authorizedRoles",
+        _has_roles,
+        f"{_PROVIDER}={_ROLES_FACTORY} beside it; without it no role is checked",
+    ),
+    _Restriction(
+        "zkEnableSecurity",
+        _never,
+        "false: nodes with ACLs are not offered, and a bookie that ignored the key would create nodes that"
+        " every client of ZooKeeper may change",
+    ),
+)
+_BOOLEANS = frozenset({"tlsClientAuthentication", "tlsRequired", "zkEnableSecurity"})
+
+
+def refuse_unobeyed(settings: Settings) -> None:
+    """Raise ``BookieConfigError`` for a key that restricts access and would have no effect."""
+    for restriction in RESTRICTIONS:
+        key = restriction.key
+        is_set = settings.boolean(key, False) if key in _BOOLEANS else settings.text(key) is not None
+        if is_set and not restriction.is_obeyed(settings):
+            raise settings.error(key, restriction.expectation)
+
+
+def read_tls(settings: Settings) -> TlsConfig | None:
+    """The keys ``tls*``; None without TLS. Raises ``BookieConfigError``."""
+    provider = settings.text("tlsProviderFactoryClass")
+    demand = settings.boolean("tlsClientAuthentication", False)
+    key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
+    trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
+    key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
+    trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
+    settings.text("tlsTrustStorePasswordPath")  # authorities in PEM have no password
+    ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
+    if provider is None:
+        return None
+    if _class_name(provider) != _class_name(_TLS_FACTORY):
+        raise settings.error("tlsProviderFactoryClass", _TLS_FACTORY)
+    for name, store_type, path in (
+        ("tlsKeyStoreType", key_type, key),
+        ("tlsTrustStoreType", trust_type, trust),
+    ):
+        if store_type not in ("JKS", "PKCS12", "PEM"):
+            raise settings.error(name, "PEM")
+        if store_type != "PEM" and (path is not None or name == "tlsKeyStoreType"):
+            raise refuse_store(name, store_type, path)
+    if key is None:
+        raise settings.error("tlsKeyStore", "the file of the private key, in PEM")
+    if certificate is None:
+        raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
+    return TlsConfig(
+        key=Path(key),
+        certificate=Path(certificate),
+        authorities=None if trust is None else Path(trust),
+        key_password=None if password is None else Path(password),
+        demand_client_certificate=demand,
+        protocols=protocols,
+        ciphers=ciphers,
+    )
+
+
+def read_tls_required(settings: Settings) -> bool:
+    """True if nothing but START_TLS may be answered in clear text.
+
+    ``tlsRequired`` is a key of this bookie. Apache's bookie with ``tlsClientAuthentication`` still serves
+    connections in clear text.
+    """
+    return settings.boolean("tlsRequired", False) or settings.boolean("tlsClientAuthentication", False)
+
+
+def read_authentication(settings: Settings) -> AuthProvider | None:
+    """The plug-in of ``bookieAuthProviderFactoryClass``; None without one. Raises ``BookieConfigError``."""
+    name = settings.text(_PROVIDER)
+    roles = settings.texts("authorizedRoles")
+    if name is None:
+        return None
+    if _class_name(name) == _class_name(_ROLES_FACTORY):
+        if not roles:
+            raise settings.error("authorizedRoles", f"the roles that may connect, for {_PROVIDER}")
+        if not (_has_tls(settings) and settings.boolean("tlsClientAuthentication", False)):
+            raise settings.error(
+                _PROVIDER, "tlsClientAuthentication=true beside it: roles are read from client certificates"
+            )
+        return CertificateRoles(frozenset(roles))
+    raise settings.error(
+        _PROVIDER, f"{_ROLES_FACTORY}: a bookie that ignored another plug-in would serve every client"
+    )
+
+
+def _class_name(name: str | None) -> str | None:
+    return None if name is None else name.rpartition(".")[2]

@@ -1,0 +1,174 @@
+"""The gate of a connection that must use TLS or authenticate before it may do anything else.
+
+    closed --START_TLS--> closed, in TLS --tokens or certificate--> open
+       |                      |
+       +--- refused ----------+--> the connection ends
+
+Inside: which frames pass, the reply to all others, the exchange of tokens.
+Not inside: mechanisms (``authentication``), TLS itself and the deadline (``connection``).
+Always: while the gate is closed, no request but START_TLS reaches the session; if TLS is needed, no token is
+answered in clear text; the exchange ends after ``EXCHANGES_MAX`` tokens.
+
+| before authentication | version 3 | version 2 |
+|---|---|---|
+| START_TLS | passes | does not exist |
+| AUTH for another plug-in, or in clear text where TLS is needed | EUA | the connection closes |
+| the plug-in refuses a token | EUA, then the connection closes | the connection closes |
+| add, read; also if the plug-in refuses the certificate | EUA | EUA |
+| anything else | EUA | the connection closes |
+
+Source: AuthHandler.ServerSideHandler in AuthHandler.java; docs/protocol.md 12.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from bookie.server.authentication import (
+    AuthProvider,
+    AuthRefusedError,
+    AuthStep,
+    PeerCertificate,
+    PeerIdentity,
+    certificate_identity,
+)
+from bookie.server.replies import refusal
+from bookie.server.service import ClientSession
+from ledger.codes import Code
+from ledger.errors import WireError
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    AddRequest,
+    AuthReply,
+    AuthRequest,
+    IncomingRequest,
+    ReadRequest,
+    RefusedReply,
+    StartTlsRequest,
+)
+
+EXCHANGES_MAX = 32  # tokens of one connection, as the client allows
+FRAME_BYTES_MAX = 65_536  # of a peer that is not authenticated
+
+
+class Gate:
+    """The state of one connection until its peer is authenticated."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        send: Callable[[bytes], None],
+        provider: AuthProvider | None,
+        *,
+        needs_tls: bool,
+        on_open: Callable[[], None],
+    ) -> None:
+        self.is_open = False
+        self.refused: str | None = None  # why; the connection must end after its replies are sent
+        self.rejected: str | None = None  # why its certificate opens nothing; every request is refused
+        self._session = session
+        self._send = send
+        self._on_open = on_open
+        self._plugin = None if provider is None else provider.plugin
+        self._auth = None if provider is None else provider.open()
+        self._lacks_tls = needs_tls or (provider is not None and provider.needs_tls)
+        self._certificate: PeerCertificate | None = None
+        self._waiting: IncomingRequest | None = None  # an empty first token, sent before START_TLS
+        self._exchanges = 0
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "closed" if self.refused is None else "refused"
+        return f"<Gate {state}>"
+
+    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+        """Handle the frames of one chunk. Frames behind the last token go to the session.
+
+        Raises:
+            WireError: A frame is no message, or one that closes the connection.
+        """
+        for index, (start, end) in enumerate(spans):
+            if self.refused is not None:
+                return
+            if self.is_open:
+                self._session.handle(data, spans[index:])
+                return
+            self._handle_frame(data, start, end)
+
+    def on_tls(self, certificate: PeerCertificate | None) -> None:
+        """The connection uses TLS from now on."""
+        self._lacks_tls = False
+        self._certificate = certificate
+        if self._auth is None:
+            self._open(None if certificate is None else certificate_identity(certificate))
+            return
+        try:
+            identity = self._auth.on_tls(certificate)
+        except AuthRefusedError as exc:
+            self.rejected = str(exc)
+            return
+        if identity is not None:
+            self._open(identity)
+        elif self._waiting is not None:
+            incoming, self._waiting = self._waiting, None
+            assert isinstance(incoming.request, AuthRequest)
+            self._take_token(incoming, incoming.request.payload)
+
+    def _handle_frame(self, data: bytes, start: int, end: int) -> None:
+        is_v3 = data[start] >= v3.FIRST_BYTE_MIN
+        incoming = (v3 if is_v3 else v2).decode_request(data, start, end)
+        if incoming.version > v3.VERSION or (incoming.version == v3.VERSION) is not is_v3:
+            raise WireError(f"a request of protocol version {incoming.version} before authentication")
+        match incoming.request:
+            case StartTlsRequest():
+                self._session.handle(data, [(start, end)])
+            case AuthRequest(plugin, token) if plugin == self._plugin:
+                # Apache's client with SASL and TLS sends its first, empty token before START_TLS.
+                if not self._lacks_tls:
+                    self._take_token(incoming, token)
+                elif token or self._waiting is not None:
+                    self._refuse(incoming)
+                else:
+                    self._waiting = incoming
+            case _:
+                self._refuse(incoming)
+
+    def _take_token(self, incoming: IncomingRequest, token: bytes) -> None:
+        assert self._auth is not None
+        assert self._plugin is not None
+        self._exchanges += 1
+        try:
+            if self.rejected is not None:
+                raise AuthRefusedError(self.rejected)
+            if self._exchanges > EXCHANGES_MAX:
+                raise AuthRefusedError(f"not authenticated after {EXCHANGES_MAX} tokens")
+            step: AuthStep = self._auth.answer(token)
+        except AuthRefusedError as exc:
+            if incoming.version != 3:
+                raise WireError(f"authentication by {self._plugin!r} failed: {exc}") from exc
+            self.refused = f"authentication by {self._plugin!r} failed: {exc}"
+            self._refuse(incoming)
+            return
+        self._send(self._session.encode(incoming, AuthReply(Code.OK, self._plugin, step.token)))
+        if step.identity is not None:
+            self._open(step.identity)
+
+    def _open(self, identity: PeerIdentity | None) -> None:
+        if identity is not None and identity.certificate is None:
+            identity = attrs.evolve(identity, certificate=self._certificate)
+        self._session.identity = identity
+        self.is_open = True
+        self._on_open()
+
+    def _refuse(self, incoming: IncomingRequest) -> None:
+        if incoming.version == 3:
+            reply: RefusedReply = RefusedReply(Code.UNAUTHORIZED, incoming.operation)
+            self._send(self._session.encode(incoming, reply))
+        elif isinstance(incoming.request, (AddRequest, ReadRequest)):
+            self._send(self._session.encode(incoming, refusal(incoming, Code.UNAUTHORIZED)))
+        else:
+            raise WireError(
+                f"the peer sent {incoming.operation.name} before"
+                f" {'TLS' if self._lacks_tls else 'authentication'}"
+            )

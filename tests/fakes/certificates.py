@@ -1,0 +1,89 @@
+"""Authorities and certificates for tests, made in memory within milliseconds.
+
+Inside: keys on P-256, certificates for hosts and clients, PEM files. Not inside: Java's key stores.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+
+@attrs.frozen
+class Signed:
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+    def write_pem(self, path: Path) -> Path:
+        """Write key and certificate into one file, in place of an older one."""
+        key = self.key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        path.write_bytes(key + self.certificate.public_bytes(serialization.Encoding.PEM))
+        return path
+
+
+@attrs.frozen
+class TestAuthority:
+    """A certificate authority. Made by ``make_authority``."""
+
+    __test__ = False
+
+    own: Signed
+
+    def write_pem(self, path: Path) -> Path:
+        """Write the authority's certificate, without its key."""
+        path.write_bytes(self.own.certificate.public_bytes(serialization.Encoding.PEM))
+        return path
+
+    def sign(self, name: str, *, units: Sequence[str] = ()) -> Signed:
+        """A certificate for the host or client ``name``, with these organizational units."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+        subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
+        certificate = (
+            _builder(subject, self.own.certificate.subject, key)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .sign(self.own.key, hashes.SHA256())
+        )
+        return Signed(certificate, key)
+
+
+def make_authority(name: str = "authority.test") -> TestAuthority:
+    """Make an authority with a self-signed certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
+    certificate = (
+        _builder(subject, x509.Name(subject), key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return TestAuthority(Signed(certificate, key))
+
+
+def _builder(
+    subject: list[x509.NameAttribute[str]], issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(subject))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_BEGIN)
+        .not_valid_after(_END)
+    )
