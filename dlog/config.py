@@ -89,8 +89,9 @@ class NamespaceConfig:
     digest_type: DigestType | None = attrs.field(default=None, validator=optional(instance_of(DigestType)))
     """The checksum of entries. None: CRC32 in a namespace shared with Apache's programs, which know no other;
     else CRC32C."""
-    password: bytes = attrs.field(default=b"", validator=instance_of(bytes), repr=False)
-    """The password of the ledgers (``digestPw``)."""
+    password: bytes | None = attrs.field(default=None, validator=optional(instance_of(bytes)), repr=False)
+    """The password of new ledgers (``digestPw``). None: a random one for each ledger, in its metadata; in a
+    namespace shared with Apache's programs the empty one, since they open all ledgers with one password."""
     compression: Compression = attrs.field(default=Compression.NONE, validator=instance_of(Compression))
     """The compression of entries (``compressionType``)."""
     shared_with_java: bool | None = attrs.field(default=None, validator=in_((None, True, False)))
@@ -157,6 +158,7 @@ class NamespaceConfig:
             self,
             digest_type=digest_type,
             shared_with_java=shared,
+            password=b"" if shared and self.password is None else self.password,
             ensemble_size=sizes[0],
             write_quorum=sizes[1],
             ack_quorum=sizes[2],

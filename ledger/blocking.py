@@ -245,7 +245,7 @@ class LedgerClient:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         deferred_sync: bool = False,
@@ -264,7 +264,7 @@ class LedgerClient:
         )
         return WriteHandle(self._loop, handle, self._bytes_in_flight_max)
 
-    def open(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> ReadHandle:
+    def open(self, ledger_id: int, *, password: bytes | None = b"", recover: bool = True) -> ReadHandle:
         """See ``ledger.LedgerClient.open``."""
         return ReadHandle(
             self._loop, self._loop.run(self._client.open, ledger_id, password=password, recover=recover)

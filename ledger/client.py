@@ -41,6 +41,8 @@ from ledger.write.handle import WriteHandle
 from namespace.clock import wall_ms
 from namespace.store import MetadataStore
 
+RANDOM_PASSWORD_BYTES = 32
+
 
 @attrs.frozen
 class BookieSpace:
@@ -59,8 +61,10 @@ class LedgerClient:
         nursery: trio.Nursery,
         wall_ms: Callable[[], int],
         on_deleted: Callable[[int], None] = lambda _: None,
+        secret_rng: random.Random | None = None,
     ) -> None:
         self._context, self._nursery, self._wall_ms = context, nursery, wall_ms
+        self._secret_rng = secret_rng or random.SystemRandom()
         self._on_deleted = on_deleted
         self._writers: set[WriteHandle] = set()
 
@@ -82,7 +86,7 @@ class LedgerClient:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         deferred_sync: bool = False,
@@ -94,6 +98,8 @@ class LedgerClient:
 
         Args:
             digest_type: CRC32C detects damage. MAC also detects forgery without the password.
+            password: Bookies refuse writers with another one. None for a random one, which ``open`` finds in
+                the ledger's metadata. The empty password, Apache's default, is public.
             ledger_id: The id of the ledger; None to have one generated.
             deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
                 acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
@@ -107,6 +113,8 @@ class LedgerClient:
         """
         check_quorums(ensemble_size, write_quorum, ack_quorum)
         context = self._context
+        if password is None:
+            password = self._secret_rng.randbytes(RANDOM_PASSWORD_BYTES)
         bookies = await context.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
@@ -142,7 +150,7 @@ class LedgerClient:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         deferred_sync: bool = False,
@@ -163,12 +171,13 @@ class LedgerClient:
         )
         return AdvWriteHandle(handle, bytes_waiting_max=self._context.config.bytes_in_flight_max)
 
-    async def open(self, ledger_id: int, *, password: bytes = b"", recover: bool = True) -> ReadHandle:
+    async def open(self, ledger_id: int, *, password: bytes | None = b"", recover: bool = True) -> ReadHandle:
         """Open a ledger for reading. By default a ledger that is not closed is recovered first.
 
         If cancelled during a recovery, the writer may be fenced already; open the ledger again.
 
         Args:
+            password: None for the one in the ledger's metadata: the right to read them is the right to open.
             recover: Unless the ledger is closed, fence its writer, find its end and close it. If False, the
                 ledger does not change, and the handle reads confirmed entries; it may follow a live writer.
 
@@ -181,7 +190,9 @@ class LedgerClient:
         """
         context = self._context
         current = await context.catalog.get(ledger_id)
-        if not current.metadata.accepts_password(password):
+        if password is None:
+            password = current.metadata.password or b""
+        elif not current.metadata.accepts_password(password):
             raise WrongPasswordError(ledger_id)
         codec = EntryCodec(current.metadata.digest_type, password)
         lac = -1
@@ -290,6 +301,7 @@ async def open_ledger_client(
     """
     config = config or ClientConfig()
     catalog = await open_catalog(store, root, layout, rng=rng)
+    secret_rng = rng or random.SystemRandom()  # a password must not follow from the numbers drawn before
     rng = rng or random.Random()
     async with (
         open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
@@ -299,5 +311,5 @@ async def open_ledger_client(
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
         context = ClientContext(transport, catalog, membership, rng, config, placer)
-        client = LedgerClient(context, nursery, wall_ms, on_deleted)
+        client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng)
         yield client

@@ -25,7 +25,7 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.segment import LogSegment, sequence_id_base
 from dlog.metadata.segment_nodes import list_segments
-from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
+from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import (
     EntrySearch,
     Start,
@@ -45,7 +45,12 @@ class ReadOnlyLog:
     """Reads one log's metadata and ledgers."""
 
     def __init__(
-        self, store: MetadataStore, client: LedgerClient, namespace_path: str, name: str, password: bytes
+        self,
+        store: MetadataStore,
+        client: LedgerClient,
+        namespace_path: str,
+        name: str,
+        password: bytes | None,
     ) -> None:
         self.name = name
         self._store, self._client = store, client
@@ -72,7 +77,7 @@ class ReadOnlyLog:
             ledger.errors.NoSuchLedgerError: The ledger is deleted; list the segments again.
             ledger.errors.LedgerError: The caller translates it.
         """
-        return await self._client.open(segment.ledger_id, password=self._password, recover=False)
+        return await open_segment_ledger(self._client, segment.ledger_id, self._password, recover=False)
 
     async def locate(self, segments: Sequence[LogSegment], start: DLSN | int | Start) -> DLSN | None:
         """The position of a start now; None for the first record of a log that has no segment yet.

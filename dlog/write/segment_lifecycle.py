@@ -44,7 +44,7 @@ from dlog.metadata.segment_nodes import (
     start_segment,
 )
 from dlog.metadata.truncation import marked_before
-from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, read_entries
+from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import first_left
 from dlog.read.segment_reader import last_record_of
 from ledger.client import LedgerClient
@@ -259,8 +259,8 @@ class SegmentLifecycle:
         """
         with translated(self.log, f"recovering ledger {segment.ledger_id}"):
             try:
-                opened = await self._client.open(
-                    segment.ledger_id, password=self._config.password, recover=True
+                opened = await open_segment_ledger(
+                    self._client, segment.ledger_id, self._config.password, recover=True
                 )
             except NoSuchLedgerError:
                 return -1  # another writer deleted it as empty
@@ -281,8 +281,8 @@ class SegmentLifecycle:
     async def _recover(self, segment: LogSegment) -> None:
         with translated(self.log, f"recovering segment {segment.segment_seqno}"):
             try:
-                opened = await self._client.open(
-                    segment.ledger_id, password=self._config.password, recover=True
+                opened = await open_segment_ledger(
+                    self._client, segment.ledger_id, self._config.password, recover=True
                 )
             except NoSuchLedgerError:
                 last_entry_id = -1  # an earlier recovery deleted the ledger and then stopped

@@ -202,8 +202,7 @@ async def _read(
 
 
 async def _open(ledgers: Deployment, ledger_id: int, *, recover: bool) -> Any:
-    password = (await ledgers.client.metadata(ledger_id)).password or b""
-    return await ledgers.client.open(ledger_id, password=password, recover=recover)
+    return await ledgers.client.open(ledger_id, password=None, recover=recover)
 
 
 def _printed(ledger_id: int, first: int, payloads: Sequence[bytes], *, as_json: bool) -> bytes:
