@@ -45,11 +45,15 @@ class LimboError(BookieServerError):
 
 
 class EntryUnreadableError(BookieServerError):
-    """The entry was stored here and cannot be read. Read another replica, and check this disk."""
+    """The entry was stored here and cannot be read. Read another replica, and check this disk.
 
-    def __init__(self, ledger_id: int, entry_id: int, evidence: str) -> None:
+    ``is_lost``: its bytes are gone, so a copy may take their place. False: a later read may succeed.
+    """
+
+    def __init__(self, ledger_id: int, entry_id: int, evidence: str, *, is_lost: bool = False) -> None:
         super().__init__(f"entry {ledger_id}:{entry_id} was stored here but cannot be read: {evidence}")
         self.ledger_id, self.entry_id, self.evidence = ledger_id, entry_id, evidence
+        self.is_lost = is_lost
 
 
 # Storing

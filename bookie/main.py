@@ -27,6 +27,7 @@ from bookie.cluster.address import Identity, Machine, resolve_identity
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.cookie_check import read_instance_id
+from bookie.cluster.digest_types import DigestTypes
 from bookie.cluster.integrity import IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
 from bookie.cluster.over_replicated import OverReplicated
@@ -215,6 +216,7 @@ async def run_bookie(
                 disk=disk,
             ) as bookie:
                 await startup_check.complete(bookie.storage)
+                bookie.service.digest_type_of = DigestTypes(lambda: registration.store, root, layout)
                 live_ledgers = LiveLedgers(
                     lambda: registration.store,
                     root,

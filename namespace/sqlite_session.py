@@ -14,15 +14,13 @@ import os
 import weakref
 from pathlib import Path
 
-from namespace.private_files import open_private
-
 
 class SessionLock:
     """The lock of this process's own session."""
 
     def __init__(self, directory: Path, session_id: int) -> None:
         self._path = _lock_path(directory, session_id)
-        self._fd = open_private(self._path, create=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -44,7 +42,7 @@ class SessionLock:
 def is_dead(directory: Path, session_id: int) -> bool:
     """True if no process holds the session's lock."""
     try:
-        fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     try:

@@ -15,6 +15,7 @@ Source: sqlite.org (WAL, data_version); counters as ZooKeeper's DataTree.java ke
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,6 @@ from namespace.errors import (
     StoreError,
     StoreFormatError,
 )
-from namespace.private_files import create_private, lock_within, make_private_directories, open_private
 from namespace.session import Watched, WatchKind
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import (
@@ -113,13 +113,11 @@ class SqliteTree:
 
         Raises:
             StoreFormatError: The file is no metadata store, or a newer release wrote it.
-            PermissionError: A file of the store is a symlink, or belongs to another user.
             sqlite3.Error, OSError
         """
         self.path = path
         self._locks = path.with_name(path.name + "-sessions")
-        make_private_directories(self._locks)
-        create_private(path)  # SQLite gives its other files the same mode
+        self._locks.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -411,9 +409,9 @@ class SqliteTree:
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Let one process in at a time. Switching to WAL fails while another process does the same."""
-    fd = open_private(path, create=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        lock_within(fd, BUSY_TIMEOUT_S, path)
+        fcntl.flock(fd, fcntl.LOCK_EX)
         yield
     finally:
         os.close(fd)

@@ -91,6 +91,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/journal/last_synced.py",
     "bookie/storage/directory_files.py",
     "bookie/cluster/limbo.py",
+    "bookie/cluster/digest_types.py",
     "bookie/cluster/live_ledgers.py",
     "bookie/damage/consistency_check.py",
     "bookie/gc/log_collector.py",

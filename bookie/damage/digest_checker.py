@@ -4,7 +4,7 @@ CRC32 and CRC32C need no password. All entries of a ledger have the same type of
 not know the type. The checker infers it from the entries that match it. An entry that does not match the type
 of its ledger is damaged.
 
-Inside: that rule for one ledger. Not inside: reading entries (``scrubber``).
+Inside: that rule for one ledger, the checksum of one entry. Not inside: reading entries (``scrubber``).
 Always: no entry is called damaged before the type of its ledger is certain. For a ledger with MAC digests, or
 without digests, the checker reports nothing.
 
@@ -25,6 +25,21 @@ _FIRST_ENTRIES = 16  # among these, one match suffices
 _UNMATCHED_MAX = 10_000  # kept until the type is known
 
 _DIGESTS = [(digest_type, EntryCodec(digest_type, b"").digest) for digest_type in _TYPES]
+
+
+def checksum_type(body: bytes, only: DigestType | None = None) -> DigestType | None:
+    """The type of checksum, CRC32C or CRC32, that the entry matches; None if it matches none.
+
+    ``only``: try this type alone.
+    """
+    header = body[:ENTRY_HEADER_BYTES]
+    for digest_type, digest in _DIGESTS:
+        if only is not None and only is not digest_type:
+            continue
+        at = ENTRY_HEADER_BYTES + digest_type.size_bytes
+        if len(body) >= at and digest(header, body[at:]) == body[ENTRY_HEADER_BYTES:at]:
+            return digest_type
+    return None
 
 
 class DigestChecker:
@@ -48,7 +63,7 @@ class DigestChecker:
         """
         for entry_id, body in entries:
             self._seen += 1
-            found = self._type_of(body)
+            found = checksum_type(body, self._type)
             if found is None:
                 if len(self._unmatched) < _UNMATCHED_MAX:
                     self._unmatched.append(entry_id)
@@ -66,14 +81,4 @@ class DigestChecker:
     def is_valid(self, body: bytes) -> bool:
         """True if the entry matches its digest. Call it only after the type is known."""
         assert self._type is not None
-        return self._type_of(body) is self._type
-
-    def _type_of(self, body: bytes) -> DigestType | None:
-        header = body[:ENTRY_HEADER_BYTES]
-        for digest_type, digest in _DIGESTS:
-            if self._type is not None and self._type is not digest_type:
-                continue
-            at = ENTRY_HEADER_BYTES + digest_type.size_bytes
-            if len(body) >= at and digest(header, body[at:]) == body[ENTRY_HEADER_BYTES:at]:
-                return digest_type
-        return None
+        return checksum_type(body, self._type) is self._type

@@ -11,6 +11,7 @@ Source: DefaultEntryLogger.java (readEntry, its id check); docs/storage-format.m
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from bookie.limits import RECORD_BYTES_MAX
 FIRST_READ_BYTES = 4096  # size of the first read for an entry of unknown length
 READ_BYTES_MAX = 256 << 10  # size of one read
 _OPEN_LOGS_MAX = 64
+_LOST_ERRNOS = (errno.EIO, errno.ENOENT)  # a bad sector; a log that is gone
 _COLD_MISSES = 3  # after so many misses in a row, only some reads try the page cache
 _COLD_TRY_EVERY = 16  # then every so many reads try it
 
@@ -94,7 +96,7 @@ class EntryLogReader:
                     _read_one, file, ledger_id, entry_id, location, first_read_bytes, span_bytes
                 )
             except OSError as exc:
-                raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
+                raise _failed(ledger_id, entry_id, exc) from exc
         finally:
             self._release(opened)
 
@@ -120,7 +122,7 @@ class EntryLogReader:
                 try:
                     data = await self._disk.run(opened.file.pread, wanted, start)
                 except OSError as exc:
-                    raise EntryUnreadableError(ledger_id, entry_ids[0], str(exc)) from exc
+                    raise _failed(ledger_id, entry_ids[0], exc) from exc
         finally:
             self._release(opened)
         bodies = _split(data, ledger_id, entry_ids[:count], locations[:count], size_bytes_max)
@@ -161,7 +163,7 @@ class EntryLogReader:
         try:
             file = await self._disk.run(self._disk.open, path)
         except OSError as exc:
-            raise EntryUnreadableError(ledger_id, entry_id, str(exc)) from exc
+            raise _failed(ledger_id, entry_id, exc) from exc
         finally:
             self._opening[log_id] -= 1
             is_gone = log_id in self._gone
@@ -274,5 +276,10 @@ def unreadable(ledger_id: int, entry_id: int, location: int, what: str) -> Entry
     """The error for an entry that is not at its location; names the log and the offset."""
     log_id, offset = split_location(location)
     return EntryUnreadableError(
-        ledger_id, entry_id, f"at offset {offset} of {entry_log_name(log_id)}: {what}"
+        ledger_id, entry_id, f"at offset {offset} of {entry_log_name(log_id)}: {what}", is_lost=True
     )
+
+
+def _failed(ledger_id: int, entry_id: int, error: OSError) -> EntryUnreadableError:
+    # Without a descriptor or memory the read fails although the entry is sound.
+    return EntryUnreadableError(ledger_id, entry_id, str(error), is_lost=error.errno in _LOST_ERRNOS)

@@ -22,17 +22,18 @@ import trio
 from bookie.errors import StorageFailedError
 from bookie.server.authentication import certificate_identity, parse_certificate
 from bookie.server.config import ServerConfig
+from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.deferred_replies import DeferredReplies, is_long_poll
 from bookie.server.gate import FRAME_BYTES_MAX, Gate
 from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, DeferredRequest, PlainReads
+from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v3
 from ledger.wire.frame import FrameBuffer
-from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
+from ledger.wire.messages import AddRequest, IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ class Connection:
         )
         self._deferred: deque[DeferredRequest] = deque()
         self._deferred_count = 0  # requests in ``_deferred`` and in work
+        self._deferred_bytes = 0  # of the entries that they hold
         self._has_read = False  # this peer reads entries that are not in memory
         self._is_short: trio.Event | None = None  # set when the queue of deferred requests is short again
         self._workers_count = 0
@@ -141,6 +143,7 @@ class Connection:
             self._reply_queue.close()
             self._service.in_progress.count_reads(-self._deferred_count)
             self._deferred.clear()
+            self._give_back(self._deferred_bytes)
             await trio.aclose_forcefully(self._stream)
 
     def stop_receiving(self) -> None:
@@ -294,6 +297,8 @@ class Connection:
             else:
                 self._long_polls_count += 1
                 nursery.start_soon(self._do_long_poll, request)
+        elif isinstance(request, IncomingRequest) and self._is_over_memory(request):
+            self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
         else:
             count = len(request) if isinstance(request, PlainReads) else 1
             self._deferred.append(request)
@@ -307,6 +312,21 @@ class Connection:
             elif self._workers_count < self._config.deferred_workers_max:
                 self._workers_count += 1
                 nursery.start_soon(self._work)
+
+    def _is_over_memory(self, request: IncomingRequest) -> bool:
+        """True if the request holds an entry for which there is no memory now. Otherwise it takes memory."""
+        size_bytes = _held_bytes(request)
+        if not size_bytes:
+            return False
+        if self._memory.is_exhausted:
+            return True
+        self._deferred_bytes += size_bytes
+        self._memory.take(size_bytes)
+        return False
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._deferred_bytes -= size_bytes
+        self._memory.give_back(size_bytes)
 
     def _living_nursery(self) -> trio.Nursery | None:
         """None once the connection ends: a nursery whose last task has ended starts no other."""
@@ -328,6 +348,8 @@ class Connection:
                     request = self._deferred.popleft()
                     count = len(request) if isinstance(request, PlainReads) else 1
                     await self._replies.reply_to(request)
+                    if isinstance(request, IncomingRequest) and (size_bytes := _held_bytes(request)):
+                        self._give_back(size_bytes)
                     self._deferred_count -= count
                     self._service.in_progress.count_reads(-count)
                     if self._is_short is not None and self._deferred_count <= short_queue:
@@ -345,3 +367,8 @@ class Connection:
     def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle_worker = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _held_bytes(request: IncomingRequest) -> int:
+    """The size of the entry that a deferred add holds; 0 for other requests."""
+    return len(request.request.body) if isinstance(request.request, AddRequest) else 0

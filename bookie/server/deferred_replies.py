@@ -1,8 +1,8 @@
 """Replies that come later: after a read from disk, or after the LAC has grown.
 
 Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
-entries, disk space. Not inside: immediate replies and all writes (``service``); the order of frames and how
-much may be queued for a peer that reads slowly (``connection``).
+entries, disk space, reading the entry that an add repeats. Not inside: immediate replies and all writes
+(``service``); the order of frames and how much may be queued for a peer that reads slowly (``connection``).
 Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
 entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
 during the read, and an entry that the read did not find may be there by then.
@@ -23,12 +23,16 @@ import trio
 
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
 from bookie.ledger_record import LedgerRecord
+from bookie.server.deferred import DeferredRequest, PlainReads
+from bookie.server.repeated_adds import CHECKSUM_TYPES, Comparison, StoredEntry
 from bookie.server.replies import refusal
-from bookie.server.service import BookieService, ClientSession, DeferredRequest, PlainReads
+from bookie.server.service import BookieService, ClientSession
 from ledger.catalog.availability import encode_availability
 from ledger.codes import Code
+from ledger.digest import DigestType
 from ledger.wire.messages import (
     LAST_ENTRY,
+    AddRequest,
     BatchReadReply,
     BatchReadRequest,
     BookieInfoReply,
@@ -90,6 +94,9 @@ class DeferredReplies:
         """Do what the request needs, and send its reply. A cancelled call sends no reply."""
         if isinstance(deferred, PlainReads):
             await self._plain_reads(deferred)
+            return
+        if isinstance(deferred.request, AddRequest):
+            await self._add_again(deferred, deferred.request)
             return
         await self.queue.wait_capacity()
         missing = self._code_of_missing(getattr(deferred.request, "ledger_id", -1))
@@ -276,6 +283,33 @@ class DeferredReplies:
             usage.total_bytes if request.total_disk_capacity else None,
             usage.free_bytes if request.free_disk_space else None,
         )
+
+    # Adds
+
+    async def _add_again(self, incoming: IncomingRequest, request: AddRequest) -> None:
+        """Read the entry that the bookie holds under the ids of an add, and let the session decide."""
+        service = self.service
+        ledger = service.storage.ledger(request.ledger_id)
+        stored: StoredEntry | None = None
+        if ledger is not None:
+            try:
+                stored = await self._stored(ledger, request.entry_id)
+                if stored.compare(request.body) is Comparison.MAY_BE_DAMAGED and service.digest_type_of:
+                    digest_type = await service.digest_type_of(request.ledger_id)
+                    stored = await self._stored(ledger, request.entry_id, digest_type)
+            except EntryUnreadableError:
+                self.session.reply(incoming, refusal(incoming, Code.IO_ERROR))
+                return
+        self.session.add_again(incoming, stored)
+
+    async def _stored(
+        self, ledger: LedgerRecord, entry_id: int, digest_type: DigestType | None = None
+    ) -> StoredEntry:
+        service = self.service
+        body, is_damaged = await service.storage.read_stored(ledger, entry_id)
+        has_checksums = None if digest_type is None else digest_type in CHECKSUM_TYPES
+        # The scrubber infers the type from the entries, and a peer may have written some of those.
+        return StoredEntry(ledger, body, has_checksums, is_damaged and service.digest_type_of is None)
 
     # Ledgers
 

@@ -15,8 +15,7 @@ WriteLacProcessorV3.java, ForceLedgerProcessorV3.java; docs/protocol.md 9 and 13
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, assert_never
@@ -27,12 +26,14 @@ from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.authentication import PeerIdentity
+from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches
+from bookie.server.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.server.replies import READ_HEADER, as_failed, plain_reply, refusal
 from bookie.server.request_frames import decode_request
 from ledger.codes import MASTER_KEY_BYTES, Code
-from ledger.digest import ENTRY_HEADER_BYTES
+from ledger.digest import ENTRY_HEADER_BYTES, DigestType
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -68,35 +69,16 @@ _ADD_OK = v2.add_reply(Code.OK, 0, 0)[:12]  # length, header, code; the entry's 
 _READ_REQUEST = Struct(">Iqq")
 
 
+DigestTypeOf = Callable[[int], Awaitable[DigestType | None]]
+"""The digest type of a ledger; None: not known now."""
+
+
 @attrs.define(eq=False)
 class Rights:
     """Which adds this bookie accepts now. ``DiskWatch`` changes it; sessions read it for each chunk."""
 
     writable: bool = True
     high_priority_writable: bool = True  # accept adds of recoveries while the bookie is read-only
-
-
-@attrs.frozen
-class PlainReads:
-    """Version 2 reads, without flags, of entries that are not in memory, in order of arrival."""
-
-    ids: bytes  # ledger id and entry id of each; in this form many may wait in little memory
-
-    @classmethod
-    def of(cls, *entries: tuple[int, int]) -> PlainReads:
-        return cls(b"".join(itertools.starmap(_LAC_IDS.pack, entries)))
-
-    def __len__(self) -> int:
-        return len(self.ids) // _LAC_IDS.size
-
-    def __getitem__(self, at: int) -> tuple[int, int]:
-        """Ledger id, entry id."""
-        ledger_id, entry_id = _LAC_IDS.unpack_from(self.ids, at * _LAC_IDS.size)
-        return ledger_id, entry_id
-
-
-DeferredRequest = PlainReads | IncomingRequest
-"""A request that gets its reply later, or several of them."""
 
 
 @attrs.define(eq=False)
@@ -107,7 +89,9 @@ class BookieService:
     rights: Rights = attrs.field(factory=Rights)
     sync_adds: bool = True  # False: acknowledge adds before they are synced (``journalSyncData=false``)
     has_tls: bool = False
+    digest_type_of: DigestTypeOf | None = None  # from the metadata; None: there are none
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
+    refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
     in_progress: InProgress = attrs.field(factory=InProgress, init=False)
     _pending_fences: dict[int, int] = attrs.field(factory=dict, init=False)  # ledger -> staged, not durable
     _fenced_and_deleted: dict[int, None] = attrs.field(factory=dict, init=False)
@@ -210,7 +194,13 @@ class ClientSession:
                                 current_id = ledger_id
                                 master_key = ledger.master_key
                                 self._grown.add(ledger_id)
-                        if ledger is not None and key == master_key and entry_id >= 0 and not ledger.fenced:
+                        # An entry above the last one is not held, so there is nothing to compare it with.
+                        if (
+                            ledger is not None
+                            and key == master_key
+                            and entry_id > ledger.last_entry_id
+                            and not ledger.fenced
+                        ):
                             body_at = start + 24
                             stage_entry(batch, ledger, entry_id, lac, data[body_at:end])
                             added.append(data[body_at : start + 40])
@@ -232,6 +222,12 @@ class ClientSession:
     def reply(self, incoming: IncomingRequest, reply: Reply) -> None:
         """Send the reply to a deferred request."""
         self._send(self.encode(incoming, reply))
+
+    def add_again(self, incoming: IncomingRequest, stored: StoredEntry | None) -> None:
+        """Handle a deferred add. ``stored``: its entry, read from the disk in this step of the loop."""
+        assert isinstance(incoming.request, AddRequest)
+        self._add(incoming, incoming.request, stored)
+        self._finish()
 
     def encode(self, incoming: IncomingRequest, reply: Reply) -> bytes:
         """The frame of a reply, in the version and with the ids of its request."""
@@ -348,8 +344,11 @@ class ClientSession:
     def _refuse(self, incoming: IncomingRequest, code: Code) -> None:
         self._immediate.append(self.encode(incoming, refusal(incoming, code)))
 
-    def _add(self, incoming: IncomingRequest, request: AddRequest) -> None:
-        """An add outside the fast loop: version 3, with flags, the first of a ledger, or one to refuse."""
+    def _add(self, incoming: IncomingRequest, request: AddRequest, stored: StoredEntry | None = None) -> None:
+        """An add outside the fast loop: version 3, with flags, the first of a ledger, or one to refuse.
+
+        Also one that is not above the last entry: the bookie may hold the entry.
+        """
         body = request.body
         if not ENTRY_HEADER_BYTES <= len(body) <= RECORD_BYTES_MAX:
             return self._refuse(incoming, Code.BAD_REQUEST)
@@ -368,8 +367,23 @@ class ClientSession:
             return self._refuse(incoming, Code.UNAUTHORIZED)
         if ledger.fenced and not request.recovery:
             return self._refuse(incoming, Code.FENCED)
-        self._storage.stage_entry(self._batch, ledger, entry_id, lac, body)
-        self._grown.add(ledger_id)
+        found: Comparison | None = None
+        if entry_id <= ledger.last_entry_id:
+            held = self._storage.find_entry(ledger, entry_id)
+            if isinstance(held, bytes):
+                found = compare(held, body)
+            elif held:
+                if stored is None or stored.ledger is not ledger:
+                    return self._defer(incoming)  # ``add_again`` follows
+                found = stored.compare(body)
+        if found is None:
+            self._storage.stage_entry(self._batch, ledger, entry_id, lac, body)
+            self._grown.add(ledger_id)
+        elif found is Comparison.SAME:
+            self._batch.await_ledger(ledger_id)  # the held entry may not be durable yet
+        else:
+            self._service.refused_adds.note(ledger_id, entry_id)
+            return self._refuse(incoming, Code.BAD_REQUEST)
         self._acks.append(self.encode(incoming, AddReply(Code.OK, ledger_id, entry_id)))
         self._adds_count += 1
         self._needs_sync |= self._service.sync_adds and (request.recovery or not request.deferred_sync)

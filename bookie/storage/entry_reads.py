@@ -88,6 +88,41 @@ class EntryReads:
             return None
         return self.read_cache.get(ledger_id, found[0]) if found else None
 
+    def find(self, record: LedgerRecord, entry_id: int) -> bytes | bool:
+        """See ``Storage.find_entry``."""
+        body = self._write_cache.get(record, entry_id)
+        if body is not None:
+            return body
+        ledger_id = record.ledger_id
+        if ledger_id in self._deleting:
+            return False
+        try:
+            found = self._index.locate(ledger_id, entry_id, 1)
+        except (OSError, FormatError):
+            return True  # ``read_stored`` raises the error
+        return bool(found)
+
+    async def read_stored(self, record: LedgerRecord, entry_id: int) -> tuple[bytes | None, bool]:
+        """See ``Storage.read_stored``."""
+        error = EntryUnreadableError(record.ledger_id, entry_id, "compaction moves it")
+        for _ in range(_MOVES_MAX):
+            found = self._locate(record, entry_id, 1)
+            if not found:
+                return None, False
+            location = found[0]
+            body: bytes | None = None
+            try:
+                body = await self._reader.read(record.ledger_id, entry_id, location)
+            except EntryUnreadableError as exc:
+                error = exc
+            self._index.forget_cached()
+            if list(self._locate(record, entry_id, 1)) != [location]:
+                continue  # moved or deleted meanwhile
+            if body is None and not error.is_lost:
+                raise error
+            return body, self._damaged.evidence(location) is not None
+        raise error
+
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """See ``Storage.read``."""
         record = self._record(ledger_id)
@@ -226,7 +261,7 @@ class EntryReads:
 
     def _check(self, ledger_id: int, entry_id: int, location: int) -> None:
         if self._damaged and (evidence := self._damaged.evidence(location)) is not None:
-            raise EntryUnreadableError(ledger_id, entry_id, evidence)
+            raise EntryUnreadableError(ledger_id, entry_id, evidence, is_lost=True)
 
     def _record(self, ledger_id: int) -> LedgerRecord:
         record = self._ledgers.get(ledger_id)

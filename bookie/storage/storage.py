@@ -262,6 +262,23 @@ class Storage:
         """
         return await self._store_of(ledger_id).reads.read(ledger_id, entry_id)
 
+    def find_entry(self, ledger: LedgerRecord, entry_id: int) -> bytes | bool:
+        """The entry's body if it is in the write cache; True if it is on disk only; False if it is not here.
+
+        Waits for the disk only if the index does.
+        """
+        return self.stores[ledger.directory].reads.find(ledger, entry_id)
+
+    async def read_stored(self, ledger: LedgerRecord, entry_id: int) -> tuple[bytes | None, bool]:
+        """The body on disk that the index names on return, and True if the scrubber found it damaged.
+
+        Not from the write cache. The body is None if the index names none, or if its bytes are lost. No
+        checkpoint follows the last look at the index.
+
+        Raises ``EntryUnreadableError`` if a later read may succeed.
+        """
+        return await self.stores[ledger.directory].reads.read_stored(ledger, entry_id)
+
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
     ) -> list[bytes]:

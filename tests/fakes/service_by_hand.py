@@ -6,11 +6,13 @@ import struct
 
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
-from bookie.server.service import BookieService, ClientSession, DeferredRequest
+from bookie.server.deferred import DeferredRequest
+from bookie.server.repeated_adds import StoredEntry
+from bookie.server.service import BookieService, ClientSession
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
-from ledger.wire.messages import AddRequest, IncomingReply, ReadRequest, Reply, Request
+from ledger.wire.messages import AddRequest, IncomingReply, IncomingRequest, ReadRequest, Reply, Request
 
 ENTRIES = EntryCodec(DigestType.CRC32C, b"pass")
 KEY = master_key(b"pass")
@@ -40,6 +42,7 @@ class HandDisk:
     def __init__(self) -> None:
         self.ledgers: dict[int, LedgerRecord] = {}
         self.entries: dict[tuple[int, int], bytes] = {}
+        self.flushed: set[tuple[int, int]] = set()  # entries that are on disk only
         self.unsubmitted: list[NamedBatch] = []
         self.batches: list[NamedBatch] = []  # submitted, not durable
 
@@ -60,6 +63,10 @@ class HandDisk:
         assert ledger_id not in self.ledgers
         self.ledgers[ledger_id] = LedgerRecord(ledger_id, key)
         batch.stage("key", ledger_id)
+        return self.ledgers[ledger_id]
+
+    def create_ledger_by_hand(self, ledger_id: int) -> LedgerRecord:
+        self.ledgers[ledger_id] = LedgerRecord(ledger_id, KEY)
         return self.ledgers[ledger_id]
 
     def stage_entry(
@@ -86,6 +93,10 @@ class HandDisk:
         self.unsubmitted.remove(batch)
         self.batches.append(batch)
 
+    def find_entry(self, ledger: LedgerRecord, entry_id: int) -> bytes | bool:
+        place = ledger.ledger_id, entry_id
+        return place in self.flushed or self.entries.get(place, False)
+
     def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self.entries.get((ledger_id, entry_id))
 
@@ -107,6 +118,10 @@ class Peer:
     def send_frames(self, *frames: bytes) -> None:
         data, spans = FrameBuffer().feed(b"".join(frames))
         self._session.handle(data, spans)
+
+    def add_again(self, deferred: DeferredRequest, stored: StoredEntry) -> None:
+        assert isinstance(deferred, IncomingRequest)
+        self._session.add_again(deferred, stored)
 
     def ask(self, request: Request, *, version: int = 2, txn: int = 0, high_priority: bool = False) -> None:
         codec = v2 if version == 2 else v3

@@ -17,7 +17,8 @@ import trio
 
 from bookie.errors import StorageFailedError
 from bookie.server.config import ServerConfig
-from bookie.server.service import BookieService, DeferredRequest
+from bookie.server.deferred import DeferredRequest
+from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from dlog.cli.bench.latency import BatchesInFlight, Latencies

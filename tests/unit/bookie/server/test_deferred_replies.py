@@ -7,9 +7,10 @@ import pytest
 from bookie.errors import EntryUnreadableError, NoEntryError
 from bookie.journal.group_commit import WriteBatch
 from bookie.ledger_record import LedgerRecord
+from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.deferred_replies import DeferredReplies, is_long_poll
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, DeferredRequest, PlainReads
+from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec

@@ -17,9 +17,10 @@ from bookie.main import Bookie, open_bookie
 from bookie.server.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from bookie.server.certificate_roles import CertificateRoles
 from bookie.server.config import ServerConfig
+from bookie.server.deferred import DeferredRequest
 from bookie.server.gate import EXCHANGES_MAX, FRAME_BYTES_MAX
 from bookie.server.server import Server
-from bookie.server.service import BookieService, ClientSession, DeferredRequest
+from bookie.server.service import BookieService, ClientSession
 from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3

@@ -11,16 +11,10 @@ import trio
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import NoEntryError
 from bookie.ledger_record import UNKNOWN_KEY
-from bookie.server.deferred_replies import DeferredReplies
-from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, ClientSession, DeferredRequest, PlainReads
-from bookie.server.shared_memory import SharedMemory
+from bookie.server.deferred import PlainReads
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
-from bookie.storage.storage import Storage
 from ledger.codes import Code
-from ledger.wire import v2, v3
-from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
     BatchReadReply,
@@ -31,9 +25,8 @@ from ledger.wire.messages import (
     ReadLacRequest,
     ReadReply,
     ReadRequest,
-    Reply,
-    Request,
 )
+from tests.fakes.connection_by_hand import Connection
 from tests.fakes.service_by_hand import KEY, add, entry, fence
 
 LIMBO = Code.UNKNOWN_LEDGER_STATE
@@ -43,34 +36,6 @@ def config(directory: Path) -> StorageConfig:
     return StorageConfig(
         journal_directories=(directory / "j",), ledger_directories=(directory / "l",), flush_interval_s=60
     )
-
-
-class Connection:
-    """One peer of a bookie over real storage; slow work is done at once."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._frames = FrameBuffer()
-        self._deferred: list[DeferredRequest] = []
-        self._out = bytearray()
-        self.storage = storage
-        self.service = BookieService(storage)
-        self._session: ClientSession = self.service.open_session(self._out.extend, self._deferred.append)
-
-    async def ask(self, *requests: Request, version: int = 3) -> list[Reply]:
-        codec = v2 if version == 2 else v3
-        frames = b"".join(codec.encode_request(request) for request in requests)
-        self._session.handle(*FrameBuffer().feed(frames))
-        durable = trio.Event()
-        self.storage.submit(self.storage.new_batch(), lambda _: durable.set())
-        await durable.wait()
-
-        room = ReplyQueue(1 << 20, SharedMemory(1 << 20, 1 << 16))
-        replies = DeferredReplies(self.service, self._session, room, lambda: 5, 1 << 20)
-        while self._deferred:
-            await replies.reply_to(self._deferred.pop(0))
-        data, spans = self._frames.feed(bytes(self._out))
-        self._out.clear()
-        return [codec.decode_reply(data, *span).reply for span in spans]
 
 
 @pytest.fixture
@@ -175,5 +140,5 @@ async def test_plain_reads_look_for_limbo_before_the_entry(
         raise NoEntryError(ledger_id, entry_id)
 
     monkeypatch.setattr(peer.storage, "read", read)
-    peer._deferred.append(PlainReads.of((1, 1)))
+    peer.deferred.append(PlainReads.of((1, 1)))
     assert await peer.ask(version=2) == [ReadReply(Code.IO_ERROR, 1, 1)]

@@ -56,6 +56,9 @@ class SlowDisk:
         self.staged += 1
         self.staged_bytes += len(body)
 
+    def find_entry(self, ledger: LedgerRecord, entry_id: int) -> bool:
+        return False
+
     def submit(self, batch: WriteBatch, on_durable: OnDurable, *, sync: bool = True) -> None:
         self.runs.append(on_durable)
 

@@ -7,7 +7,8 @@ import struct
 import pytest
 
 from bookie.ledger_record import LedgerRecord
-from bookie.server.service import BookieService, PlainReads
+from bookie.server.deferred import PlainReads
+from bookie.server.service import BookieService
 from ledger.codes import Code, Operation
 from ledger.digest import master_key
 from ledger.errors import WireError
@@ -61,9 +62,9 @@ def test_entries_of_many_ledgers_in_one_chunk_find_their_own_ledger(peer: Peer, 
     for ledger_id in (1, 2, 3):
         disk.ledgers[ledger_id] = LedgerRecord(ledger_id, master_key(b"%d" % ledger_id))
     adds = [
-        add(ledger_id, entry_id, key=master_key(b"%d" % ledger_id))
-        for entry_id in range(5)
-        for ledger_id in (1, 2, 3, 3, 1)
+        add(ledger_id, 5 * turn + place, key=master_key(b"%d" % ledger_id))
+        for turn in range(5)
+        for place, ledger_id in enumerate((1, 2, 3, 3, 1))
     ]
     peer.send_frames(*map(v2.encode_request, adds))
     disk.sync()

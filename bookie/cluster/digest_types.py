@@ -1,0 +1,50 @@
+"""The digest type of a ledger, from its metadata.
+
+A bookie needs it only for a repeated add whose held bytes match no checksum (``server.repeated_adds``). So it
+is read each time, and only a few reads run at once.
+
+Inside: the read, its limits. Not inside: what follows from the type.
+Always: if the store does not reply in time, the type is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledger.catalog.catalog import LedgerCatalog
+from ledger.catalog.paths import Layout
+from ledger.digest import DigestType
+from ledger.errors import MetadataFormatError, NoSuchLedgerError
+from namespace.errors import NamespaceError
+from namespace.store import MetadataStore
+
+READS_AT_ONCE = 4
+TIMEOUT_S = 5.0
+
+
+@attrs.frozen
+class DigestTypes:
+    """Implements ``DigestTypeOf`` with the metadata store of the current session."""
+
+    store: Callable[[], MetadataStore]
+    root: str
+    layout: Layout
+    _limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(READS_AT_ONCE), init=False
+    )
+
+    async def __call__(self, ledger_id: int) -> DigestType | None:
+        """The type; None if it is not stored, the ledger does not exist, or its metadata cannot be read."""
+        with trio.move_on_after(TIMEOUT_S):
+            async with self._limiter:
+                try:
+                    catalog = LedgerCatalog(self.store(), self.root, self.layout)
+                    metadata = (await catalog.get(ledger_id)).metadata
+                except (NamespaceError, NoSuchLedgerError, MetadataFormatError):
+                    return None
+                # Metadata of format version 1 may store no type. Then the field has Java's default.
+                return None if metadata.password is None else metadata.digest_type
+        return None

@@ -1,0 +1,39 @@
+"""Requests whose reply comes later.
+
+Inside: the compact form of many plain reads, the type of all such requests. Not inside: what is deferred
+(``service``), the work (``deferred_replies``), when it is done (``connection``).
+"""
+
+from __future__ import annotations
+
+import itertools
+from struct import Struct
+
+import attrs
+
+from ledger.wire.messages import IncomingRequest
+
+_IDS = Struct(">qq")  # ledger id, entry id
+
+
+@attrs.frozen
+class PlainReads:
+    """Version 2 reads, without flags, of entries that are not in memory, in order of arrival."""
+
+    ids: bytes  # ledger id and entry id of each; in this form many may wait in little memory
+
+    @classmethod
+    def of(cls, *entries: tuple[int, int]) -> PlainReads:
+        return cls(b"".join(itertools.starmap(_IDS.pack, entries)))
+
+    def __len__(self) -> int:
+        return len(self.ids) // _IDS.size
+
+    def __getitem__(self, at: int) -> tuple[int, int]:
+        """Ledger id, entry id."""
+        ledger_id, entry_id = _IDS.unpack_from(self.ids, at * _IDS.size)
+        return ledger_id, entry_id
+
+
+DeferredRequest = PlainReads | IncomingRequest
+"""A request that gets its reply later, or several of them."""
