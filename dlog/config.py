@@ -105,6 +105,8 @@ class NamespaceConfig:
     """The name of the lock's owner that other clients see; default: host and process id."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
+    host_lock_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
+    """For a directory: how long to wait for a process that holds ``host.lock`` and does not serve."""
     wire_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
     """The bookies' protocol on the data path."""
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))

@@ -115,7 +115,9 @@ async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
     # A program that uses a cluster does not import the embedded store.
     from ledger.deploy.embedded import open_embedded_stack
 
-    async with open_embedded_stack(Path(where.path), _client_config(config)) as stack:
+    async with open_embedded_stack(
+        Path(where.path), _client_config(config), lock_timeout_s=config.host_lock_timeout_s
+    ) as stack:
         yield _Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
 
 

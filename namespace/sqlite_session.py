@@ -14,13 +14,15 @@ import os
 import weakref
 from pathlib import Path
 
+from namespace.private_files import open_private
+
 
 class SessionLock:
     """The lock of this process's own session."""
 
     def __init__(self, directory: Path, session_id: int) -> None:
         self._path = _lock_path(directory, session_id)
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_private(self._path, create=True)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -42,7 +44,7 @@ class SessionLock:
 def is_dead(directory: Path, session_id: int) -> bool:
     """True if no process holds the session's lock."""
     try:
-        fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return True
     try:

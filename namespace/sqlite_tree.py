@@ -15,7 +15,6 @@ Source: sqlite.org (WAL, data_version); counters as ZooKeeper's DataTree.java ke
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from namespace.errors import (
     StoreError,
     StoreFormatError,
 )
+from namespace.private_files import create_private, lock_within, make_private_directories, open_private
 from namespace.session import Watched, WatchKind
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import (
@@ -113,11 +113,13 @@ class SqliteTree:
 
         Raises:
             StoreFormatError: The file is no metadata store, or a newer release wrote it.
+            PermissionError: A file of the store is a symlink, or belongs to another user.
             sqlite3.Error, OSError
         """
         self.path = path
         self._locks = path.with_name(path.name + "-sessions")
-        self._locks.mkdir(parents=True, exist_ok=True)
+        make_private_directories(self._locks)
+        create_private(path)  # SQLite gives its other files the same mode
         self._db = sqlite3.connect(
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
@@ -409,9 +411,9 @@ class SqliteTree:
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
     """Let one process in at a time. Switching to WAL fails while another process does the same."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = open_private(path, create=True)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        lock_within(fd, BUSY_TIMEOUT_S, path)
         yield
     finally:
         os.close(fd)

@@ -2,7 +2,8 @@
 
 Inside: the implementation of ``disk``. Not inside: any file format.
 Always: a write writes all its bytes or raises ``OSError``. A lock ends with its process, even if that is
-killed.
+killed. New files and directories are for their owner only (0600, 0700), whatever the umask; RocksDB chooses
+the modes of its own files, in a directory of this kind.
 
 Source: open(2), pwritev2(2), flock(2).
 """
@@ -32,6 +33,7 @@ from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import RocksKeyValues
 from bookie.errors import DirectoryInUseError
+from namespace.private_files import FILE_MODE, make_private_directories
 
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4
@@ -175,13 +177,13 @@ class RealDisk(Disk):
             flags |= os.O_CREAT | os.O_EXCL
         if direct:
             try:
-                return RealFile(path, os.open(path, flags | os.O_DIRECT, 0o644), direct=True)
+                return RealFile(path, os.open(path, flags | os.O_DIRECT, FILE_MODE), direct=True)
             except OSError as exc:
                 if exc.errno != errno.EINVAL:
                     raise
                 # The file system does not support direct writes. With O_CREAT the file may exist by now.
                 flags &= ~os.O_EXCL
-        return RealFile(path, os.open(path, flags, 0o644), direct=False)
+        return RealFile(path, os.open(path, flags, FILE_MODE), direct=False)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
@@ -200,12 +202,8 @@ class RealDisk(Disk):
         return os.listdir(path)
 
     def make_directory(self, path: Path) -> None:
-        missing = [path]
-        while not missing[-1].exists():
-            missing.append(missing[-1].parent)
-        path.mkdir(parents=True, exist_ok=True)
-        for made in missing[1:]:
-            self.sync_directory(made)
+        for made in make_private_directories(path):
+            self.sync_directory(made.parent)
 
     def sync_directory(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -230,7 +228,8 @@ class RealDisk(Disk):
                 job.result()
 
     def lock(self, path: Path) -> Callable[[], None]:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # A planted symlink would have its target overwritten.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -242,6 +241,8 @@ class RealDisk(Disk):
                 f"{path.parent} is in use by another process (id {holder}). Stop that process, or give this"
                 " bookie another directory"
             ) from exc
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, FILE_MODE)  # not ours if root locks a directory of another user
         with contextlib.suppress(OSError):  # the disk may be full; the id is for messages only
             # Always 32 bytes: the file is never truncated, so its block stays allocated.
             os.pwrite(descriptor, b"%-31d\n" % os.getpid(), 0)
@@ -261,6 +262,7 @@ class RealDisk(Disk):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     def open_key_values(self, path: Path) -> KeyValues:
+        self.make_directory(path)  # RocksDB would let others in
         return RocksKeyValues(path, self)
 
     def aligned_buffer(self, size_bytes: int) -> mmap.mmap | bytearray:

@@ -40,6 +40,7 @@ async def open_client(
     config: ClientConfig | None = None,
     session_timeout_ms: int = 10_000,
     connect_timeout_s: float = 10.0,
+    host_lock_timeout_s: float = 30.0,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client for the ledgers at a URI. Leaving the block closes the client, not its ledgers.
 
@@ -51,6 +52,8 @@ async def open_client(
         config: Quorum timeouts, TLS, placement and limits.
         session_timeout_ms: The timeout of the session with ZooKeeper.
         connect_timeout_s: How long to wait for ZooKeeper.
+        host_lock_timeout_s: For a directory: how long to wait for a process that holds ``host.lock`` and does
+            not serve.
 
     Raises:
         InvalidStoreAddressError: The URI cannot be parsed; the message names the part.
@@ -60,7 +63,11 @@ async def open_client(
         NamespaceError: The metadata store cannot be reached, or failed.
     """
     async with open_deployment(
-        uri, config=config, session_timeout_ms=session_timeout_ms, connect_timeout_s=connect_timeout_s
+        uri,
+        config=config,
+        session_timeout_ms=session_timeout_ms,
+        connect_timeout_s=connect_timeout_s,
+        host_lock_timeout_s=host_lock_timeout_s,
     ) as deployment:
         yield deployment.client
 
@@ -72,13 +79,15 @@ async def open_deployment(
     config: ClientConfig | None = None,
     session_timeout_ms: int = 10_000,
     connect_timeout_s: float = 10.0,
+    host_lock_timeout_s: float = 30.0,
 ) -> AsyncIterator[Deployment]:
     """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
     scheme = uri.strip().partition(":")[0].lower()
     if scheme == "file":
         from ledger.deploy.embedded import LEDGERS_ROOT, open_embedded_stack
 
-        async with open_embedded_stack(Path(parse_directory_uri(uri)), config) as stack:
+        path = Path(parse_directory_uri(uri))
+        async with open_embedded_stack(path, config, lock_timeout_s=host_lock_timeout_s) as stack:
             yield Deployment(stack.client, stack.store, LEDGERS_ROOT)
         return
     if scheme.startswith("distributedlog"):

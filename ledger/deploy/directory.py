@@ -2,7 +2,8 @@
 
 Inside: names, ``host.lock``, the socket, what a forked child closes. Not inside: the bookie (``host``),
 reaching it (``embedded``).
-Always: at most one process holds the lock; the system releases it when the process ends, for any reason.
+Always: at most one process holds the lock; the system releases it when the process ends, for any reason. The
+directory belongs to this user and is closed to others (mode 0700) before anything is read or written in it.
 
     metadata.sqlite   the metadata store, shared by all processes
     bookie/           the bookie's journal and ledgers in Apache's formats; ``METADATA`` (``bound_metadata``)
@@ -15,18 +16,32 @@ Source: our own.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import socket
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 import trio
 
+from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
 from ledger.errors import DirectoryUnusableError
+from namespace.private_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    describe_holders,
+    make_private_directories,
+    open_private,
+    tighten_tree,
+)
 
 METADATA, BOOKIE, SOCKET, LOCK = "metadata.sqlite", "bookie", "bookie.sock", "host.lock"
 SOCKET_BACKLOG = 128
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
@@ -40,15 +55,55 @@ class Directory:
     """The directory, held open, so that its files can be reached through a short path."""
 
     def __init__(self, path: Path) -> None:
+        """Open the directory, creating it if it is missing.
+
+        A namespace that an older release left open to others is closed to them, with a warning.
+
+        Raises:
+            DirectoryUnusableError: It cannot be made or opened, belongs to another user, or is open to others
+                and holds files of something else.
+        """
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_private_directories(path)
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
             raise DirectoryUnusableError(
                 f"directory {path}: {exc.strerror}; a file: URI needs a directory that this process may"
                 " create and write"
             ) from exc
+        try:
+            self._close_to_others()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _close_to_others(self) -> None:
+        found = os.fstat(self._fd)
+        if found.st_uid != os.geteuid():
+            raise DirectoryUnusableError(
+                f"directory {self.path}: it belongs to user {found.st_uid}, and this process runs as user"
+                f" {os.geteuid()}. Run as that user, or name a new directory, also below this one"
+            )
+        mode = stat.S_IMODE(found.st_mode)
+        if not mode & 0o077:
+            return
+        names = os.listdir(self._fd)
+        if mode & stat.S_ISVTX or (names and METADATA not in names):
+            raise DirectoryUnusableError(
+                f"directory {self.path}: other users may enter it (mode {mode:o}), and it holds files of"
+                f" something else. Name a new directory, also below this one; or `chmod 700 {self.path}`"
+            )
+        try:
+            os.fchmod(self._fd, DIRECTORY_MODE)
+            tighten_tree(self.path)
+        except OSError as exc:
+            raise DirectoryUnusableError(
+                f"directory {self.path}: other users may enter it (mode {mode:o}), and that cannot be changed"
+                f" ({exc.strerror}); run `chmod 700 {self.path}`"
+            ) from exc
+        if names:
+            logger.warning("directory %s: other users could enter it (mode %o); now 700", self.path, mode)
 
     def close(self) -> None:
         """Close the descriptor. The lock and the socket are not touched."""
@@ -69,13 +124,13 @@ class Directory:
         return stat.st_dev, stat.st_ino
 
     def try_lock(self) -> HostLock | None:
-        """Take the lock; None if another process has it, or this process by another namespace."""
-        try:
-            fd = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666, dir_fd=self._fd)
-        except OSError as exc:
-            raise DirectoryUnusableError(
-                f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"
-            ) from exc
+        """Take the lock; None if another process has it, or this process by another namespace.
+
+        Raises:
+            DirectoryUnusableError: ``host.lock`` cannot be opened, is a symlink or has a second name, or the
+                file system has no locks.
+        """
+        fd = self._open_lock(create=True)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -86,12 +141,31 @@ class Directory:
             raise DirectoryUnusableError(
                 f"directory {self.path}: its file system has no locks ({exc.strerror}); use a local one"
             ) from exc
-        # For operators; no program reads it.
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        with suppress(OSError):  # the disk may be full; the id is for operators only
+            os.pwrite(fd, b"%-31d\n" % os.getpid(), 0)  # always 32 bytes: the file is never truncated
         lock = HostLock(fd)
         not_for_children[lock] = lambda: os.close(fd)
         return lock
+
+    def _open_lock(self, *, create: bool) -> int:
+        try:
+            return open_private(LOCK, create=create, directory_fd=self._fd)
+        except OSError as exc:
+            raise DirectoryUnusableError(
+                f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"
+            ) from exc
+
+    def holder(self) -> str:
+        """The process that holds the lock, for a message, and the one that the file names if it differs."""
+        fd = self._open_lock(create=False)
+        try:
+            holders = describe_holders(fd)
+            named = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        finally:
+            os.close(fd)
+        if not named.isdecimal() or f"process {named}" in holders:
+            return holders
+        return f"{holders} (the last host was process {named})"
 
     def unlock(self, lock: HostLock) -> None:
         """Release the lock. In a forked child this does nothing: the child closed its copy already."""
@@ -106,8 +180,8 @@ class Directory:
         except FileNotFoundError:
             pass  # removed already
 
-    def listen(self) -> trio.SocketListener:
-        """Open the socket at which the host serves other processes.
+    def listen(self) -> LocalListener:
+        """Open the socket at which the host serves other processes of this user.
 
         Raises:
             DirectoryUnusableError: No socket can be made there.
@@ -116,15 +190,45 @@ class Directory:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.bind(self.socket_address)
+            os.chmod(SOCKET, FILE_MODE, dir_fd=self._fd)  # nothing connects before ``listen``
             sock.listen(SOCKET_BACKLOG)
         except OSError as exc:
             sock.close()
             raise DirectoryUnusableError(
                 f"directory {self.path}: no socket can be made there ({exc.strerror})"
             ) from exc
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
+        listener = LocalListener(trio.socket.from_stdlib_socket(sock))
         not_for_children[listener] = sock.close
         return listener
+
+    async def connect(self) -> trio.SocketStream | None:
+        """Connect to the host; None if no process serves.
+
+        Raises:
+            DirectoryUnusableError: The socket is a symlink, or a process of another user listens there.
+            OSError: The host cannot be reached.
+        """
+        try:
+            found = os.stat(SOCKET, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        if not stat.S_ISSOCK(found.st_mode):
+            raise DirectoryUnusableError(f"directory {self.path}: {SOCKET} is no socket; remove it")
+        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            await sock.connect(self.socket_address)
+            uid = peer_uid(sock)
+            if not is_trusted(uid):
+                raise DirectoryUnusableError(
+                    f"directory {self.path}: a process of user {uid} listens at {SOCKET}; end it"
+                )
+        except (ConnectionRefusedError, FileNotFoundError):
+            sock.close()
+            return None
+        except BaseException:
+            sock.close()
+            raise
+        return trio.SocketStream(sock)
 
 
 # A forked child closes these. With the lock and the listening socket of a killed host it would keep every

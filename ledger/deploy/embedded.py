@@ -16,7 +16,7 @@ Source: our own.
 from __future__ import annotations
 
 import errno
-import socket
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,7 +29,8 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.deploy.directory import METADATA, Directory, HostLock
+from ledger.deploy.directory import LOCK, METADATA, Directory, HostLock
+from ledger.errors import DirectoryUnusableError
 from ledger.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 BOOKIE_ID = "embedded:1"  # never changes: the metadata of every ledger names it
 LEDGERS_ROOT = "/ledgers"
+LOCK_TIMEOUT_S = 30.0
 DIAL_PAUSE_S = 0.02  # between a host that is gone and one that serves
 
 
@@ -57,9 +59,16 @@ class EmbeddedStack:
 class Hosting:
     """Reaches the directory's bookie, wherever it runs, and hosts it here if it runs nowhere."""
 
-    def __init__(self, directory: Directory, tasks: ServiceTasks, store: SqliteStore, layout: Layout) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        tasks: ServiceTasks,
+        store: SqliteStore,
+        layout: Layout,
+        lock_timeout_s: float,
+    ) -> None:
         self._directory, self._tasks = directory, tasks
-        self._store, self._layout = store, layout
+        self._store, self._layout, self._lock_timeout_s = store, layout, lock_timeout_s
         self._metadata_identity = directory.identity_of(METADATA)
         self._hosted: HostedBookie | None = None
         self._is_hosting = False
@@ -77,8 +86,10 @@ class Hosting:
 
         Raises:
             OSError: The present host cannot be reached.
-            DirectoryUnusableError: The bookie cannot be started here either.
+            DirectoryUnusableError: The bookie cannot be started here either, or another process has the lock
+                and has not served for ``lock_timeout_s``.
         """
+        give_up_s = math.inf
         while True:
             if self._hosted is not None:
                 ours, theirs = stream_pair()
@@ -87,7 +98,7 @@ class Hosting:
             if self._is_hosting:
                 await self._changed.wait()
                 continue
-            stream = await self._connect()
+            stream = await self._directory.connect()
             if stream is not None:
                 return stream
             if self._stop.is_set():
@@ -98,19 +109,14 @@ class Hosting:
                 self._tasks.start_soon(self._host, lock)
                 continue
             # Another process has the lock and does not serve yet.
+            give_up_s = min(give_up_s, trio.current_time() + self._lock_timeout_s)
+            if trio.current_time() >= give_up_s:
+                raise DirectoryUnusableError(
+                    f"directory {self._directory.path}: {self._directory.holder()} has held {LOCK} for"
+                    f" {self._lock_timeout_s:g} s and does not serve. If it replays a long journal, wait, or"
+                    " raise host_lock_timeout_s; else end it"
+                )
             await trio.sleep(DIAL_PAUSE_S)
-
-    async def _connect(self) -> trio.abc.Stream | None:
-        sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            await sock.connect(self._directory.socket_address)
-        except (ConnectionRefusedError, FileNotFoundError):
-            sock.close()
-            return None
-        except BaseException:
-            sock.close()
-            raise
-        return trio.SocketStream(sock)
 
     async def _host(self, lock: HostLock) -> None:
         # Only a host needs the bookie, whose import takes longer than all the rest.
@@ -146,8 +152,13 @@ class Hosting:
 
 
 @asynccontextmanager
-async def open_embedded_stack(path: Path, config: ClientConfig | None = None) -> AsyncIterator[EmbeddedStack]:
+async def open_embedded_stack(
+    path: Path, config: ClientConfig | None = None, *, lock_timeout_s: float = LOCK_TIMEOUT_S
+) -> AsyncIterator[EmbeddedStack]:
     """Open the directory's metadata, reach its bookie, and open a client for it.
+
+    Args:
+        lock_timeout_s: How long to wait for a process that holds the lock and does not serve.
 
     Raises:
         DirectoryUnusableError: The directory, or what is in it, cannot be used.
@@ -156,7 +167,7 @@ async def open_embedded_stack(path: Path, config: ClientConfig | None = None) ->
     directory = Directory(path)
     try:
         async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
-            hosting = Hosting(directory, tasks, store, await _prepare(store))
+            hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
             try:
                 # Dial now, not at the first write: the caller learns at once that a directory cannot work.
                 stream = await hosting.dial(Address("", 0))

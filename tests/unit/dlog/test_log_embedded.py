@@ -12,6 +12,7 @@ import trio.testing
 
 import dlog
 from ledger.deploy.directory import Directory, HostLock, not_for_children
+from ledger.deploy.local_socket import LocalListener
 
 SMALL_SEGMENTS = dlog.WriterConfig(segment_bytes_max=2_000, entry_bytes_target=300)
 
@@ -434,9 +435,9 @@ async def test_a_closing_host_keeps_the_lock_of_another_one_with_its_old_descrip
     """A thread may have a namespace of its own, and the system reuses the number of a closed descriptor."""
     other = Directory(tmp_path / "other")
     locks: list[HostLock | None] = []
-    close = trio.SocketListener.aclose
+    close = LocalListener.aclose
 
-    async def close_and_reuse_the_number(self: trio.SocketListener) -> None:
+    async def close_and_reuse_the_number(self: LocalListener) -> None:
         number = self.socket.fileno()
         try:
             await close(self)
@@ -450,7 +451,7 @@ async def test_a_closing_host_keeps_the_lock_of_another_one_with_its_old_descrip
                 for descriptor in lower:
                     os.close(descriptor)
 
-    monkeypatch.setattr(trio.SocketListener, "aclose", close_and_reuse_the_number)
+    monkeypatch.setattr(LocalListener, "aclose", close_and_reuse_the_number)
     async with dlog.open_namespace(uri_of(tmp_path / "log")) as namespace:
         await namespace.create_log("log")
     (lock,) = locks

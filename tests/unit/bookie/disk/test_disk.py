@@ -65,6 +65,14 @@ def test_directories_are_created_with_their_parents(tmp_path: Path) -> None:
     assert disk.list_directory(tmp_path / "a/b") == ["c"]
 
 
+def test_a_planted_symlink_in_place_of_the_lock_overwrites_no_other_file(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    (tmp_path / "LOCK").symlink_to(tmp_path / "victim")
+    with pytest.raises(OSError, match="symbolic links"):
+        RealDisk().lock(tmp_path / "LOCK")
+    assert (tmp_path / "victim").read_text() == "precious"
+
+
 def test_a_lock_has_one_holder_and_can_be_released(tmp_path: Path) -> None:
     disk = RealDisk()
     unlock = disk.lock(tmp_path / "LOCK")
