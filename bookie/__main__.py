@@ -1,6 +1,7 @@
 """``python -m bookie --config FILE``: one bookie as a process.
 
-Inside: logging to stderr, signals, the choice of ZooKeeper as metadata store, exit codes.
+Inside: logging to stderr, signals, the limit of open files, the choice of ZooKeeper as metadata store, exit
+codes.
 
 0  stopped by SIGTERM or SIGINT
 1  the configuration is invalid
@@ -25,6 +26,7 @@ from pathlib import Path
 import trio
 
 from bookie.config.bookie_config import BookieConfig, load_config
+from bookie.disk.descriptor_limit import raise_limit
 from bookie.errors import (
     BookieConfigError,
     BookieServerError,
@@ -76,7 +78,9 @@ def run_program(config_path: Path) -> int:
     )
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
+        limit = raise_limit()  # first: the configuration derives its defaults from it
         config = load_config(config_path)
+        log.info("%d open files allowed, of them %d connections", limit, config.server.connections_max)
         # All objects made so far live until the process ends, so Python's collector can skip them.
         gc.freeze()
         trio.run(_run_until_signalled, config)

@@ -34,6 +34,8 @@ from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
 from bookie.cluster.startup_check import begin_startup_check
 from bookie.config.bookie_config import BookieConfig
+from bookie.disk.descriptor_limit import SPARES
+from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
@@ -132,16 +134,22 @@ async def open_bookie(
         failure = await storage.wait_failed()
         scope.cancel()
 
-    async with open_storage(disk or RealDisk(), storage_config) as storage:
+    disk = disk or RealDisk()
+    async with open_storage(disk, storage_config) as storage:
         service = BookieService(storage, sync_adds=sync_adds)
-        bookie = Bookie(storage, service, Server(service, server_config))
+        server = Server(service, server_config)
+        bookie = Bookie(storage, service, server)
+        descriptors = disk.descriptors or Descriptors()
+        descriptors.connect(server.shed_connections)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch, storage, nursery.cancel_scope)
+            nursery.start_soon(server.sweep, descriptors.refill)
             try:
                 yield bookie
             except BaseException as exc:  # raised below: the nursery would wrap it into a group
                 raised = exc
             nursery.cancel_scope.cancel()
+        descriptors.close()
         if failure is not None:
             raise StorageFailedError(f"the bookie's storage failed: {failure}") from failure
         if raised is not None:
@@ -172,6 +180,8 @@ async def run_bookie(
     """
     stop = trio.Event() if stop is None else stop
     disk = disk or RealDisk()
+    if disk.descriptors is not None:
+        disk.descriptors.hold_spares(SPARES)
     for warning in config.warnings:
         log.warning("%s", warning)
     tls = None if config.tls is None else server_context(config.tls)
@@ -345,11 +355,9 @@ async def _serve(
             )
         accepting = trio.CancelScope()
 
-        async def accept(*, task_status: trio.TaskStatus[list[trio.SocketListener]]) -> None:
+        async def accept(*, task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]]) -> None:
             with accepting:
-                await trio.serve_listeners(
-                    bookie.serve_stream, listeners, handler_nursery=serving, task_status=task_status
-                )
+                await bookie.server.serve(listeners, connections=serving, task_status=task_status)
 
         await serving.start(accept)
         try:

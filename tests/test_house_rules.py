@@ -66,6 +66,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/cluster/cookie_check.py",
     "bookie/storage/directory_set.py",
     "bookie/storage/directory_store.py",
+    "bookie/disk/descriptors.py",
     "bookie/disk/disk.py",
     "bookie/disk/real_disk.py",
     "bookie/disk/rocksdb.py",
@@ -175,7 +176,12 @@ SHELLS: tuple[str, ...] = (
 )
 
 # Settings of a whole are made of the settings of its parts, which stand beside the parts.
-SETTINGS = ("bookie/config/bookie_config.py", "bookie/config/gc_settings.py", "bookie/storage/config.py")
+SETTINGS = (
+    "bookie/config/bookie_config.py",
+    "bookie/config/gc_settings.py",
+    "bookie/config/server_settings.py",
+    "bookie/storage/config.py",
+)
 
 FORBIDDEN_NAMES = {
     "utils",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import resource
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,11 @@ from bookie.config.admin_config import AdminConfig, read_admin
 from bookie.config.gc_settings import read_compaction, read_gc, read_per_ledger_logs
 from bookie.config.keys import PREFIXES_OF_OTHERS, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
 from bookie.config.properties import PropertiesError, parse_properties
-from bookie.config.security_settings import (
-    read_authentication,
-    read_tls,
-    read_tls_required,
-    refuse_unobeyed,
-)
+from bookie.config.security_settings import read_tls, refuse_unobeyed
+from bookie.config.server_settings import read_server
 from bookie.config.settings import Settings
 from bookie.damage.scrubber import ScrubConfig
+from bookie.disk.descriptor_limit import descriptor_limit
 from bookie.disk.fullness import FullnessConfig
 from bookie.entrylog.reader import READ_BYTES_MAX
 from bookie.errors import BookieConfigError
@@ -42,7 +38,6 @@ from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_index import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
-from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
 from bookie.server.tls import TlsConfig
 from bookie.storage.config import StorageConfig
@@ -151,13 +146,14 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
     ]
     _refuse_unsafe_keys(settings, warnings)
     directories = _directories(settings)
+    storage = _storage(settings, directories)
     return BookieConfig(
         metadata=_metadata(settings),
         directories=directories,
-        storage=_storage(settings, directories),
+        storage=storage,
         startup_check=_startup_check(settings),
         address=_address(settings),
-        server=_server(settings),
+        server=read_server(settings, storage),
         tls=read_tls(settings),
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
@@ -371,7 +367,7 @@ def _index(settings: Settings, directory_count: int) -> IndexConfig:
         pages = max(4, _INDEX_PAGES_BYTES // page_bytes)
     files = settings.integer("openFileLimit", 20_000, least=1)
     # Connections, journals and entry logs need descriptors as well.
-    files = min(files, max(64, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+    files = min(files, max(64, descriptor_limit() // 4))
     return IndexConfig(
         kind=kind,
         pages=PageIndexConfig(
@@ -413,36 +409,6 @@ def _address(settings: Settings) -> AddressConfig:
         host_name_as_id=settings.boolean("useHostNameAsBookieID", False),
         short_host_name=settings.boolean("useShortHostName", False),
         allow_loopback=settings.boolean("allowLoopback", False),
-    )
-
-
-def _server(settings: Settings) -> ServerConfig:
-    frame_bytes = settings.integer(
-        "nettyMaxFrameSizeBytes", 5_242_880, least=1024, most=RECORD_BYTES_MAX, unit="bytes"
-    )
-    batch_bytes = settings.integer("maxBatchReadSize", 5_242_880, least=1, unit="bytes")
-    reply_queue = settings.integer("serverWriteBufferHighWaterMark", 0, least=0, unit="bytes")
-    total_mib = settings.integer("serverMaxMemorySizeMb", 0, least=1, most=1 << 20, unit="MiB")
-    wait_ms = settings.integer(
-        "waitTimeoutOnResponseBackpressureMs", -1, least=-1, most=2**31 - 1, unit="milliseconds"
-    )
-    closes = settings.boolean("closeChannelOnResponseTimeout", False)
-    defaults = ServerConfig()
-    return ServerConfig(
-        total_bytes_max=total_mib * _MIB or defaults.total_bytes_max,
-        # Unless it may close the connection, Apache drops replies. Here a reply is sent or its connection
-        # ends: replies wait for a slow peer, and its requests wait meanwhile.
-        response_timeout_s=max(wait_ms, 1) / 1000 if closes and wait_ms >= 0 else None,
-        adds_in_progress_max=settings.integer("maxAddsInProgressLimit", 0),
-        reads_in_progress_max=settings.integer("maxReadsInProgressLimit", 0),
-        frame_bytes_max=frame_bytes,
-        # Netty's mark is a hint that may be exceeded. Here it is a limit, so a smaller one would slow the
-        # peer.
-        reply_queue_bytes_max=max(reply_queue, defaults.reply_queue_bytes_max),
-        batch_bytes_max=min(batch_bytes, frame_bytes),
-        tcp_keepalive=settings.boolean("serverSockKeepalive", True),
-        tls_required=read_tls_required(settings),
-        auth=read_authentication(settings),
     )
 
 

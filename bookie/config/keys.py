@@ -26,6 +26,7 @@ SUPPORTED = _names(
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
     maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
     waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
+    maxConnections firstFrameTimeoutMs frameTimeoutMs
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalPageCacheFlushIntervalMSec journalMaxSizeMB journalMaxBackups
     journalPreAllocSizeMB journalAlignmentSize journalBufferedWritesThreshold

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
+from bookie.disk.descriptors import Descriptors
 from bookie.disk.key_values import KeyValues
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, not broken
@@ -129,7 +130,12 @@ class DiskThread(abc.ABC):
 
 
 class Disk(abc.ABC):
-    """All that the storage engine knows of the machine's disks."""
+    """All that the storage engine knows of the machine's disks.
+
+    A missing file descriptor is no error of a disk: the real disk waits for one.
+    """
+
+    descriptors: Descriptors | None = None  # None: a disk that needs none
 
     @abc.abstractmethod
     def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:

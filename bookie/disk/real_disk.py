@@ -3,7 +3,8 @@
 Inside: the implementation of ``disk``. Not inside: any file format.
 Always: a write writes all its bytes or raises ``OSError``. A lock ends with its process, even if that is
 killed. New files and directories are for their owner only (0600, 0700), whatever the umask; RocksDB chooses
-the modes of its own files, in a directory of this kind.
+the modes of its own files, in a directory of this kind. A call that finds no file descriptor is repeated
+(``descriptors``); it is no failure of the disk.
 
 Source: open(2), pwritev2(2), flock(2).
 """
@@ -28,6 +29,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import BLOCK_BYTES, Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
@@ -168,6 +170,7 @@ class RealDisk(Disk):
     """The machine's own file systems."""
 
     def __init__(self) -> None:
+        self.descriptors: Descriptors = Descriptors()
         self._readers: ReaderPool | None = None
         self._syncers: ThreadPoolExecutor | None = None
 
@@ -177,13 +180,13 @@ class RealDisk(Disk):
             flags |= os.O_CREAT | os.O_EXCL
         if direct:
             try:
-                return RealFile(path, os.open(path, flags | os.O_DIRECT, FILE_MODE), direct=True)
+                return RealFile(path, self._open(path, flags | os.O_DIRECT), direct=True)
             except OSError as exc:
                 if exc.errno != errno.EINVAL:
                     raise
                 # The file system does not support direct writes. With O_CREAT the file may exist by now.
                 flags &= ~os.O_EXCL
-        return RealFile(path, os.open(path, flags, FILE_MODE), direct=False)
+        return RealFile(path, self._open(path, flags), direct=False)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)
@@ -196,17 +199,17 @@ class RealDisk(Disk):
 
     def remove_tree(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+            self.descriptors.call(shutil.rmtree, path)
 
     def list_directory(self, path: Path) -> list[str]:
-        return os.listdir(path)
+        return self.descriptors.call(os.listdir, path)
 
     def make_directory(self, path: Path) -> None:
         for made in make_private_directories(path):
             self.sync_directory(made.parent)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
@@ -229,7 +232,7 @@ class RealDisk(Disk):
 
     def lock(self, path: Path) -> Callable[[], None]:
         # A planted symlink would have its target overwritten.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+        descriptor = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -270,6 +273,10 @@ class RealDisk(Disk):
 
     def start_thread(self, name: str) -> DiskThread:
         return RealDiskThread(name)
+
+    def _open(self, path: Path, flags: int) -> int:
+        # Linux takes the descriptor before it creates the file, so the call may be repeated with O_EXCL.
+        return self.descriptors.call(os.open, path, flags, FILE_MODE)
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         readers = self._readers

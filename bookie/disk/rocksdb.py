@@ -32,6 +32,7 @@ from rocksdict import (
     WriteBatch,
 )
 
+from bookie.disk.descriptor_limit import key_value_files_max
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
@@ -210,7 +211,7 @@ def _options() -> Options:
     options.set_max_write_buffer_number(3)
     options.set_max_total_wal_size(_WAL_BYTES_MAX)
     options.set_target_file_size_base(16 << 20)
-    options.set_max_open_files(256)
+    options.set_max_open_files(key_value_files_max())
     options.set_max_background_jobs(2)
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(1 << 20)

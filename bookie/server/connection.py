@@ -22,9 +22,11 @@ import trio
 from bookie.errors import StorageFailedError
 from bookie.server.authentication import certificate_identity, parse_certificate
 from bookie.server.config import ServerConfig
+from bookie.server.connections import Connections, Peer
 from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.deferred_replies import DeferredReplies, is_long_poll
 from bookie.server.gate import FRAME_BYTES_MAX, Gate
+from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService
@@ -74,6 +76,8 @@ class Connection:
         memory: SharedMemory,
         capacity: Signal,
         unwatched: dict[Connection, None],
+        connections: Connections,
+        warnings: PeerWarnings,
     ) -> None:
         self._service = service
         self._config = config
@@ -81,6 +85,9 @@ class Connection:
         self._memory = memory
         self._capacity = capacity  # sent when memory or a request in progress was given back
         self._unwatched = unwatched  # has this connection, unless ``_watch_peer`` runs
+        self._connections = connections
+        self._warnings = warnings
+        self.peer = Peer(_address_of(stream), self.close)
         self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._replies = DeferredReplies(
@@ -128,15 +135,15 @@ class Connection:
         except* StorageFailedError:
             log.debug("connection closed: the storage has failed")
         except* PeerStalledError as stalled:
-            log.warning("connection closed: %s", stalled.exceptions[0])
+            self._warn(PeerEvent.STALLED, stalled.exceptions[0])
         except* WireError as bad:
-            log.warning("connection closed: %s", bad.exceptions[0])
+            self._warn(PeerEvent.PROTOCOL, bad.exceptions[0])
         except* AssertionError:
             raise  # the bookie's own state is wrong: it must acknowledge nothing more
-        except* Exception:
+        except* Exception as fault:
             # A fault of the bookie, caused by a request of this peer. It closes this connection, which
             # acknowledges nothing. If it stopped the bookie, one request could stop every replica.
-            log.exception("connection closed by a fault in the bookie; please report it")
+            self._warnings.note(PeerEvent.FAULT, repr(fault.exceptions[0]), trio.current_time(), error=fault)
         finally:
             self._nursery = None
             self._unwatched.pop(self, None)
@@ -148,6 +155,15 @@ class Connection:
 
     def stop_receiving(self) -> None:
         self._is_draining = True
+
+    def close(self, reason: str) -> None:
+        """Close the connection now, and its descriptor with it. What was acknowledged stays so."""
+        log.debug("connection of %s closed: %s", self.peer.address, reason)
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+        socket = _socket_of(self._stream)
+        if socket is not None:
+            socket.close()  # at once: the caller needs the descriptor
 
     def watch(self) -> None:
         """From now on, while memory is tight, close the connection if its peer makes no progress."""
@@ -165,6 +181,7 @@ class Connection:
         receive_bytes = self._config.receive_bytes
         reply_queue, session, memory = self._reply_queue, self._session, self._memory
         wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
+        peer = self.peer
         while True:
             if reply_queue.is_full:
                 await reply_queue.wait_capacity()
@@ -174,9 +191,11 @@ class Connection:
             free_bytes = reply_queue.free_bytes
             if free_bytes < _RECEIVE_BYTES_MIN:
                 free_bytes = _RECEIVE_BYTES_MIN
+            peer.is_receiving = True
             chunk = await self._stream.receive_some(
                 free_bytes if free_bytes < receive_bytes else receive_bytes
             )
+            peer.is_receiving = False
             if not chunk:
                 return
             reply_queue.received(frames.held_bytes + len(chunk))
@@ -191,6 +210,9 @@ class Connection:
             session.inline_bytes_max = reply_queue.free_bytes  # other connections may have taken theirs
             data, spans = feed(bytes(chunk))
             if spans:
+                peer.chunks_count += 1
+                if not peer.is_proven and gate is None:
+                    self._connections.prove(peer)
                 handle(data, spans)
                 if self._upgrade is not None:
                     last = v3.decode_request(data, *spans[-1])
@@ -204,8 +226,9 @@ class Connection:
                     raise WireError(gate.refused)
                 if gate is not None and gate.is_open:
                     gate, handle = None, session.handle
+                    self._connections.prove(peer)
                     frames.allow(frame_bytes_max)
-            held_bytes = frames.held_bytes
+            peer.held_bytes = held_bytes = frames.held_bytes
             reply_queue.received(held_bytes)
             if held_bytes > memory.share_bytes_min and memory.is_exhausted:
                 await self._wait_memory(held_bytes)
@@ -274,14 +297,21 @@ class Connection:
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
         self._stream = encrypted
+        self._connections.unprove(self.peer)  # any stranger can send START_TLS
         certificate = parse_certificate(encrypted.getpeercert())
         if self._gate is not None:
             self._gate.on_tls(certificate)
             if self._gate.rejected is not None:
-                log.warning("every request of a connection is refused: %s", self._gate.rejected)
+                self._warnings.note(PeerEvent.REJECTED, self._gate.rejected, trio.current_time())
         elif certificate is not None:
             self._session.identity = certificate_identity(certificate)
         self._reply_queue.unhold()
+
+    def _warn(self, event: PeerEvent, error: BaseException) -> None:
+        log.debug("connection closed: %s", error)
+        self._warnings.note(
+            event, f"peer {self.peer.address or 'without address'}: {error}", trio.current_time()
+        )
 
     def _defer(self, request: DeferredRequest) -> None:
         """Begin work whose reply comes later."""
@@ -372,3 +402,18 @@ class Connection:
 def _held_bytes(request: IncomingRequest) -> int:
     """The size of the entry that a deferred add holds; 0 for other requests."""
     return len(request.request.body) if isinstance(request.request, AddRequest) else 0
+
+
+def _socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
+    if isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    return stream.socket if isinstance(stream, trio.SocketStream) else None
+
+
+def _address_of(stream: trio.abc.Stream) -> str:
+    socket = _socket_of(stream)
+    try:
+        name = None if socket is None else socket.getpeername()
+    except OSError:  # the peer has disconnected already
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""

@@ -1,15 +1,19 @@
 """The connections of a bookie, all together.
 
-Inside: accepting, the memory and the requests in progress that all connections share, an orderly end.
-Not inside: one connection (``connection``), what a request means (``service``), how much memory a connection
-may hold (``reply_queue``, ``shared_memory``).
-Always: all connections together hold bounded bytes.
+Inside: accepting, the memory and the requests in progress that all connections share, the sweeps that close
+connections of silent strangers, an orderly end.
+Not inside: one connection (``connection``), which connection is closed (``connections``), what a request
+means (``service``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
+Always: all connections together hold bounded bytes and bounded descriptors; a shortage of descriptors ends
+neither the server nor the storage.
 
 Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -17,10 +21,18 @@ import trio
 from bookie.errors import BookieConfigError
 from bookie.server.config import ServerConfig
 from bookie.server.connection import Connection, Signal
+from bookie.server.connections import Connections
 from bookie.server.in_progress import InProgress
+from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
 from namespace.clock import wall_ms
+
+_SWEEP_S = 1.0
+_SWEEP_STEP = 1000  # connections checked in one step of the loop
+_SHED_STEP = 16  # connections closed for one call that found no descriptor
+_ACCEPT_PAUSE_S = 0.05
+_CANNOT_ACCEPT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Server:
@@ -38,6 +50,14 @@ class Server:
         self._config = config = config or ServerConfig()
         self._wall_ms = wall_ms
         self._connections: dict[Connection, None] = {}
+        self._has_connections = trio.Event()
+        self._sweep_s = min(_SWEEP_S, config.first_frame_timeout_s / 4, config.frame_timeout_s / 4)
+        self.admitted = Connections(
+            config.connections_max,
+            first_frame_sweeps=math.ceil(config.first_frame_timeout_s / self._sweep_s),
+            frame_sweeps=math.ceil(config.frame_timeout_s / self._sweep_s),
+        )
+        self._warnings = PeerWarnings()
         self._unwatched: dict[Connection, None] = {}  # connections without a running ``_watch_peer``
         self._capacity = Signal()
         self.memory = SharedMemory(
@@ -67,21 +87,91 @@ class Server:
         self,
         listeners: Sequence[trio.abc.Listener[trio.abc.Stream]],
         *,
+        connections: trio.Nursery | None = None,
         task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve until cancelled. Then every connection is closed at once (see ``drain``)."""
-        await trio.serve_listeners(self.serve_stream, list(listeners), task_status=task_status)
+        """Accept and serve until cancelled. Then every connection is closed at once (see ``drain``).
+
+        A listener that finds no descriptor closes connections that have sent no whole frame, and goes on.
+
+        Args:
+            connections: Where the connections' tasks run; None: they end with this call.
+        """
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(self._accept, listener, nursery if connections is None else connections)
+            task_status.started(list(listeners))
+
+    async def _accept(self, listener: trio.abc.Listener[trio.abc.Stream], connections: trio.Nursery) -> None:
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as exc:
+                    if exc.errno not in _CANNOT_ACCEPT:
+                        raise
+                    self._warnings.note(PeerEvent.NO_DESCRIPTOR, str(exc), trio.current_time())
+                    self.shed_connections()
+                    await trio.sleep(_ACCEPT_PAUSE_S)  # the connection stays in the backlog
+                else:
+                    connections.start_soon(self.serve_stream, stream)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
         """Serve one peer until it disconnects or breaks the protocol. An error of the peer is not raised."""
         connection = Connection(
-            self._service, self._config, stream, self._wall_ms, self.memory, self._capacity, self._unwatched
+            self._service,
+            self._config,
+            stream,
+            self._wall_ms,
+            self.memory,
+            self._capacity,
+            self._unwatched,
+            self.admitted,
+            self._warnings,
         )
+        peer = connection.peer
+        is_full = self.admitted.is_full
+        is_admitted = self.admitted.admit(peer)
+        if is_full:
+            self._warnings.note(PeerEvent.NO_PLACE, f"peer {peer.address} connected", trio.current_time())
+        if not is_admitted:
+            await trio.aclose_forcefully(stream)
+            return
         self._connections[connection] = None
+        self._has_connections.set()
         try:
             await connection.run()
         finally:
             del self._connections[connection]
+            self.admitted.leave(peer)
+
+    def shed_connections(self) -> None:
+        """Close some connections that have sent no whole frame: descriptors are short. On the loop."""
+        self.admitted.shed(_SHED_STEP)
+
+    async def sweep(self, on_sweep: Callable[[], None] = lambda: None) -> None:
+        """Close connections whose peers send no whole frame in time. Run it beside ``serve``; never returns.
+
+        Args:
+            on_sweep: Called at each sweep, about once a second while there are connections.
+        """
+        while True:
+            if not self._connections:
+                self._has_connections = trio.Event()
+                await self._has_connections.wait()
+            await trio.sleep(self._sweep_s)
+            on_sweep()
+            self.admitted.begin_sweep()
+            for at, peer in enumerate(self.admitted.peers, 1):
+                if self.admitted.check(peer):
+                    self._warnings.note(
+                        PeerEvent.OVERDUE,
+                        f"peer {peer.address}, {peer.held_bytes} bytes held",
+                        trio.current_time(),
+                    )
+                if not at % _SWEEP_STEP:
+                    await trio.lowlevel.checkpoint()
+            self._warnings.flush(trio.current_time())
 
     async def drain(self, *, timeout_s: float) -> bool:
         """Receive no more requests. Return once the received ones are durable and their replies are sent.
