@@ -187,3 +187,12 @@ def test_an_ensemble_with_one_bookie_three_times_is_refused(version: int, state:
 def test_sizes_that_contradict_each_other_are_refused(sizes: dict[str, int], reason: str) -> None:
     with pytest.raises(MetadataFormatError, match=reason):
         decode_metadata(version_3(**sizes))
+
+
+def test_a_digest_type_without_a_password_is_refused() -> None:
+    """The fuzzer found that it was read and then dropped, so that a recovery would have written CRC32."""
+    text = b"quorumSize: 1 ensembleSize: 1 length: 0 state: OPEN digestType: CRC32C "
+    segment = b'segment { ensembleMember: "b" firstEntryId: 0 }'
+    with pytest.raises(MetadataFormatError, match="digest type CRC32C without a password"):
+        decode_metadata(HEADER + b"2\n" + text + segment)
+    assert decode_metadata(HEADER + b"2\n" + text.replace(b"CRC32C", b"CRC32") + segment).password is None
