@@ -148,11 +148,9 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
 
 def _digest_type_of(message: LedgerMetadataFormat) -> DigestType:
     if message.HasField("digestType"):
-        digest_type = _DIGEST_TYPES[message.digestType]
-        if digest_type is not DigestType.CRC32 and not message.HasField("password"):
-            # Both are written or neither. A change would drop the type, and a recovery would write CRC32.
-            raise MetadataFormatError(f"digest type {digest_type.name} without a password")
-        return digest_type
+        # Both are written or neither. As Java does, a type without a password counts as absent: a change of the
+        # metadata would drop it.
+        return _DIGEST_TYPES[message.digestType] if message.HasField("password") else DigestType.CRC32
     # Protobuf treats a number that the schema lacks as absent, and the default is CRC32. A recovery would
     # then write entries with the wrong digest.
     unknown = UnknownFieldSet(message)
