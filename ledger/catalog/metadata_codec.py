@@ -148,8 +148,8 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
 
 def _digest_type_of(message: LedgerMetadataFormat) -> DigestType:
     if message.HasField("digestType"):
-        # Both are written or neither. As Java does, a type without a password counts as absent: a change of the
-        # metadata would drop it.
+        # Both are written or neither. As Java does, a type without a password counts as absent: a change of
+        # the metadata would drop it.
         return _DIGEST_TYPES[message.digestType] if message.HasField("password") else DigestType.CRC32
     # Protobuf treats a number that the schema lacks as absent, and the default is CRC32. A recovery would
     # then write entries with the wrong digest.

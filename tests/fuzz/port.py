@@ -98,14 +98,15 @@ def reframed(rng: random.Random, data: bytes) -> bytes:
 
 
 class _Errors(logging.Handler):
-    """Keeps unexpected errors that the bookie logs."""
+    """Keeps errors that the bookie logs with a traceback: it did not expect them."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.found: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(record.getMessage()[:300])
+        if record.exc_info:
+            self.found.append(f"{record.getMessage()[:300]}: {record.exc_info[1]!r}")
 
 
 class GoodClient:
