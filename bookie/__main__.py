@@ -1,7 +1,7 @@
 """``python -m bookie --config FILE``: one bookie as a process.
 
-Inside: logging to stderr, signals, the limit of open files, the choice of ZooKeeper as metadata store, exit
-codes.
+Inside: logging to stderr, signals (SIGHUP reads certificates and secrets again), the limit of open files, the
+choice of ZooKeeper as metadata store, exit codes.
 
 0  stopped by SIGTERM or SIGINT
 1  the configuration is invalid
@@ -34,6 +34,7 @@ from bookie.errors import (
     RegistrationError,
 )
 from bookie.main import run_bookie
+from bookie.server.reloading import open_secrets
 from ledger.task_errors import first_error
 from namespace.errors import NamespaceError
 from namespace.zookeeper import open_zookeeper_store
@@ -97,11 +98,18 @@ def run_program(config_path: Path) -> int:
 
 async def _run_until_signalled(config: BookieConfig) -> None:
     stop = trio.Event()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    secrets = await open_secrets(config.tls, config.server.auth)
+    # Without secrets, SIGHUP ends the process as for any program whose terminal closes.
+    reloading = () if config.tls is None and config.server.auth is None else (signal.SIGHUP,)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *reloading) as signals:
         async with trio.open_nursery() as nursery:
 
             async def wait_signal() -> None:
                 async for number in signals:
+                    if number == signal.SIGHUP:
+                        log.info("SIGHUP: reading certificates and secrets again")
+                        await secrets.reload()
+                        continue
                     if stop.is_set():
                         nursery.cancel_scope.cancel()  # the second signal: stop without the pending replies
                     log.info("%s: stopping", signal.Signals(number).name)
@@ -115,6 +123,7 @@ async def _run_until_signalled(config: BookieConfig) -> None:
                     metadata.hosts, session_timeout_ms=metadata.session_timeout_ms
                 ),
                 stop=stop,
+                secrets=secrets,
             )
             nursery.cancel_scope.cancel()
 

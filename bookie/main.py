@@ -44,9 +44,10 @@ from bookie.errors import ListenError, StorageFailedError
 from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
+from bookie.server.reloading import Secrets, open_secrets
 from bookie.server.server import Server
 from bookie.server.service import BookieService
-from bookie.server.tls import peer_context, server_context
+from bookie.server.tls import peer_context
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
@@ -163,12 +164,14 @@ async def run_bookie(
     stop: trio.Event | None = None,
     disk: Disk | None = None,
     machine: Machine | None = None,
+    secrets: Secrets | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a bookie of a cluster until ``stop`` is set. If cancelled, it ends without sending pending replies.
 
     Args:
         open_store: Opens a session with the metadata store; called again after a session expires.
+        secrets: The certificates and secrets, if the caller wants to reload them; None: those of ``config``.
         task_status: Gets the port when the bookie is announced and serves.
 
     Raises:
@@ -184,7 +187,7 @@ async def run_bookie(
         disk.descriptors.hold_spares(SPARES)
     for warning in config.warnings:
         log.warning("%s", warning)
-    tls = None if config.tls is None else server_context(config.tls)
+    secrets = secrets or await open_secrets(config.tls, config.server.auth)
     identity = resolve_identity(config.address, machine)
     sockets = await _bind(identity.listen_host, config.address.port)
     try:
@@ -216,12 +219,14 @@ async def run_bookie(
                 store,
                 root,
                 identity.bookie_id,
-                _service_info(identity, port, config.network_location, has_tls=tls is not None),
+                _service_info(identity, port, config.network_location, has_tls=config.tls is not None),
                 wait_s=config.metadata.session_timeout_ms / 1000,
             )
             async with open_bookie(
                 attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
-                server_config=attrs.evolve(config.server, tls=None if tls is None else lambda: tls),
+                server_config=attrs.evolve(
+                    config.server, tls=None if config.tls is None else lambda: secrets.context
+                ),
                 sync_adds=config.sync_adds,
                 disk=disk,
             ) as bookie:
@@ -256,6 +261,8 @@ async def run_bookie(
                 )
                 async with trio.open_nursery() as background:
                     background.start_soon(garbage.run)
+                    if config.secrets_refresh_s > 0:
+                        background.start_soon(secrets.keep, config.secrets_refresh_s)
                     background.start_soon(
                         startup_check.keep_raising_incarnation,
                         lambda: registration.store,
@@ -297,6 +304,7 @@ async def _open_client(
     """A client that reads from the other bookies, with a metadata session of its own."""
     transport = TransportConfig(
         tls=None if config.tls is None else peer_context(config.tls),
+        auth=config.client_auth,
         # Not the configured frame limit: other bookies may hold entries from before it was lowered.
         frame_bytes_max=RECORD_BYTES_MAX + _REPLY_OVERHEAD_BYTES,
     )

@@ -20,6 +20,7 @@ from dlog.format.compression import Compression
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from ledger.digest import DigestType
 from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.transport.auth import AuthFactory
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
@@ -111,6 +112,9 @@ class NamespaceConfig:
     """The bookies' protocol on the data path."""
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
     """Use TLS with bookies (``tlsProviderFactoryClass``); made by ``ledger.transport.tls.client_context``."""
+    auth: AuthFactory | None = None
+    """Authenticate with bookies (``bookieAuthProviderFactoryClass``): ``ledger.SaslAuth``,
+    ``ledger.TokenAuth`` or ``ledger.client_auth``."""
     placement: PlacementConfig = attrs.field(factory=PlacementConfig)
     """How bookies are chosen: over racks or regions, by free disk (``bkEnsemblePlacement...``); class and
     policies are in ``ledger.placement.config``."""
@@ -130,6 +134,9 @@ class NamespaceConfig:
                 f"ack_quorum={self.ack_quorum}: each may be at most as large as the one before"
             )
 
+        if self.tls is None and getattr(self.auth, "needs_tls", False):
+            raise ConfigError("auth: this plug-in sends its secret over TLS only; set tls too")
+
     def for_scheme(self, scheme: str) -> NamespaceConfig:
         """These settings with all defaults of a kind of namespace, ``file`` or ``distributedlog``.
 
@@ -139,6 +146,8 @@ class NamespaceConfig:
         """
         if scheme == "file" and self.tls is not None:
             raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")
+        if scheme == "file" and self.auth is not None:
+            raise ConfigError("auth: a directory is not reached over a network; leave it out for file://")
         if scheme == "file" and self.placement.policy is not PlacementPolicy.RANDOM:
             raise ConfigError("placement: a directory has one bookie; leave it out for file://")
         shared = scheme != "file" if self.shared_with_java is None else self.shared_with_java

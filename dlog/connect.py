@@ -116,7 +116,7 @@ async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
     from ledger.deploy.embedded import open_embedded_stack
 
     async with open_embedded_stack(
-        Path(where.path), _client_config(config), lock_timeout_s=config.host_lock_timeout_s
+        Path(where.path), client_config(config), lock_timeout_s=config.host_lock_timeout_s
     ) as stack:
         yield _Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
 
@@ -157,7 +157,7 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
             store if _same_hosts(binding.bk_hosts, where.hosts) else await open_store(binding.bk_hosts)
         )
         client = await stack.enter_async_context(
-            open_ledger_client(bookies_store, dial_tcp, _client_config(config), root=binding.ledgers_root)
+            open_ledger_client(bookies_store, dial_tcp, client_config(config), root=binding.ledgers_root)
         )
         yield _Parts(store, client, where.path, binding.segment_seqno_first)
 
@@ -195,9 +195,10 @@ def _same_hosts(one: str, other: str) -> bool:
     return canonical(one) == canonical(other)
 
 
-def _client_config(config: NamespaceConfig) -> ClientConfig:
+def client_config(config: NamespaceConfig) -> ClientConfig:
+    """The settings of the ledger client below a namespace."""
     return ClientConfig(
-        transport=TransportConfig(add_version=config.wire_version, tls=config.tls),
+        transport=TransportConfig(add_version=config.wire_version, tls=config.tls, auth=config.auth),
         placement=config.placement,
         add_quorum_timeout_s=config.add_quorum_timeout_s,
         delay_ensemble_change=config.delay_ensemble_change,

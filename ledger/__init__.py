@@ -55,7 +55,12 @@ if TYPE_CHECKING:
     from ledger.placement.config import PlacementConfig as PlacementConfig
     from ledger.placement.config import PlacementPolicy as PlacementPolicy
     from ledger.read.handle import ReadHandle as ReadHandle
+    from ledger.transport.auth import AuthFactory as AuthFactory
+    from ledger.transport.auth import ClientAuth as ClientAuth
+    from ledger.transport.auth_plugins import client_auth as client_auth
     from ledger.transport.config import TransportConfig as TransportConfig
+    from ledger.transport.sasl import SaslAuth as SaslAuth
+    from ledger.transport.token_auth import TokenAuth as TokenAuth
     from ledger.write.adv_handle import AdvWriteHandle as AdvWriteHandle
     from ledger.write.handle import WriteHandle as WriteHandle
     from namespace.errors import InvalidStoreAddressError as InvalidStoreAddressError
@@ -67,7 +72,9 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # Name -> module. A name is imported when it is first used: every module of this package runs this file first.
 _EXPORTS = {
     "AdvWriteHandle": "ledger.write.adv_handle",
+    "AuthFactory": "ledger.transport.auth",
     "BookieSpace": "ledger.client",
+    "ClientAuth": "ledger.transport.auth",
     "ClientConfig": "ledger.config",
     "DigestType": "ledger.digest",
     "Ensemble": "ledger.metadata",
@@ -81,18 +88,23 @@ _EXPORTS = {
     "PlacementConfig": "ledger.placement.config",
     "PlacementPolicy": "ledger.placement.config",
     "ReadHandle": "ledger.read.handle",
+    "SaslAuth": "ledger.transport.sasl",
+    "TokenAuth": "ledger.transport.token_auth",
     "TransportConfig": "ledger.transport.config",
     "WriteHandle": "ledger.write.handle",
+    "client_auth": "ledger.transport.auth_plugins",
     "open_client": "ledger.deploy.deployment",
 }
 
 __all__ = [
     "AdvWriteHandle",
+    "AuthFactory",
     "BookieError",
     "BookieRefusal",
     "BookieSpace",
     "BookieTimeoutError",
     "BookieUnavailableError",
+    "ClientAuth",
     "ClientClosedError",
     "ClientConfig",
     "ClusterNotFoundError",
@@ -125,10 +137,13 @@ __all__ = [
     "PlacementError",
     "PlacementPolicy",
     "ReadHandle",
+    "SaslAuth",
+    "TokenAuth",
     "TransportConfig",
     "WriteHandle",
     "WrongPasswordError",
     "blocking",
+    "client_auth",
     "open_client",
 ]
 

@@ -23,9 +23,16 @@ from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, read_admin
 from bookie.config.gc_settings import read_compaction, read_gc, read_per_ledger_logs
-from bookie.config.keys import PREFIXES_OF_OTHERS, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
+from bookie.config.keys import (
+    PLUGIN_PREFIX,
+    PREFIXES_OF_OTHERS,
+    SUPPORTED,
+    UNSUPPORTED,
+    WITHOUT_EFFECT,
+    nearest_key,
+)
 from bookie.config.properties import PropertiesError, parse_properties
-from bookie.config.security_settings import read_tls, refuse_unobeyed
+from bookie.config.security_settings import read_client_authentication, read_tls, refuse_unobeyed
 from bookie.config.server_settings import read_server
 from bookie.config.settings import Settings
 from bookie.damage.scrubber import ScrubConfig
@@ -45,6 +52,7 @@ from bookie.storage.entry_reads import ReadConfig
 from ledger.catalog.paths import Layout
 from ledger.errors import LocationError
 from ledger.placement.topology import parse_location
+from ledger.transport.sasl import SaslAuth
 from namespace.errors import InvalidPathError, InvalidStoreAddressError
 from namespace.service_uri import ServiceUri, parse_metadata_service_uri
 from namespace.store import check_path
@@ -90,6 +98,8 @@ class BookieConfig:
     address: AddressConfig = attrs.field(factory=AddressConfig)
     server: ServerConfig = attrs.field(factory=ServerConfig)
     tls: TlsConfig | None = None
+    secrets_refresh_s: float = 0  # certificates and secrets are read again so often; 0: on SIGHUP only
+    client_auth: SaslAuth | None = None  # for reading from other bookies
     fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
     read_only: bool = False
     persist_status: bool = False  # keep over restarts whether it was read-only
@@ -133,7 +143,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
             ineffective["only a JVM can use them"].append(key)
         elif key in UNSUPPORTED:
             ineffective["not offered by this bookie"].append(key)
-        elif key not in SUPPORTED:
+        elif key not in SUPPORTED and not key.startswith(PLUGIN_PREFIX):
             nearest = nearest_key(key)
             hint = f"; did you mean {nearest}?" if nearest else ""
             raise BookieConfigError(f"{source}, line {setting.line}: there is no key {key!r}{hint}")
@@ -155,6 +165,10 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         address=_address(settings),
         server=read_server(settings, storage),
         tls=read_tls(settings),
+        secrets_refresh_s=settings.integer(
+            "tlsCertFilesRefreshDurationSeconds", 0, most=2**31 - 1, unit="seconds"
+        ),
+        client_auth=read_client_authentication(settings),
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),
         persist_status=settings.boolean("persistBookieStatusEnabled", False),

@@ -47,8 +47,10 @@ SUPPORTED = _names(
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
-    tlsEnabledProtocols tlsRequired
-    bookieAuthProviderFactoryClass authorizedRoles zkEnableSecurity
+    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds
+    bookieAuthProviderFactoryClass authorizedRoles zkEnableSecurity authTokenFile
+    clientAuthProviderFactoryClass java.security.auth.login.config
+    saslJaasBookieSectionName saslJaasAuditorSectionName saslJaasClientAllowedIds
     dataIntegrityChecking dataIntegrityStampMissingCookies
     journalWriteData
     """
@@ -100,7 +102,7 @@ WITHOUT_EFFECT = _names(
     numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize clientReceiveBufferSize
     waitTimeoutOnBackpressureMs bookieAddressResolverEnabled enableBookieAddressTracking
     enableBookieFailureTracking startTLSTimeoutSecs tlsHostnameVerificationEnabled
-    clientAuthProviderFactoryClass getBookieInfoTimeoutSecs timeoutMonitorIntervalSec
+    saslJaasClientSectionName getBookieInfoTimeoutSecs timeoutMonitorIntervalSec
     clientWriteBufferLowWaterMark clientWriteBufferHighWaterMark enableDigestTypeAutodetection
     delayEnsembleChange maxNumEnsembleChanges opportunisticStriping
     enforceMinNumFaultDomainsForWrite minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum
@@ -123,7 +125,6 @@ WITHOUT_EFFECT = _names(
 # This bookie has no such feature; setting one of these keys gives a warning.
 UNSUPPORTED = _names(
     """
-    tlsCertFilesRefreshDurationSeconds
     httpServerKeyStorePath
     httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
@@ -141,9 +142,11 @@ UNSUPPORTED = _names(
 
 KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED
 
+# Keys of an authentication plug-in of another package (``bookie.server.auth_plugins``).
+PLUGIN_PREFIX = "authPlugin."
+
 # Keys of other programs, which stand in the same files.
 PREFIXES_OF_OTHERS = (
-    "saslJaas",  # SASL plug-ins of the JVM
     "codahale",  # statistics of the JVM
     "prometheusStats",
 )

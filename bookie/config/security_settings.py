@@ -14,13 +14,19 @@ from pathlib import Path
 
 import attrs
 
+from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
+from bookie.server.auth_plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
 from bookie.server.authentication import AuthProvider
 from bookie.server.certificate_roles import CertificateRoles
 from bookie.server.tls import TlsConfig, refuse_store
+from ledger.transport.sasl import SaslAuth
 
 _PROVIDER = "bookieAuthProviderFactoryClass"
 _TLS_FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
+_SASL_FACTORY = "org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory"
+_CLIENT_SASL_FACTORY = "org.apache.bookkeeper.sasl.SASLClientProviderFactory"
+_CLIENT_PROVIDER = "clientAuthProviderFactoryClass"
 _ROLES_FACTORY = "org.apache.bookkeeper.tls.BookieAuthZFactory"
 
 
@@ -39,6 +45,14 @@ def _has_tls(settings: Settings) -> bool:
 
 def _has_roles(settings: Settings) -> bool:
     return _class_name(settings.text(_PROVIDER)) == _class_name(_ROLES_FACTORY)
+
+
+def _has_sasl(settings: Settings) -> bool:
+    return (settings.text(_PROVIDER) or "").rpartition(".")[2] in ("sasl", "SASLBookieAuthProviderFactory")
+
+
+def _has_provider(settings: Settings) -> bool:
+    return settings.text(_PROVIDER) is not None
 
 
 def _never(settings: Settings) -> bool:
@@ -66,6 +80,13 @@ RESTRICTIONS = (
         _has_roles,
         f"{_PROVIDER}={_ROLES_FACTORY} beside it; without it no role is checked",
     ),
+    *(
+        _Restriction(key, _has_sasl, f"{_PROVIDER}={_SASL_FACTORY} beside it; without it no user is checked")
+        for key in ("saslJaasClientAllowedIds", "saslJaasBookieSectionName")
+    ),
+    _Restriction(
+        TOKEN_FILE_KEY, _has_provider, f"{_PROVIDER}=token beside it; without it no token is checked"
+    ),
     _Restriction(
         "zkEnableSecurity",
         _never,
@@ -83,6 +104,9 @@ def refuse_unobeyed(settings: Settings) -> None:
         is_set = settings.boolean(key, False) if key in _BOOLEANS else settings.text(key) is not None
         if is_set and not restriction.is_obeyed(settings):
             raise settings.error(key, restriction.expectation)
+    for key in settings.first_values():
+        if key.startswith(PLUGIN_PREFIX) and not _has_provider(settings):
+            raise settings.error(key, f"{_PROVIDER} with the name of the plug-in beside it")
 
 
 def read_tls(settings: Settings) -> TlsConfig | None:
@@ -145,9 +169,29 @@ def read_authentication(settings: Settings) -> AuthProvider | None:
                 _PROVIDER, "tlsClientAuthentication=true beside it: roles are read from client certificates"
             )
         return CertificateRoles(frozenset(roles))
-    raise settings.error(
-        _PROVIDER, f"{_ROLES_FACTORY}: a bookie that ignored another plug-in would serve every client"
-    )
+    try:
+        provider = open_provider(name, settings.first_values())
+    except (ValueError, OSError) as exc:
+        raise settings.error(_PROVIDER, str(exc)) from exc
+    if provider.needs_tls and not _has_tls(settings):
+        raise settings.error(_PROVIDER, f"tlsProviderFactoryClass={_TLS_FACTORY} beside it: it needs TLS")
+    return provider
+
+
+def read_client_authentication(settings: Settings) -> SaslAuth | None:
+    """How this bookie authenticates when it reads from other bookies. Raises ``BookieConfigError``."""
+    name = settings.text(_CLIENT_PROVIDER)
+    jaas_file = settings.text(JAAS_FILE_KEY)
+    section = settings.text("saslJaasAuditorSectionName") or "Auditor"
+    if name is None:
+        return None
+    if _class_name(name) != _class_name(_CLIENT_SASL_FACTORY):
+        raise settings.error(_CLIENT_PROVIDER, _CLIENT_SASL_FACTORY)
+    if jaas_file is None:
+        raise settings.error(
+            _CLIENT_PROVIDER, f"{JAAS_FILE_KEY}, the JAAS file with section {section}, beside it"
+        )
+    return SaslAuth(jaas_file=Path(jaas_file), section=section)
 
 
 def _class_name(name: str | None) -> str | None:

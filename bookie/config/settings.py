@@ -39,6 +39,10 @@ class Settings:
             f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}"
         )
 
+    def first_values(self) -> dict[str, str]:
+        """All keys that are set, for a plug-in that has keys of its own."""
+        return {key: setting.first for key, setting in self._settings.items() if setting.first}
+
     def text(self, key: str) -> str | None:
         self.keys_read.add(key)
         return self._settings[key].first if key in self else None

@@ -7,6 +7,7 @@ Source: ClientAuthProvider.java; docs/protocol.md 12.1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"  # in the reply of a bookie without authentication
@@ -26,3 +27,8 @@ class ClientAuth(Protocol):
         Raises:
             ValueError: The challenge is malformed, or proves that the bookie is not authentic.
         """
+
+
+AuthFactory = Callable[[], ClientAuth]
+"""Makes the authentication of one connection. With an attribute ``needs_tls`` that is true, it is refused
+without TLS. An OSError or ValueError fails the connection."""

@@ -6,13 +6,12 @@ Source: ClientConfiguration.java; docs/protocol.md 10.1, where Java's names and 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
 from typing import Literal
 
 import attrs
 from attrs.validators import ge, gt, in_
 
-from ledger.transport.auth import ClientAuth
+from ledger.transport.auth import AuthFactory
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 
@@ -35,5 +34,10 @@ class TransportConfig:
     """If more bytes are queued for one bookie, producers should wait (``wait_writable``)."""
     tls: ssl.SSLContext | None = None
     """With a context, every connection uses TLS or fails; see ``ledger.transport.tls.client_context``."""
-    auth: Callable[[], ClientAuth] | None = None
-    """Makes the authentication of one connection; None if the bookies require none."""
+    auth: AuthFactory | None = None
+    """Makes the authentication of one connection: ``ledger.SaslAuth``, ``ledger.TokenAuth`` or
+    ``ledger.client_auth``. None if the bookies require none."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.tls is None and getattr(self.auth, "needs_tls", False):
+            raise ValueError("auth: this plug-in sends its secret over TLS only; set tls too")

@@ -99,6 +99,11 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth, v
             incoming = await conversation.call(encode(AuthRequest(auth.plugin, token), transaction_id=number))
         except WireError as exc:
             raise BookieSecurityError(bookie, f"sent no valid reply to AUTH: {exc}") from exc
+        except BookieUnavailableError as exc:
+            # Java's bookie does this if the secret is wrong, and also if it stops.
+            raise BookieUnavailableError(
+                bookie, f"{exc.reason}, while {auth.plugin!r} authenticated; the secret may be wrong"
+            ) from exc
         reply = incoming.reply
         if incoming.operation is not Operation.AUTH:
             raise BookieSecurityError(bookie, f"replied to AUTH with {incoming.operation.name}")

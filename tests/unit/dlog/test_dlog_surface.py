@@ -6,15 +6,19 @@ import inspect
 import ssl
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import dlog
 import dlog.blocking
 import dlog.errors
+from dlog.connect import client_config
 from dlog.errors import as_dlog_error
 from ledger import errors as ledger_errors
 from ledger.placement.config import PlacementConfig, PlacementPolicy
+from ledger.transport.sasl import SaslAuth
+from ledger.transport.token_auth import TokenAuth
 from namespace import errors as namespace_errors
 
 PUBLIC = [
@@ -153,6 +157,16 @@ def test_tls_is_refused_for_a_directory() -> None:
     assert config.for_scheme("distributedlog").tls is config.tls
     with pytest.raises(dlog.ConfigError, match="tls"):
         config.for_scheme("file")
+
+
+def test_authentication_is_refused_for_a_directory_and_reaches_the_client(tmp_path: Path) -> None:
+    auth = SaslAuth(username="alice", password_file=tmp_path / "password")
+    config = dlog.NamespaceConfig(auth=auth)
+    assert client_config(config.for_scheme("distributedlog")).transport.auth is auth
+    with pytest.raises(dlog.ConfigError, match="auth: a directory"):
+        config.for_scheme("file")
+    with pytest.raises(dlog.ConfigError, match="over TLS only"):
+        dlog.NamespaceConfig(auth=TokenAuth(tmp_path / "token"))
 
 
 def test_placement_is_refused_for_a_directory() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_index import PageIndexConfig
 from bookie.server.certificate_roles import CertificateRoles
+from bookie.server.sasl import SaslUsers
+from bookie.server.tokens import BearerTokens
 from ledger.catalog.paths import Layout
+from ledger.transport.sasl import SaslAuth
 
 LEAST = """
 metadataServiceUri=zk+null://zk1:2181/ledgers
@@ -110,10 +114,10 @@ def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_without_effect_are_named_in_one_warning_for_each_kind() -> None:
     config = parse(
-        "numAddWorkerThreads=1\nautoRecoveryDaemonEnabled=true\nserverTcpNoDelay=true\nsaslJaasX=y\n"
+        "numAddWorkerThreads=1\nautoRecoveryDaemonEnabled=true\nserverTcpNoDelay=true\ncodahaleX=y\n"
     )
     jvm, absent = config.warnings
-    assert "numAddWorkerThreads, serverTcpNoDelay, saslJaasX" in jvm
+    assert "numAddWorkerThreads, serverTcpNoDelay, codahaleX" in jvm
     assert "autoRecoveryDaemonEnabled" in absent
 
 
@@ -160,6 +164,17 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
         ("tlsTrustStore=/t", "tlsProviderFactoryClass"),
         ("tlsEnabledProtocols=TLSv1.3", "tlsProviderFactoryClass"),
         ("authorizedRoles=writer", "BookieAuthZFactory beside it"),
+        ("saslJaasClientAllowedIds=alice", "SASLBookieAuthProviderFactory beside it"),
+        ("saslJaasBookieSectionName=Mine", "SASLBookieAuthProviderFactory beside it"),
+        ("authTokenFile=/t", "bookieAuthProviderFactoryClass=token beside it"),
+        ("authPlugin.realm=x", "bookieAuthProviderFactoryClass with the name of the plug-in"),
+        ("bookieAuthProviderFactoryClass=sasl", "java.security.auth.login.config, the JAAS file"),
+        ("bookieAuthProviderFactoryClass=token", "authTokenFile, the file with the tokens"),
+        ("clientAuthProviderFactoryClass=com.example.Mine", "SASLClientProviderFactory"),
+        (
+            "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory",
+            "java.security.auth.login.config",
+        ),
         ("zkEnableSecurity=true", "false: nodes with ACLs are not offered"),
         ("dataIntegrityChecking=perhaps", "true or false"),
         ("permittedStartupUsers=another-user", "the user who starts it"),
@@ -355,6 +370,61 @@ def test_roles_need_their_list_and_client_certificates() -> None:
         parse(f"{TLS_KEYS}{ROLES}authorizedRoles=writer\n")
     with pytest.raises(BookieConfigError, match=r"authorizedRoles.*BookieAuthZFactory beside it"):
         parse(f"{TLS_KEYS}tlsClientAuthentication=true\nauthorizedRoles=writer\n")
+
+
+def test_the_keys_of_sasl_are_those_of_apache() -> None:
+    text = (
+        "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n"
+        "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory\n"
+        "java.security.auth.login.config=/jaas.conf\n"
+    )
+    users = parse(text).server.auth
+    assert isinstance(users, SaslUsers)
+    assert (users.jaas_file, users.section, users.allowed_ids.pattern) == (
+        Path("/jaas.conf"),
+        "Bookie",
+        ".*bookkeeper.*",
+    )
+    assert parse(text).client_auth == SaslAuth(jaas_file=Path("/jaas.conf"), section="Auditor")
+    more = "saslJaasBookieSectionName=B\nsaslJaasClientAllowedIds=[a-c]\nsaslJaasAuditorSectionName=A\n"
+    users = parse(text + more).server.auth
+    assert isinstance(users, SaslUsers)
+    assert (users.section, users.allowed_ids.pattern) == ("B", "[a-c]")
+    assert parse(text + more).client_auth == SaslAuth(jaas_file=Path("/jaas.conf"), section="A")
+    with pytest.raises(BookieConfigError, match="a regular expression"):
+        parse(f"{text}saslJaasClientAllowedIds=[\n")
+
+
+def test_tokens_need_tls() -> None:
+    token = "bookieAuthProviderFactoryClass=token\nauthTokenFile=/tokens\n"
+    provider = parse(TLS_KEYS + token).server.auth
+    assert isinstance(provider, BearerTokens)
+    assert provider.token_file == Path("/tokens")
+    with pytest.raises(BookieConfigError, match="it needs TLS"):
+        parse(token)
+
+
+def test_another_package_adds_a_plug_in_by_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "example_bookie_auth.py").write_text(
+        "from pathlib import Path\n"
+        "from bookie.server.tokens import BearerTokens\n"
+        "def open_provider(settings):\n"
+        "    return BearerTokens(Path(settings['authPlugin.file']))\n"
+    )
+    information = tmp_path / "example_bookie_auth-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: example-bookie-auth\nVersion: 1\n")
+    (information / "entry_points.txt").write_text(
+        "[dlog.auth.bookie]\nexample = example_bookie_auth:open_provider\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    text = f"{TLS_KEYS}bookieAuthProviderFactoryClass=example\nauthPlugin.file=/mine\n"
+    provider = parse(text).server.auth
+    assert isinstance(provider, BearerTokens)
+    assert provider.token_file == Path("/mine")
+    del sys.modules["example_bookie_auth"]
 
 
 def test_a_restriction_that_is_off_restricts_nothing() -> None:

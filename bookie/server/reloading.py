@@ -1,0 +1,84 @@
+"""Certificates and secrets that change while the bookie runs.
+
+Inside: loading them at the start, and again on request or after a time.
+Not inside: what is in the files (``tls``, ``sasl``, ``tokens``).
+Always: connections that are open keep what they have; a file that cannot be used changes nothing, and is
+reported once until the files change again.
+
+Source: TLSContextFactory.java, FileModifiedTimeReloader.java; docs/protocol.md 12.6.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+
+import trio
+
+from bookie.errors import BookieConfigError
+from bookie.server.authentication import AuthProvider
+from bookie.server.tls import TlsConfig, server_context
+
+log = logging.getLogger(__name__)
+
+
+class Secrets:
+    """The TLS context and the authentication plug-in of a bookie, kept up to date."""
+
+    def __init__(self, tls: TlsConfig | None, provider: AuthProvider | None) -> None:
+        self._tls, self._provider = tls, provider
+        self._context: ssl.SSLContext | None = None
+        self._last_warning: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Secrets with{'out' if self._context is None else ''} TLS>"
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The context for the next connection. Only with TLS."""
+        assert self._context is not None
+        return self._context
+
+    async def load(self) -> None:
+        """Read all files. New connections use them at once.
+
+        Raises:
+            BookieConfigError: One cannot be used; then nothing changes.
+        """
+        context = None if self._tls is None else await trio.to_thread.run_sync(server_context, self._tls)
+        if self._provider is not None:
+            try:
+                await trio.to_thread.run_sync(self._provider.reload)
+            except (OSError, ValueError) as exc:
+                raise BookieConfigError(
+                    f"the secrets of plug-in {self._provider.plugin!r} cannot be used: {exc}"
+                ) from exc
+        self._context = context
+
+    async def reload(self) -> None:
+        """Read all files again. If one cannot be used, log that once, and keep what was."""
+        try:
+            await self.load()
+        except BookieConfigError as exc:
+            if str(exc) != self._last_warning:
+                log.warning("certificates and secrets stay as they are; the new ones fail: %s", exc)
+            self._last_warning = str(exc)
+        else:
+            self._last_warning = None
+
+    async def keep(self, interval_s: float) -> None:
+        """Read all files again after each interval, until cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            await self.reload()
+
+
+async def open_secrets(tls: TlsConfig | None, provider: AuthProvider | None) -> Secrets:
+    """Read all files for the first time.
+
+    Raises:
+        BookieConfigError: One cannot be used.
+    """
+    secrets = Secrets(tls, provider)
+    await secrets.load()
+    return secrets
