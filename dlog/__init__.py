@@ -19,6 +19,7 @@ from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.connect import open_namespace
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import (
+    AccessDeniedError,
     ConfigError,
     CorruptLogError,
     DLogError,
@@ -68,6 +69,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "PAYLOAD_BYTES_MAX",
+    "AccessDeniedError",
     "Compression",
     "ConfigError",
     "CorruptLogError",

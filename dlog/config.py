@@ -21,6 +21,7 @@ from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from ledger.digest import DigestType
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.transport.auth import AuthFactory
+from namespace.zookeeper_security import ZooKeeperSecurity
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
@@ -115,6 +116,11 @@ class NamespaceConfig:
     auth: AuthFactory | None = None
     """Authenticate with bookies (``bookieAuthProviderFactoryClass``): ``ledger.SaslAuth``,
     ``ledger.TokenAuth`` or ``ledger.client_auth``."""
+    zookeeper_security: ZooKeeperSecurity | None = attrs.field(
+        default=None, validator=optional(instance_of(ZooKeeperSecurity))
+    )
+    """Identity, access lists and TLS of the sessions with ZooKeeper. None: the file that the variable
+    DLOG_ZK_SECURITY names, if it is set."""
     placement: PlacementConfig = attrs.field(factory=PlacementConfig)
     """How bookies are chosen: over racks or regions, by free disk (``bkEnsemblePlacement...``); class and
     policies are in ``ledger.placement.config``."""
@@ -148,6 +154,8 @@ class NamespaceConfig:
             raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")
         if scheme == "file" and self.auth is not None:
             raise ConfigError("auth: a directory is not reached over a network; leave it out for file://")
+        if scheme == "file" and self.zookeeper_security is not None:
+            raise ConfigError("zookeeper_security: a directory has no ZooKeeper; leave it out for file://")
         if scheme == "file" and self.placement.policy is not PlacementPolicy.RANDOM:
             raise ConfigError("placement: a directory has one bookie; leave it out for file://")
         shared = scheme != "file" if self.shared_with_java is None else self.shared_with_java

@@ -60,6 +60,7 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
         InvalidUriError, ConfigError
         NamespaceNotBoundError: No binding says where the ledgers are; see ``NamespaceConfig.create``.
         LogUnavailableError: ZooKeeper cannot be reached.
+        AccessDeniedError: ZooKeeper refuses the identity.
         EmbeddedStoreError: The directory cannot be used.
     """
     config = config or NamespaceConfig()
@@ -143,6 +144,7 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
                     hosts,
                     session_timeout_ms=config.session_timeout_ms,
                     connect_timeout_s=config.connect_timeout_s,
+                    security=config.zookeeper_security,
                 )
             )
 

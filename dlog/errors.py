@@ -67,6 +67,12 @@ class LogUnavailableError(DLogError):
     code = 505
 
 
+class AccessDeniedError(DLogError):
+    """The identity of this program lacks the right. Nothing was changed; trying again does not help."""
+
+    code = 403
+
+
 class NamespaceLostError(LogUnavailableError):
     """The session with the metadata store is over; its locks are lost. Open the namespace again."""
 
@@ -314,6 +320,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return InvalidUriError(str(exc))
         case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
             return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
+        case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
+            return AccessDeniedError(f"{subject}, {doing}: {exc}")
         case namespace_errors.SessionExpiredError():
             return NamespaceLostError(
                 f"{subject}, {doing}: the session with the metadata store is over ({exc}); "

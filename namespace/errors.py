@@ -76,6 +76,22 @@ class SessionExpiredError(StoreError):
         super().__init__(path, message)
 
 
+class AccessDeniedError(StoreError):
+    """The identity of the session lacks the right. Nothing was changed."""
+
+    def __init__(
+        self,
+        path: str,
+        message: str = "access denied: the node's access list does not name this session's identity. Check"
+        " the identity with which the program opens its session",
+    ) -> None:
+        super().__init__(path, message)
+
+
+class StoreSecurityError(NamespaceError):
+    """Settings of identity or TLS are wrong, or the server refused the identity. Nothing was changed."""
+
+
 class StoreUnreachableError(NamespaceError):
     """No server answered at the store's address when it was opened."""
 

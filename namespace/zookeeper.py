@@ -11,7 +11,6 @@ Source: kazoo 2.11, client.py and protocol/connection.py; ZooKeeper programmer's
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,11 +22,12 @@ import attrs
 import trio
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from namespace.errors import (
+    AccessDeniedError,
     BadVersionError,
     ConnectionLostError,
     InvalidPathError,
@@ -38,6 +38,7 @@ from namespace.errors import (
     NotEmptyError,
     SessionExpiredError,
     StoreError,
+    StoreSecurityError,
     StoreUnreachableError,
 )
 from namespace.session import Session, WatchKind
@@ -59,16 +60,14 @@ from namespace.store import (
     check_path,
     check_size,
 )
+from namespace.zookeeper_security import ZooKeeperSecurity, security_of_environment
+from namespace.zookeeper_threads import OneSessionHandler, kazoo_log
 
 # kazoo wakes its thread with one byte for each request, through a socket pair. That write runs on our loop,
 # and it blocks once about 270 bytes wait.
 CALLS_IN_FLIGHT_MAX = 128
 CLOSE_TIMEOUT_S = 15.0
 RECONNECT_DELAY_MAX_S = 1.0
-
-# kazoo logs a warning for each lost connection. Without a handler it would go to standard error.
-kazoo_log = logging.getLogger("namespace.zookeeper.kazoo")
-kazoo_log.addHandler(logging.NullHandler())
 
 _ERRORS: list[tuple[type[Exception], Callable[[str], StoreError]]] = [
     (kazoo_errors.NoNodeError, NoNodeError),
@@ -80,29 +79,14 @@ _ERRORS: list[tuple[type[Exception], Callable[[str], StoreError]]] = [
     (kazoo_errors.ConnectionLoss, ConnectionLostError),
     (kazoo_errors.ConnectionClosedError, ConnectionLostError),
     (kazoo_errors.OperationTimeoutError, ConnectionLostError),
+    (kazoo_errors.NoAuthError, AccessDeniedError),
+    (kazoo_errors.InvalidACLError, AccessDeniedError),
+    (kazoo_errors.AuthFailedError, AccessDeniedError),
 ]
 
 
 # The results of the other operations in a failed transaction.
 _ROLLED_BACK = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
-
-
-class _OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads. They open no connection once the session is over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.over = False
-        self.last_failure: Exception | None = None
-
-    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
-        if self.over:
-            raise ConnectionRefusedError("the session is over, and this store opens no other")
-        try:
-            return super().create_connection(*args, **kwargs)
-        except Exception as exc:
-            self.last_failure = exc
-            raise
 
 
 @attrs.frozen
@@ -138,8 +122,8 @@ class _Waiter:
 class ZookeeperStore(MetadataStore):
     """One session with a ZooKeeper; made by ``open_zookeeper_store``."""
 
-    def __init__(self, hosts: str, session_timeout_ms: int) -> None:
-        self.hosts = hosts
+    def __init__(self, hosts: str, session_timeout_ms: int, security: ZooKeeperSecurity) -> None:
+        self.hosts, self.security = hosts, security
         self._token = trio.lowlevel.current_trio_token()
         self._session = Session()
         self._session_id = 0
@@ -149,7 +133,7 @@ class ZookeeperStore(MetadataStore):
         self._closed = False
         self._stopping = False
         self._stopped = trio.Event()  # kazoo's threads have ended
-        self._handler = _OneSessionHandler()
+        self._handler = OneSessionHandler(security)
         self._client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
@@ -162,6 +146,7 @@ class ZookeeperStore(MetadataStore):
                 sleep_func=self._handler.sleep_func,
             ),
             logger=kazoo_log,
+            **_credentials(security),
         )
         self._client.add_listener(self._on_kazoo_state)
 
@@ -210,7 +195,9 @@ class ZookeeperStore(MetadataStore):
         check_size(check_new_path(path), len(value))
 
         def request() -> Any:
-            return self._client.create_async(path, bytes(value), ephemeral=ephemeral, sequence=sequential)
+            return self._client.create_async(
+                path, bytes(value), self._acl_of(path), ephemeral=ephemeral, sequence=sequential
+            )
 
         while True:
             try:
@@ -223,7 +210,8 @@ class ZookeeperStore(MetadataStore):
                 return created
             for ancestor in ancestors_of(path):
                 try:
-                    await self._call(ancestor, partial(self._client.create_async, ancestor, b""))
+                    acl = self._acl_of(ancestor)
+                    await self._call(ancestor, partial(self._client.create_async, ancestor, b"", acl))
                 except (NodeExistsError, NoNodeError):
                     pass  # exists; or its parent was just deleted, and the next round creates it
 
@@ -245,7 +233,7 @@ class ZookeeperStore(MetadataStore):
             for operation in operations:
                 match operation:
                     case Create(path=path, value=value):
-                        transaction.create(path, bytes(value))
+                        transaction.create(path, bytes(value), self._acl_of(path))
                     case Put(path=path, value=value, expected=expected):
                         transaction.set_data(path, bytes(value), version=expected)
                     case Delete(path=path, expected=expected):
@@ -288,13 +276,34 @@ class ZookeeperStore(MetadataStore):
         self._client.start_async()
         with trio.move_on_after(timeout_s):
             await self._connected.wait()
-        if self._connected.is_set():
+            await self._check_identity()
             return
         failure = self._handler.last_failure
+        if isinstance(failure, StoreSecurityError):
+            raise StoreSecurityError(f"ZooKeeper at {self.hosts}: {failure}") from failure
         raise StoreUnreachableError(
             f"no ZooKeeper session at {self.hosts} within {timeout_s:g} s"
             + (f": {failure}" if failure is not None else "")
         ) from failure
+
+    async def _check_identity(self) -> None:
+        """Wait until the server has taken the identity: kazoo reports a session before it sends one."""
+        while self.security.scheme is not None:
+            seen = self.state
+            try:
+                await self._call("/", partial(self._client.exists_async, "/"))
+                return
+            except ConnectionLostError:
+                await self.wait_state_change(seen)
+            except (SessionExpiredError, AccessDeniedError) as exc:
+                raise StoreSecurityError(
+                    f"ZooKeeper at {self.hosts} refused the user {self.security.username!r} with scheme"
+                    f" {self.security.scheme!r}; check the password, and that the server knows the user"
+                ) from exc
+
+    def _acl_of(self, path: str) -> Any:
+        """The access list of a new node. No list is ever changed, so what is created open stays open."""
+        return CREATOR_ALL_ACL if self.security.protects(path) else OPEN_ACL_UNSAFE
 
     async def _watching(
         self,
@@ -396,22 +405,31 @@ class ZookeeperStore(MetadataStore):
 
 @asynccontextmanager
 async def open_zookeeper_store(
-    hosts: str, *, session_timeout_ms: int = 10_000, connect_timeout_s: float = 10
+    hosts: str,
+    *,
+    session_timeout_ms: int = 10_000,
+    connect_timeout_s: float = 10,
+    security: ZooKeeperSecurity | None = None,
 ) -> AsyncIterator[ZookeeperStore]:
     """Open a session. Leaving the block ends it.
 
     Args:
         hosts: ``host:port`` separated by commas.
         session_timeout_ms: The server ends a silent session after this time; it may enforce limits.
+        security: Identity, access lists of new nodes, and TLS. None: the settings in the file that the
+            environment variable DLOG_ZK_SECURITY names, if it is set.
 
     Raises:
+        StoreSecurityError: The settings are wrong, or the server refused the identity.
         StoreUnreachableError: No server opened a session within ``connect_timeout_s``.
         InvalidStoreAddressError: The hosts cannot be parsed.
     """
     if not math.isfinite(connect_timeout_s) or connect_timeout_s <= 0 or session_timeout_ms <= 0:
         raise ValueError("timeouts must be positive and finite")
+    security = security_of_environment() if security is None else security
+    await trio.to_thread.run_sync(security.check_usable)
     try:
-        store = ZookeeperStore(hosts, session_timeout_ms)
+        store = ZookeeperStore(hosts, session_timeout_ms, security)
     except ValueError as exc:
         raise InvalidStoreAddressError(f"ZooKeeper hosts {hosts!r}: {exc}") from exc
     try:
@@ -419,6 +437,18 @@ async def open_zookeeper_store(
         yield store
     finally:
         await store.aclose()
+
+
+def _credentials(security: ZooKeeperSecurity) -> dict[str, Any]:
+    """kazoo's arguments for an identity; the password is read now, so each session has the newest."""
+    match security.scheme:
+        case "sasl":
+            name, password = security.username, security.read_password()
+            return {"sasl_options": {"mechanism": "DIGEST-MD5", "username": name, "password": password}}
+        case "digest":
+            return {"auth_data": [("digest", f"{security.username}:{security.read_password()}")]}
+        case None:
+            return {}
 
 
 def _stat(stat: Any) -> Stat:

@@ -26,7 +26,7 @@ SPARK_ROOT = "dlog/cli/demo/spark_count.py"
 
 # A library and the only rooms that may know it. A prefix ending in "/" is a whole directory.
 ONLY_IN = {
-    "kazoo": ("namespace/zookeeper.py",),
+    "kazoo": ("namespace/zookeeper.py", "namespace/zookeeper_threads.py"),
     "sqlite3": ("namespace/sqlite_tree.py",),
     "pyspark": ("spark_integration/", SPARK_ROOT),
     "pyarrow": ("spark_integration/",),

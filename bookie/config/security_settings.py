@@ -16,11 +16,14 @@ import attrs
 
 from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
+from bookie.errors import BookieConfigError
 from bookie.server.auth_plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
 from bookie.server.authentication import AuthProvider
 from bookie.server.certificate_roles import CertificateRoles
 from bookie.server.tls import TlsConfig, refuse_store
 from ledger.transport.sasl import SaslAuth
+from namespace.errors import StoreSecurityError
+from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment
 
 _PROVIDER = "bookieAuthProviderFactoryClass"
 _TLS_FACTORY = "org.apache.bookkeeper.tls.TLSContextFactory"
@@ -55,8 +58,11 @@ def _has_provider(settings: Settings) -> bool:
     return settings.text(_PROVIDER) is not None
 
 
-def _never(settings: Settings) -> bool:
-    return False
+def _protects_nodes(settings: Settings) -> bool:
+    try:
+        return security_of_environment().protects_nodes
+    except StoreSecurityError as exc:
+        raise BookieConfigError(f"{ENVIRONMENT_VARIABLE}: {exc}") from exc
 
 
 _NEEDS_TLS = f"tlsProviderFactoryClass={_TLS_FACTORY} beside it; without it every connection is clear text"
@@ -89,9 +95,10 @@ RESTRICTIONS = (
     ),
     _Restriction(
         "zkEnableSecurity",
-        _never,
-        "false: nodes with ACLs are not offered, and a bookie that ignored the key would create nodes that"
-        " every client of ZooKeeper may change",
+        _protects_nodes,
+        f"false, or an identity that owns the nodes: the variable {ENVIRONMENT_VARIABLE} must name a file"
+        " with scheme, username and password_file, and without acl = 'open'; without an identity every client"
+        " of ZooKeeper could change the nodes",
     ),
 )
 _BOOLEANS = frozenset({"tlsClientAuthentication", "tlsRequired", "zkEnableSecurity"})

@@ -91,8 +91,14 @@ class LazyGroup(click.Group):
 )
 @click.version_option(package_name="dlog-streams", prog_name="dlog")
 @click.option("--debug", is_flag=True, envvar="DLOG_DEBUG", help="Show the traceback of an error.")
+@click.option(
+    "--zk-security",
+    type=click.Path(dir_okay=False),
+    envvar="DLOG_ZK_SECURITY",
+    help="A file with the identity and the TLS settings for ZooKeeper.",
+)
 @click.pass_context
-def program(context: click.Context, debug: bool) -> None:
+def program(context: click.Context, debug: bool, zk_security: str | None) -> None:
     """A durable, replicated log.
 
     The option --uri or the variable DLOG_URI names the namespace that holds the logs. file:///DIRECTORY
@@ -100,6 +106,8 @@ def program(context: click.Context, debug: bool) -> None:
     and bookies. `dlog log list --help` shows the default. Each command has --help.
     """
     context.obj["debug"] = debug
+    if zk_security is not None:
+        os.environ["DLOG_ZK_SECURITY"] = zk_security  # also for the programs that a command starts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,6 +41,7 @@ from dlog.cluster.probe import bookie_info
 from dlog.cluster.process import ProcessId, ProcessStats
 from dlog.cluster.registry import bind_namespace, query_registrations, registrations
 from namespace.zookeeper import open_zookeeper_store
+from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 20.0
@@ -261,7 +262,7 @@ class LocalCluster:
 
     async def _start_bookies(self, bookies: Sequence[Member], started: list[str]) -> None:
         """Start the bookies that do not run; return when all of them are registered and reply."""
-        async with open_zookeeper_store(self.zookeeper_hosts) as store:
+        async with open_zookeeper_store(self.zookeeper_hosts, security=NO_SECURITY) as store:
             former = await registrations(store)
             for bookie in bookies:
                 if bookie.process is None or not process.is_alive(bookie.process):
@@ -301,7 +302,9 @@ class LocalCluster:
     def _spawn(self, member: Member, command: Sequence[str], started: list[str]) -> None:
         # Listed first, so that the clean-up covers the process even if it cannot be recorded.
         started.append(member.name)
-        identity = process.start_detached(command, self.paths.log(member.name), group=self._group)
+        identity = process.start_detached(
+            command, self.paths.log(member.name), environment=_environment(), group=self._group
+        )
         try:
             self._record(self.state.with_process(member.name, identity))
         except BaseException:
@@ -417,6 +420,11 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the identity for another ZooKeeper: the one of this machine knows no users."""
+    return {name: value for name, value in os.environ.items() if name != ENVIRONMENT_VARIABLE}
 
 
 def _last_line(log: Path) -> str:

@@ -18,6 +18,7 @@ from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
 from namespace.errors import NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
+from namespace.zookeeper_security import NO_SECURITY
 
 
 @attrs.frozen
@@ -47,7 +48,9 @@ async def query_registrations(hosts: str, *, timeout_s: float) -> dict[str, Book
     """``registrations`` with a session of its own; None if ZooKeeper does not reply in time."""
     with trio.move_on_after(timeout_s):
         try:
-            async with open_zookeeper_store(hosts, connect_timeout_s=timeout_s) as store:
+            async with open_zookeeper_store(
+                hosts, connect_timeout_s=timeout_s, security=NO_SECURITY
+            ) as store:
                 return await registrations(store)
         except NamespaceError:
             pass

@@ -14,7 +14,7 @@ import os
 import random
 import shutil
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -39,6 +39,17 @@ JARS_VARIABLE = "DLOG_ZOOKEEPER_JARS"  # a directory of jars, instead of the two
 # snappy-java is necessary: without it the server's thread dies while its port stays open.
 _NEEDED_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
 _LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
+_TLS_JARS = (
+    "netty-buffer",
+    "netty-codec",
+    "netty-codec-base",
+    "netty-common",
+    "netty-handler",
+    "netty-resolver",
+    "netty-transport",
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
+)
 
 
 class ZookeeperProcessError(Exception):
@@ -104,15 +115,27 @@ def find_class_path(jars: Path | None = None) -> list[Path]:
         needed = [_find_jar(directory, name) for name in _NEEDED_JARS]
         if all(needed):
             logging_jars = [_find_jar(directory, name) for name in _LOGGING_JARS]
-            return [jar for jar in needed + (logging_jars if all(logging_jars) else []) if jar]
+            tls_jars = [_find_jar(directory, name) for name in _TLS_JARS]
+            return [jar for jar in needed + (logging_jars if all(logging_jars) else []) + tls_jars if jar]
     raise ZookeeperNotInstalledError(
         f"ZooKeeper's jars are neither in an installed pyspark nor in {DEBIAN_JARS}; install one of them"
         f" (pip: pyspark; Debian: libzookeeper-java), or name their directory in {JARS_VARIABLE}"
     )
 
 
-def prepare(data_dir: Path, port: int, jars: Path | None = None) -> list[str]:
+def prepare(
+    data_dir: Path,
+    port: int,
+    jars: Path | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = (),
+) -> list[str]:
     """Write a server's configuration into its data directory; return the command that runs the server.
+
+    Args:
+        settings: More lines of ``zoo.cfg``, such as those of TLS.
+        java_options: More options of Java, such as the file with the users of SASL.
 
     Raises:
         ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
@@ -132,6 +155,7 @@ def prepare(data_dir: Path, port: int, jars: Path | None = None) -> list[str]:
         "admin.enableServer": "false",
         "4lw.commands.whitelist": "srvr,ruok,conf,mntr,stat,wchs",
         "autopurge.purgeInterval": "24",
+        **(settings or {}),
     }
     path = data_dir / "zoo.cfg"
     path.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
@@ -142,6 +166,7 @@ def prepare(data_dir: Path, port: int, jars: Path | None = None) -> list[str]:
         "-XX:TieredStopAtLevel=1",
         "-Dzookeeper.preAllocSize=4096",  # KiB; the default is 64 MiB for each log file
         "-Dorg.apache.logging.log4j.level=INFO",
+        *java_options,
         "-cp",
         os.pathsep.join(map(str, class_path)),
         MAIN_CLASS,
@@ -150,7 +175,12 @@ def prepare(data_dir: Path, port: int, jars: Path | None = None) -> list[str]:
 
 
 async def start_zookeeper(
-    data_dir: Path, *, port: int | None = None, log_path: Path | None = None
+    data_dir: Path,
+    *,
+    port: int | None = None,
+    log_path: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = (),
 ) -> ZookeeperProcess:
     """Start a server that outlives this process; return when it replies to requests.
 
@@ -162,6 +192,8 @@ async def start_zookeeper(
         port: The port on 127.0.0.1; None takes a free one.
         log_path: The file to which the server's output is appended; None takes ``zookeeper.log`` in the
             data directory.
+        settings: see ``prepare``.
+        java_options: see ``prepare``.
 
     Raises:
         ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
@@ -172,7 +204,9 @@ async def start_zookeeper(
     for tries_left in reversed(range(PORT_TRIES)):
         chosen = free_ports(1, random.Random(), host=HOST)[0] if port is None else port
         await _wait_free(chosen)
-        identity = start_detached(prepare(data_dir, chosen), log_path)
+        identity = start_detached(
+            prepare(data_dir, chosen, settings=settings, java_options=java_options), log_path
+        )
         serving = False
         try:
             with trio.move_on_after(READY_TIMEOUT_S):
@@ -214,10 +248,17 @@ async def is_serving(port: int, data_dir: Path) -> bool:
 
 @asynccontextmanager
 async def open_zookeeper_process(
-    data_dir: Path, *, port: int | None = None, log_path: Path | None = None
+    data_dir: Path,
+    *,
+    port: int | None = None,
+    log_path: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = (),
 ) -> AsyncIterator[ZookeeperProcess]:
     """Start a server with ``start_zookeeper``; stop it at the end of the block."""
-    server = await start_zookeeper(data_dir, port=port, log_path=log_path)
+    server = await start_zookeeper(
+        data_dir, port=port, log_path=log_path, settings=settings, java_options=java_options
+    )
     try:
         yield server
     finally:

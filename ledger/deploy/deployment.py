@@ -22,6 +22,7 @@ from ledger.transport.dial import dial_tcp
 from namespace.errors import InvalidStoreAddressError
 from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri
 from namespace.store import MetadataStore
+from namespace.zookeeper_security import ZooKeeperSecurity
 
 
 @attrs.frozen
@@ -41,6 +42,7 @@ async def open_client(
     session_timeout_ms: int = 10_000,
     connect_timeout_s: float = 10.0,
     host_lock_timeout_s: float = 30.0,
+    security: ZooKeeperSecurity | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client for the ledgers at a URI. Leaving the block closes the client, not its ledgers.
 
@@ -52,6 +54,8 @@ async def open_client(
         config: Quorum timeouts, TLS, placement and limits.
         session_timeout_ms: The timeout of the session with ZooKeeper.
         connect_timeout_s: How long to wait for ZooKeeper.
+        security: Identity, access lists and TLS of the session with ZooKeeper. None: the file that the
+            variable DLOG_ZK_SECURITY names, if it is set.
         host_lock_timeout_s: For a directory: how long to wait for a process that holds ``host.lock`` and does
             not serve.
 
@@ -68,6 +72,7 @@ async def open_client(
         session_timeout_ms=session_timeout_ms,
         connect_timeout_s=connect_timeout_s,
         host_lock_timeout_s=host_lock_timeout_s,
+        security=security,
     ) as deployment:
         yield deployment.client
 
@@ -80,6 +85,7 @@ async def open_deployment(
     session_timeout_ms: int = 10_000,
     connect_timeout_s: float = 10.0,
     host_lock_timeout_s: float = 30.0,
+    security: ZooKeeperSecurity | None = None,
 ) -> AsyncIterator[Deployment]:
     """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
     scheme = uri.strip().partition(":")[0].lower()
@@ -100,7 +106,10 @@ async def open_deployment(
     where = parse_metadata_service_uri(uri)
     layout = None if where.layout is None else LAYOUT_OF_URI_NAME[where.layout]
     async with open_zookeeper_store(
-        where.hosts, session_timeout_ms=session_timeout_ms, connect_timeout_s=connect_timeout_s
+        where.hosts,
+        session_timeout_ms=session_timeout_ms,
+        connect_timeout_s=connect_timeout_s,
+        security=security,
     ) as store:
         await check_cluster_exists(store, where.ledgers_root, uri)
         async with open_ledger_client(

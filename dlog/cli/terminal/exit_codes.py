@@ -25,6 +25,7 @@ class ExitCode(enum.IntEnum):
     IN_USE = 5  # another writer has the log, or a running bookie has the directories
     UNAVAILABLE = 6  # the metadata store or the bookies cannot be reached; a later try may succeed
     DAMAGED = 7  # the stored data contradict themselves; nothing was skipped or changed
+    DENIED = 8  # the identity of this program lacks the right; nothing was changed
     INTERRUPTED = 130  # SIGINT
     BROKEN_PIPE = 141  # the program that reads our output closed the pipe
     TERMINATED = 143  # SIGTERM
@@ -40,6 +41,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.LogExistsError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),
     (errors.LogFencedError, ExitCode.IN_USE),
+    (errors.AccessDeniedError, ExitCode.DENIED),
     (errors.LogUnavailableError, ExitCode.UNAVAILABLE),
     (errors.LogReaderStalledError, ExitCode.UNAVAILABLE),
     (errors.LogWriteError, ExitCode.UNAVAILABLE),
@@ -48,6 +50,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.EntryFormatError, ExitCode.DAMAGED),
     # Errors of commands on ledgers and on a bookie's files.
     (namespace_errors.InvalidStoreAddressError, ExitCode.USAGE),
+    (namespace_errors.AccessDeniedError, ExitCode.DENIED),
+    (namespace_errors.StoreSecurityError, ExitCode.DENIED),
     (namespace_errors.StoreFormatError, ExitCode.DAMAGED),
     (namespace_errors.StoreUnreachableError, ExitCode.UNAVAILABLE),
     (namespace_errors.ConnectionLostError, ExitCode.UNAVAILABLE),

@@ -26,6 +26,7 @@ PUBLIC = [
     "EARLIEST",
     "LATEST",
     "PAYLOAD_BYTES_MAX",
+    "AccessDeniedError",
     "Compression",
     "ConfigError",
     "CorruptLogError",

@@ -29,6 +29,7 @@ from namespace.errors import (
 from namespace.lock import DistributedLock
 from namespace.store import Create, MetadataStore, SessionState
 from namespace.zookeeper import ZookeeperStore, open_zookeeper_store
+from namespace.zookeeper_security import ZooKeeperSecurity
 
 pytestmark = pytest.mark.zookeeper
 
@@ -285,7 +286,7 @@ async def test_closing_beside_a_silent_server_ends_soon(tmp_path: Path) -> None:
 async def test_a_transaction_with_any_failed_operation_raises(
     results: list[object], error: type[StoreError], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ZookeeperStore("127.0.0.1:1", SESSION_TIMEOUT_MS)  # never connected
+    store = ZookeeperStore("127.0.0.1:1", SESSION_TIMEOUT_MS, ZooKeeperSecurity())  # never connected
 
     async def call(path: str, request: Callable[[], object]) -> list[object]:
         return results

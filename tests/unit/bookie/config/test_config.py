@@ -175,7 +175,7 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
             "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory",
             "java.security.auth.login.config",
         ),
-        ("zkEnableSecurity=true", "false: nodes with ACLs are not offered"),
+        ("zkEnableSecurity=true", "the variable DLOG_ZK_SECURITY must name a file"),
         ("dataIntegrityChecking=perhaps", "true or false"),
         ("permittedStartupUsers=another-user", "the user who starts it"),
     ],
@@ -490,3 +490,21 @@ def test_the_scrubber_runs_unless_it_is_switched_off() -> None:
         "localConsistencyCheckOnStartup=true\n"
     ).storage.scrub
     assert (scrub.interval_s, scrub.bytes_per_s, scrub.entries_per_s, scrub.on_start) == (0, 5, 60, True)
+
+
+def test_security_of_zookeeper_needs_an_identity_that_owns_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "zookeeper.toml"
+    monkeypatch.setenv("DLOG_ZK_SECURITY", str(file))
+    identity = "scheme = 'sasl'\nusername = 'dlog'\npassword_file = 'password'\n"
+    for text in ("", f"{identity}acl = 'open'\n"):
+        file.write_text(text)
+        with pytest.raises(BookieConfigError, match="an identity that owns the nodes"):
+            parse("zkEnableSecurity=true\n")
+    file.write_text("schema = 'sasl'\n")
+    with pytest.raises(BookieConfigError, match=r"DLOG_ZK_SECURITY: .*unknown key 'schema'"):
+        parse("zkEnableSecurity=true\n")
+    file.write_text(identity)
+    parse("zkEnableSecurity=true\n")
+    parse("zkEnableSecurity=false\n")

@@ -1,0 +1,77 @@
+"""The threads of a ZooKeeper client: their connections, also with TLS, and their log.
+
+Inside: opening a connection, waiting for bytes. Not inside: requests and sessions (``zookeeper``).
+Always: no connection is opened once the session is over; with TLS, no reply waits in OpenSSL's buffer for the
+next one; no log line has a credential.
+
+Source: kazoo 2.11, handlers/threading.py, handlers/utils.py, protocol/connection.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from typing import Any
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import SASL, Auth
+
+from namespace.errors import StoreSecurityError
+from namespace.zookeeper_security import ZooKeeperSecurity
+
+
+def _has_no_credential(record: logging.LogRecord) -> bool:
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(isinstance(argument, (Auth, SASL)) for argument in arguments)
+
+
+# kazoo logs a warning for each lost connection. Without a handler it would go to standard error. At the level
+# DEBUG it logs each request, also those that carry a password.
+kazoo_log = logging.getLogger("namespace.zookeeper.kazoo")
+kazoo_log.addHandler(logging.NullHandler())
+kazoo_log.addFilter(_has_no_credential)
+
+
+class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads. They open no connection once the session is over."""
+
+    def __init__(self, security: ZooKeeperSecurity) -> None:
+        super().__init__()
+        self._security = security
+        self.over = False
+        self.last_failure: Exception | None = None
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect. kazoo's own TLS also trusts the system's authorities when others are given."""
+        if self.over:
+            raise ConnectionRefusedError("the session is over, and this store opens no other")
+        try:
+            if self._security.tls:
+                return self._connect_tls(kwargs["address"], kwargs["hostname"], kwargs["timeout"])
+            return super().create_connection(*args, **kwargs)
+        except StoreSecurityError as exc:
+            self.last_failure = exc
+            # kazoo tries again after an OSError, and a rotation of the files may be half done.
+            raise ConnectionRefusedError(str(exc)) from exc
+        except Exception as exc:
+            self.last_failure = exc
+            raise
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait for sockets. A reply that OpenSSL has read with the one before it is ready too."""
+        for each in args[0]:
+            if isinstance(each, ssl.SSLSocket) and each.pending() > 0:
+                readable, writable, failed = super().select(args[0], args[1], args[2], 0)
+                return [each, *(other for other in readable if other is not each)], writable, failed
+        return super().select(*args, **kwargs)
+
+    def _connect_tls(self, address: tuple[str, int], hostname: str, timeout_s: float) -> ssl.SSLSocket:
+        context = self._security.tls_context()  # from the files as they are now
+        plain = socket.create_connection(address, timeout_s)
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return context.wrap_socket(plain, server_hostname=hostname)
+        except BaseException:
+            plain.close()
+            raise
