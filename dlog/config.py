@@ -15,6 +15,7 @@ from typing import Any, Literal
 import attrs
 from attrs.validators import ge, gt, in_, instance_of, optional
 
+from dlog.encryption import KeyProvider
 from dlog.errors import ConfigError
 from dlog.format.compression import Compression
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
@@ -50,6 +51,9 @@ class WriterConfig:
     """The pause before a failed step of the writer is repeated. It doubles up to 16-fold."""
     close_timeout_s: float = attrs.field(default=15.0, validator=gt(0))
     """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
+    encryption: KeyProvider | None = None
+    """Encrypt each payload with the provider's current key (``dlog.encryption``). Apache's readers get the
+    encrypted bytes."""
 
     def __attrs_post_init__(self) -> None:
         if self.entry_bytes_target > ENTRY_BODY_BYTES_MAX:
@@ -76,6 +80,9 @@ class ReaderConfig:
     """The pause before a failed read is tried again. It doubles up to 16-fold."""
     check_positions: bool = True
     """True: a gap in the positions of records is an error (``positionGapDetectionEnabled``)."""
+    encryption: KeyProvider | None = None
+    """Decrypt each payload; a record that is not encrypted is a ``DecryptionError``. None: return payloads as
+    they are stored."""
 
 
 @attrs.frozen(kw_only=True)

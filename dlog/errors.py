@@ -158,6 +158,32 @@ class CorruptLogError(DLogError):
         self.log, self.position, self.evidence = log, position, evidence
 
 
+class EncryptionKeyError(DLogError):
+    """A key for payloads is missing or unusable; ``key_id`` names it. The error never shows a key.
+
+    Give the key provider a key with this id, then try again. A reader's ``position`` is before the record.
+    """
+
+    def __init__(self, key_id: str, evidence: str) -> None:
+        super().__init__(f"encryption key {key_id!r}: {evidence}; add the key to the provider and try again")
+        self.key_id, self.evidence = key_id, evidence
+
+
+class DecryptionError(DLogError):
+    """A payload does not decrypt. The reader stopped before the record and skipped nothing.
+
+    To continue after it, open a reader at a later DLSN.
+    """
+
+    def __init__(self, log: str, dlsn: object, key_id: str | None, evidence: str) -> None:
+        of_key = "" if key_id is None else f", key {key_id!r}"
+        super().__init__(
+            f"log {log!r}, {dlsn}{of_key}: {evidence}. To read what is stored, open a reader without"
+            " encryption; to continue after the record, open a reader at a later DLSN"
+        )
+        self.log, self.dlsn, self.key_id, self.evidence = log, dlsn, key_id, evidence
+
+
 class LogTruncatedError(DLogError):
     """Records at this position, or after it, were truncated or purged.
 

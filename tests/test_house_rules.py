@@ -40,6 +40,7 @@ ONLY_IN = {
     "starlette": ("bookie/",),
     "hypercorn": ("bookie/",),
     "prometheus_client": ("bookie/",),
+    "cryptography": ("dlog/", "ledger/", "bookie/"),
     "asyncio": (),
     "anyio": (),
     "multiprocessing": (),

@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from dlog.config import ReaderConfig
-from dlog.errors import CorruptLogError, EntryFormatError, NamespaceClosedError
+from dlog.encryption import PayloadOpener
+from dlog.errors import CorruptLogError, DLogError, EntryFormatError, NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.read.positioning import Start
@@ -37,6 +38,8 @@ class LogReader:
         self.is_sealed = False
         self._ahead = ReadAhead(log, config, end=end, follow=follow, position=lambda: self.position)
         self._end = end
+        self._opener = None if config.encryption is None else PayloadOpener(log.name, config.encryption)
+        self._undecryptable: DLogError | None = None  # the error of the record at ``position``
         self._expand_bytes_max = config.read_bytes_max
         self._txid_min = -1  # records before the first one with this transaction id are dropped
         self._position: DLSN | None = None
@@ -81,6 +84,7 @@ class LogReader:
 
         Raises:
             CorruptLogError: Stored bytes are damaged; ``position`` says where.
+            DecryptionError, EncryptionKeyError: The record at the position does not decrypt.
             LogTruncatedError: The records at the position were truncated.
             LogReaderStalledError: Reading failed for longer than ``ReaderConfig.retry_timeout_s``.
             LogNotFoundError: The log was deleted.
@@ -136,6 +140,8 @@ class LogReader:
             raise NamespaceClosedError(f"reader of log {self.log!r}: it was closed; open another one")
         if self._index < len(self._records):
             return True
+        if self._undecryptable is not None:
+            raise self._undecryptable
         while self._ahead.chunks and not self.is_sealed:
             if self._decode_next():
                 return True
@@ -187,10 +193,28 @@ class LogReader:
                 records.pop()
         if self._index:
             self._position = self._records[self._index - 1].dlsn.next_slot()
+            self._records, self._index = [], 0
+        if self._opener is not None:
+            records = self._decrypted(self._opener, records)
         if not records:
             return False
         self._records, self._index = records, 0
         return True
+
+    def _decrypted(self, opener: PayloadOpener, records: list[Record]) -> list[Record]:
+        """The records with their payloads; those before the first that does not decrypt."""
+        decrypted: list[Record] = []
+        for record in records:
+            try:
+                payload = opener.open(record.payload, record.txid, record.dlsn)
+            except DLogError as exc:
+                self._undecryptable = exc
+                if decrypted:
+                    break
+                self._position = record.dlsn
+                raise
+            decrypted.append(Record(record.dlsn, record.txid, payload, record.sequence_id))
+        return decrypted
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from dlog.config import WriterConfig
+from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadSealer
 from dlog.errors import (
     RecordOutcome,
     RecordTooLongError,
@@ -57,6 +58,9 @@ class LogWriter:
         self._wall_ms = wall_ms
         self._last_txid = last_txid
         self._newest: Batch | None = None  # of the record submitted last
+        # The first call of the provider: a writer without a usable key is not opened.
+        self._sealer = None if config.encryption is None else PayloadSealer(log, config.encryption)
+        self._payload_bytes_max = PAYLOAD_BYTES_MAX - (0 if self._sealer is None else OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
 
     def __repr__(self) -> str:
@@ -84,7 +88,7 @@ class LogWriter:
         be written; with ``submit`` a caller can find out later.
 
         Args:
-            payload: At most ``PAYLOAD_BYTES_MAX`` bytes; empty is allowed.
+            payload: At most ``PAYLOAD_BYTES_MAX`` bytes, 109 fewer with encryption; empty is allowed.
             txid: At least the id of the record before. None for the wall clock in milliseconds, or the last
                 id if that is greater.
 
@@ -209,8 +213,8 @@ class LogWriter:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
         if payload.__class__ is not bytes:
             payload = as_bytes(payload)
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise RecordTooLongError(len(payload), PAYLOAD_BYTES_MAX)
+        if len(payload) > self._payload_bytes_max:
+            raise RecordTooLongError(len(payload), self._payload_bytes_max)
         last_txid = self._last_txid
         if txid is None:
             txid = max(last_txid, self._wall_ms())
@@ -218,6 +222,8 @@ class LogWriter:
             raise TxidOutOfOrderError(self.log, txid, last_txid)
         if sender.waiting_bytes > self._submit_bytes_max:
             raise WriterOverloadedError(self.log, sender.waiting_bytes, self._submit_bytes_max)
+        if self._sealer is not None:
+            payload = self._sealer.seal(payload, txid)
         self._last_txid = txid
         batch, slot = self._batcher.add(payload, txid)
         self._newest = batch
@@ -228,6 +234,8 @@ class LogWriter:
         sender = self._sender
         if sender.refusal is not None:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        if self._sealer is not None:
+            payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
         self._last_txid = txids[-1]
         ranges = self._batcher.add_many(payloads, txids)
         self._newest = ranges[-1][0]
@@ -238,8 +246,8 @@ class LogWriter:
         self, payloads: Iterable[bytes | bytearray | memoryview], txids: Iterable[int] | None
     ) -> tuple[list[bytes], list[int]]:
         records = [each if each.__class__ is bytes else as_bytes(each) for each in payloads]
-        if records and (longest := max(map(len, records))) > PAYLOAD_BYTES_MAX:
-            raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
+        if records and (longest := max(map(len, records))) > self._payload_bytes_max:
+            raise RecordTooLongError(longest, self._payload_bytes_max)
         last_txid = self._last_txid
         if txids is None:
             return records, [max(last_txid, self._wall_ms())] * len(records)

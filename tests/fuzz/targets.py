@@ -14,7 +14,10 @@ from bookie.config.bookie_config import parse_config
 from bookie.config.properties import PropertiesError, parse_properties
 from bookie.errors import BookieConfigError
 from dlog.cli.terminal.position import parse_position
+from dlog.encryption import PayloadOpener, PayloadSealer
 from dlog.errors import (
+    DecryptionError,
+    EncryptionKeyError,
     EntryFormatError,
     InvalidLogNameError,
     InvalidUriError,
@@ -142,6 +145,16 @@ def blocks() -> list[bytes]:
     return found
 
 
+class OneKey:
+    """A key provider with one key."""
+
+    def current(self) -> tuple[str, bytes]:
+        return "a", bytes(32)
+
+    def key(self, key_id: str) -> bytes:
+        return {"a": bytes(32)}[key_id]
+
+
 def decode_ledger_metadata(data: bytes) -> None:
     metadata = decode_metadata(data)
     again = decode_metadata(encode_metadata(metadata))
@@ -254,6 +267,12 @@ _RECORDS = [
         "records", seeds=record_bodies, decode=decode_bare_entry, memory_base=1 << 20, lines_base=5000
     ),
     entry_target("compression", seeds=blocks, decode=decode_expanded, memory_base=4 << 20, lines_base=5000),
+    Target(
+        name="encrypted_payload",
+        seeds=lambda: [PayloadSealer("orders", OneKey()).seal(payload, 7) for payload in (b"", b"hello")],
+        decode=lambda data: PayloadOpener("orders", OneKey()).open(data, 7, DLSN(1, 2, 3)),
+        errors=(DecryptionError, EncryptionKeyError),
+    ),
     Target(name="dlsn", seeds=dlsns, decode=DLSN.from_bytes, errors=(LogMetadataError,)),
     Target(
         name="segment",

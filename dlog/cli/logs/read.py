@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 import dlog
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
 from dlog.cli.terminal.output import write_out
 from dlog.cli.terminal.position import Position, position_option, record_document
 from dlog.cli.terminal.signals import run
@@ -38,8 +38,15 @@ BATCH_RECORDS = 4096
 )
 @click.option("--count", type=click.IntRange(min=0), help="Stop after this many records.")
 @json_option("one object per record, one a line,")
+@keys_option
 def command(
-    log: str, uri: str, start: Position, last: Position | None, count: int | None, as_json: bool
+    log: str,
+    uri: str,
+    start: Position,
+    last: Position | None,
+    count: int | None,
+    as_json: bool,
+    key_file: str | None,
 ) -> None:
     """Print the payload of each record of LOG on a line, up to the present end of the log.
 
@@ -49,16 +56,23 @@ def command(
     """
     if isinstance(last, dlog.Start):
         raise click.UsageError(f"--to {last.value} is not possible; give a DLSN, a transaction id or a date")
-    run(partial(_read, uri, log, start, last, count, as_json=as_json))
+    run(partial(_read, uri, log, start, last, count, as_json=as_json, key_file=key_file))
 
 
 async def _read(
-    uri: str, log: str, start: Position, last: dlog.DLSN | int | None, count: int | None, *, as_json: bool
+    uri: str,
+    log: str,
+    start: Position,
+    last: dlog.DLSN | int | None,
+    count: int | None,
+    *,
+    as_json: bool,
+    key_file: str | None,
 ) -> None:
     end = last if isinstance(last, dlog.DLSN) else None
     left = count
     async with (
-        dlog.open_namespace(uri) as namespace,
+        dlog.open_namespace(uri, config=config_with(key_file)) as namespace,
         namespace.open_reader(log, start=start, end=end, follow=False) as reader,
     ):
         while left is None or left > 0:

@@ -17,7 +17,7 @@ import click
 import trio
 
 import dlog
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, progress_bar
 from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
@@ -50,8 +50,16 @@ class Written:
     "--batch", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum lines per batch."
 )
 @json_option("number and positions of the durable records")
+@keys_option
 def command(
-    log: str, file: BinaryIO, uri: str, create: bool, txid_from: int | None, batch: int, as_json: bool
+    log: str,
+    file: BinaryIO,
+    uri: str,
+    create: bool,
+    txid_from: int | None,
+    batch: int,
+    as_json: bool,
+    key_file: str | None,
 ) -> None:
     """Append every line of FILE (default: stdin) to LOG, without its line end.
 
@@ -71,6 +79,7 @@ def command(
                 txid_from=txid_from,
                 batch=batch,
                 quiet=as_json,
+                key_file=key_file,
             )
         )
     finally:
@@ -88,9 +97,10 @@ async def _write(
     txid_from: int | None,
     batch: int,
     quiet: bool,
+    key_file: str | None,
 ) -> None:
     async with (
-        dlog.open_namespace(uri) as namespace,
+        dlog.open_namespace(uri, config=config_with(key_file)) as namespace,
         namespace.open_writer(log, create=create) as writer,
     ):
         try:

@@ -48,6 +48,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.CorruptLogError, ExitCode.DAMAGED),
     (errors.LogMetadataError, ExitCode.DAMAGED),
     (errors.EntryFormatError, ExitCode.DAMAGED),
+    (errors.DecryptionError, ExitCode.DAMAGED),
+    (errors.EncryptionKeyError, ExitCode.USAGE),
     # Errors of commands on ledgers and on a bookie's files.
     (namespace_errors.InvalidStoreAddressError, ExitCode.USAGE),
     (namespace_errors.AccessDeniedError, ExitCode.DENIED),

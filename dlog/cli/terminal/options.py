@@ -1,4 +1,4 @@
-"""The options of many commands: `--uri` and `--json`, and the directories that they default to.
+"""The options of many commands: `--uri`, `--json` and `--key-file`, and the directories that they default to.
 
 A namespace is named by `--uri`, else by the variable DLOG_URI, else it is a directory of the user's own.
 Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Directory specification.
@@ -13,8 +13,12 @@ from typing import Any, TypeVar
 
 import click
 
+import dlog
+from dlog.encryption import KeyFile
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 VARIABLE = "DLOG_URI"
+KEY_FILE_VARIABLE = "DLOG_KEY_FILE"
 
 
 def data_directory(environment: Mapping[str, str], home: Path) -> Path:
@@ -52,6 +56,24 @@ def uri_option(command: Command) -> Command:
         metavar="URI",
         help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
     )(command)
+
+
+def keys_option(command: Command) -> Command:
+    """Add the option `--key-file`; the command gets ``key_file``: a path, or None."""
+    return click.option(
+        "--key-file",
+        envvar=KEY_FILE_VARIABLE,
+        metavar="FILE",
+        help=f"Encrypt and decrypt payloads with the keys in FILE (${KEY_FILE_VARIABLE}).",
+    )(command)
+
+
+def config_with(key_file: str | None) -> dlog.NamespaceConfig:
+    """Settings whose writers and readers use these keys. ``ConfigError`` as ``KeyFile``."""
+    keys = None if key_file is None else KeyFile(key_file)
+    return dlog.NamespaceConfig(
+        writer=dlog.WriterConfig(encryption=keys), reader=dlog.ReaderConfig(encryption=keys)
+    )
 
 
 def json_option(printed: str) -> Callable[[Command], Command]:

@@ -1,0 +1,307 @@
+"""Encryption of payloads: AES-256-GCM, with keys that a provider holds.
+
+Inside: the provider's protocol, the provider in a file, the bytes of an encrypted payload.
+Not inside: which records are encrypted (``write.log_writer``) and decrypted (``read.log_reader``).
+Always: no error, log line or ``repr`` shows a key; a payload that was moved to another log, or got another
+transaction id, does not decrypt; no two records are encrypted with the same key and nonce.
+
+offset  size  field
+     0     4  "DLE" and the version, 1
+     4     1  length k of the key's id
+     5     k  id of the key, in UTF-8
+   5+k    16  salt: random, one for each writer
+  21+k     8  counter: the number of the record of this writer
+  29+k     n  ciphertext, as long as the payload
+29+k+n    16  tag
+
+The cipher's key is HKDF-SHA-256 of the provider's key, with the salt, and with "dlog payload 1" and the log's
+name as info. So a nonce is a counter and never repeats, also with many writers and one key for years. The
+associated data is the header, the log's name and the transaction id.
+
+Source: NIST SP 800-38D; RFC 5869. Ours: Apache's readers get these bytes as the payload.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+import struct
+from collections import OrderedDict
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from dlog.errors import ConfigError, DecryptionError, EncryptionKeyError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    from dlog.format.dlsn import DLSN
+
+KEY_BYTES = 32
+KEY_ID_BYTES_MAX = 64
+OVERHEAD_BYTES_MAX = 4 + 1 + KEY_ID_BYTES_MAX + 16 + 8 + 16
+"""The most that encryption adds to a payload."""
+
+ENTRY_POINTS = "dlog.key_providers"
+
+_MAGIC = b"DLE\x01"
+_SALT_BYTES, _COUNTER, _TAG_BYTES = 16, struct.Struct(">Q"), 16
+_TXID = struct.Struct(">q")
+_CIPHERS_MAX = 64  # derived keys that a reader keeps: one for each writer it meets
+_KEY_FILE_BYTES_MAX = 1 << 20
+
+
+@runtime_checkable
+class KeyProvider(Protocol):
+    """Where keys come from. Its calls block, so they should answer from memory.
+
+    A key is 32 secret bytes. Its id is public and is stored with each record. A key must stay available under
+    its id as long as records that it encrypted are read.
+    """
+
+    def current(self) -> tuple[str, bytes]:
+        """The id of the key for new writers, and the key. Called once for each writer."""
+
+    def key(self, key_id: str) -> bytes:
+        """The key with this id. ``KeyError`` if there is none."""
+
+
+class KeyFile:
+    """Keys in a file that only its owner may read: one a line, an id and 64 hexadecimal digits or base64.
+
+    The last line is the current key. To rotate, append a line; keep the old ones. The file is read again when
+    it has changed, so running readers find new keys. Lines that begin with ``#`` are comments.
+
+    Raises:
+        ConfigError: The file cannot be read, is open to other users, or has a line that is no key.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._state: tuple[int, int, int] = (0, 0, 0)
+        self._keys: dict[str, bytes] = {}
+        self._load()
+
+    def __repr__(self) -> str:
+        return f"<KeyFile {self._path}, {len(self._keys)} keys>"
+
+    def current(self) -> tuple[str, bytes]:
+        self._load()
+        key_id = next(reversed(self._keys))
+        return key_id, self._keys[key_id]
+
+    def key(self, key_id: str) -> bytes:
+        if key_id not in self._keys:
+            self._load()
+        return self._keys[key_id]
+
+    def _load(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                state = (found.st_ino, found.st_mtime_ns, found.st_size)
+                if state == self._state:
+                    return
+                if not stat.S_ISREG(found.st_mode) or found.st_size > _KEY_FILE_BYTES_MAX:
+                    raise ConfigError(f"key file {self._path}: it is no file of keys; name the file itself")
+                if found.st_mode & 0o077:
+                    raise ConfigError(
+                        f"key file {self._path}: other users may read or change it (mode"
+                        f" {found.st_mode & 0o777:o}); chmod 600"
+                    )
+                text = file.read().decode("utf-8", "replace")
+        except OSError as exc:
+            raise ConfigError(f"key file {self._path} cannot be read: {exc.strerror or exc}") from exc
+        self._keys = self._parsed(text)
+        self._state = state
+
+    def _parsed(self, text: str) -> dict[str, bytes]:
+        keys: dict[str, bytes] = {}
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            # The line is not quoted: it may hold a key.
+            key = _decoded(words[1]) if len(words) == 2 else None
+            if key is None:
+                raise ConfigError(
+                    f"key file {self._path}, line {number}: expected an id and {KEY_BYTES} bytes as"
+                    " hexadecimal digits or base64"
+                )
+            if words[0] in keys:
+                raise ConfigError(f"key file {self._path}, line {number}: a second key {words[0]!r}")
+            _check_key_id(words[0])
+            keys[words[0]] = key
+        if not keys:
+            raise ConfigError(f"key file {self._path} has no key; write a line such as: 2026 HEXDIGITS")
+        return keys
+
+
+def load_key_provider(text: str) -> KeyProvider:
+    """The provider that a text names: ``file:PATH``, or ``NAME:ARGUMENT`` for one of another package.
+
+    Other packages offer providers in the entry-point group ``dlog.key_providers``: a callable that takes the
+    argument.
+
+    Raises:
+        ConfigError: No provider has the name, or it does not accept the argument.
+    """
+    name, colon, argument = text.partition(":")
+    if name == "file" and colon:
+        return KeyFile(argument)
+    found = [point for point in entry_points(group=ENTRY_POINTS) if point.name == name]
+    if not found:
+        raise ConfigError(
+            f"no key provider {name!r}; give file:PATH, or install a package with an entry point {name!r} in"
+            f" the group {ENTRY_POINTS}"
+        )
+    provider = found[0].load()(argument)
+    if not isinstance(provider, KeyProvider):
+        raise ConfigError(f"key provider {name!r} has no methods current() and key()")
+    return provider
+
+
+class PayloadSealer:
+    """Encrypts the payloads of one writer. The provider is asked for its current key once, here.
+
+    Raises:
+        ConfigError: The package ``cryptography`` is missing.
+        EncryptionKeyError: The provider has no usable key.
+    """
+
+    def __init__(self, log: str, provider: KeyProvider) -> None:
+        try:
+            key_id, key = provider.current()
+        except KeyError as exc:
+            raise EncryptionKeyError("", "the key provider has no current key") from exc
+        _check_key_id(key_id)
+        salt = os.urandom(_SALT_BYTES)
+        encoded = key_id.encode()
+        self.key_id = key_id
+        self._head = _MAGIC + bytes((len(encoded),)) + encoded + salt
+        self._log = _log_data(log)
+        self._cipher = _derived(key_id, key, salt, log)
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<PayloadSealer with key {self.key_id!r}, {self._count} records>"
+
+    def seal(self, payload: bytes, txid: int) -> bytes:
+        """The bytes to store; at most ``OVERHEAD_BYTES_MAX`` more than the payload."""
+        counter = _COUNTER.pack(self._count)
+        self._count += 1
+        head = self._head + counter
+        return head + self._cipher.encrypt(
+            b"\0\0\0\0" + counter, payload, head + self._log + _TXID.pack(txid)
+        )
+
+
+class PayloadOpener:
+    """Decrypts the payloads of one log for one reader."""
+
+    def __init__(self, log: str, provider: KeyProvider) -> None:
+        _import_cipher()
+        self._log, self._provider = log, provider
+        self._log_data = _log_data(log)
+        self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()  # by the header before the counter
+
+    def open(self, stored: bytes, txid: int, dlsn: DLSN) -> bytes:
+        """The payload.
+
+        Raises:
+            EncryptionKeyError: The provider has no key with the record's key id.
+            DecryptionError: The payload is not encrypted, was changed or moved, or the key is another one
+                than it was written with.
+        """
+        size = stored[4] if len(stored) > 4 else 0
+        salt_end = 5 + size + _SALT_BYTES
+        start = salt_end + _COUNTER.size
+        if stored[:4] != _MAGIC or len(stored) < start + _TAG_BYTES:
+            raise DecryptionError(self._log, dlsn, None, "the payload is not encrypted")
+        cipher = self._ciphers.get(stored[:salt_end])
+        if cipher is None:
+            cipher = self._cipher_for(stored[:salt_end], stored[5 : 5 + size], dlsn)
+        try:
+            return cipher.decrypt(
+                b"\0\0\0\0" + stored[salt_end:start],
+                stored[start:],
+                stored[:start] + self._log_data + _TXID.pack(txid),
+            )
+        except _invalid_tag():
+            raise DecryptionError(
+                self._log,
+                dlsn,
+                stored[5 : 5 + size].decode(),
+                "the payload does not match its tag: it was changed, or moved from another log or"
+                " transaction id, or the key with this id is another one now",
+            ) from None
+
+    def _cipher_for(self, head: bytes, encoded_id: bytes, dlsn: DLSN) -> AESGCM:
+        try:
+            key_id = encoded_id.decode()
+            _check_key_id(key_id)
+        except (UnicodeDecodeError, ConfigError):
+            raise DecryptionError(self._log, dlsn, None, "the id of its key is damaged") from None
+        try:
+            key = self._provider.key(key_id)
+        except KeyError:
+            raise EncryptionKeyError(
+                key_id, f"log {self._log!r}, {dlsn}: the key provider has no key with this id"
+            ) from None
+        cipher = _derived(key_id, key, head[-_SALT_BYTES:], self._log)
+        self._ciphers[head] = cipher
+        if len(self._ciphers) > _CIPHERS_MAX:
+            self._ciphers.popitem(last=False)
+        return cipher
+
+
+def _decoded(text: str) -> bytes | None:
+    for decode in (bytes.fromhex, lambda each: base64.b64decode(each, validate=True)):
+        try:
+            key = decode(text)
+        except (ValueError, binascii.Error):
+            continue
+        if len(key) == KEY_BYTES:
+            return key
+    return None
+
+
+def _check_key_id(key_id: str) -> None:
+    if not 0 < len(key_id.encode("utf-8", "replace")) <= KEY_ID_BYTES_MAX or not key_id.isprintable():
+        raise ConfigError(f"key id {key_id!r}: 1 to {KEY_ID_BYTES_MAX} bytes of printable text")
+
+
+def _log_data(log: str) -> bytes:
+    name = log.encode()
+    return len(name).to_bytes(4, "big") + name
+
+
+def _derived(key_id: str, key: bytes, salt: bytes, log: str) -> AESGCM:
+    if len(key) != KEY_BYTES:
+        raise EncryptionKeyError(key_id, f"the key has {len(key)} bytes; AES-256 takes {KEY_BYTES}")
+    cipher = _import_cipher()
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    info = b"dlog payload 1" + _log_data(log)
+    return cipher(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(key))
+
+
+def _import_cipher() -> type[AESGCM]:
+    # Imported at the first use: few programs encrypt, and the package is an extra.
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as exc:
+        raise ConfigError(
+            "encryption needs the package cryptography: pip install 'dlog-streams[security]'"
+        ) from exc
+    return AESGCM
+
+
+def _invalid_tag() -> type[Exception]:
+    from cryptography.exceptions import InvalidTag
+
+    return InvalidTag
