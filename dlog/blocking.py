@@ -41,6 +41,7 @@ from dlog.read.positioning import EARLIEST, Start
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.log_writer import as_bytes
 from dlog.write.pending import Pending
+from ledger.forks import refuse_after_fork
 from ledger.loop_thread import Held, LoopThread
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
@@ -56,6 +57,12 @@ class LogWriter:
         self._queue: deque[tuple[bytes, int | None, Future[DLSN]]] = deque()
         self._queued_bytes = 0
         self._guard = threading.Lock()
+        refuse_after_fork(self)
+
+    def forked(self) -> None:
+        """Forget what was queued: called in a forked child, whose next call raises."""
+        self._queue, self._queued_bytes = deque(), 0
+        self._guard = threading.Lock()  # another thread of the parent may have held it
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._writer)[1:]}"
@@ -163,6 +170,11 @@ class LogReader:
         self._ahead = iter(self._records)
         self._position = self._reader.position  # after all fetched records
         self._fetching: trio.Event | None = None  # set when the fetch in progress ends
+        refuse_after_fork(self)
+
+    def forked(self) -> None:
+        """Free the guard: called in a forked child, whose next fetch raises."""
+        self._guard = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<blocking {repr(self._reader)[1:]}"

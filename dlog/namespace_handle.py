@@ -39,6 +39,7 @@ from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
 from ledger.client import LedgerClient
+from ledger.forks import RULE, refuse_after_fork
 from ledger.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
 from namespace.clock import wall_ms
@@ -70,7 +71,8 @@ class Namespace:
         self.config = config
         self._store, self._client, self._path = store, client, path
         self._client_id, self._first_segment_seqno, self._wall_ms = client_id, first_segment_seqno, wall_ms
-        self._is_closed = False
+        self._is_closed = self._is_forked = False
+        refuse_after_fork(self)
 
     def __repr__(self) -> str:
         return f"<Namespace {self.uri}, {'closed' if self._is_closed else self._store.state.value}>"
@@ -237,7 +239,13 @@ class Namespace:
         """Refuse every later call. Open writers and readers end with the block that opened the namespace."""
         self._is_closed = True
 
+    def forked(self) -> None:
+        """Refuse every later call: called in a forked child."""
+        self._is_forked = True
+
     def _check_open(self) -> None:
+        if self._is_forked:
+            raise NamespaceClosedError(f"namespace {self.uri}: {RULE}")
         if self._is_closed:
             raise NamespaceClosedError(f"namespace {self.uri} was closed; open it again")
 

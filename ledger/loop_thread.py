@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
+from ledger.forks import RULE, refuse_after_fork
+
 T = TypeVar("T")
 
 
@@ -31,6 +33,12 @@ class LoopThread:
         self._thread = threading.Thread(target=trio.run, args=(self._main,), name=name, daemon=True)
         self._thread.start()
         self._ready.wait()
+        self._is_forked = False
+        refuse_after_fork(self)
+
+    def forked(self) -> None:
+        """Refuse every later call: the thread does not exist in a forked child."""
+        self._is_forked = True
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -40,6 +48,8 @@ class LoopThread:
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the loop; calls keep their order. The function must not wait or raise."""
+        if self._is_forked:
+            raise self.closed_error(RULE)
         assert self._token is not None
         try:
             self._token.run_sync_soon(function, *args)

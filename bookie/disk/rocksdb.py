@@ -13,6 +13,8 @@ Source: docs/storage-format.md 5.5 and 14; EntryLocationIndex.java for the idea.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import logging
 from collections.abc import Iterator, Sequence
@@ -36,6 +38,7 @@ from bookie.disk.descriptor_limit import key_value_files_max
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
+from ledger.forks import refuse_after_fork
 
 _BLOCK_CACHE_BYTES = 8 << 20
 _MEMTABLE_BYTES = 4 << 20
@@ -75,6 +78,8 @@ class RocksKeyValues(KeyValues):
                 f"the index {path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
                 " from the entry logs"
             ) from exc
+        self._is_forked = False
+        refuse_after_fork(self)
         self._syncs = 0
         self._counter: File | None = None
         if disk is not None:
@@ -161,7 +166,19 @@ class RocksKeyValues(KeyValues):
         except Exception as exc:
             raise self._broken(exc) from exc
 
+    def forked(self) -> None:
+        """Never close the database: called in a forked child.
+
+        RocksDB would wait for its threads, which do not exist there, or write what the parent has in its
+        buffers into the parent's files. The reference lets the object outlive the interpreter.
+        """
+        self._is_forked = True
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
+        _skip_exit_handlers()
+
     def close(self) -> None:
+        if self._is_forked:
+            return
         self._db.close()
         if self._counter is not None:
             self._counter.close()
@@ -169,6 +186,14 @@ class RocksKeyValues(KeyValues):
     def _broken(self, reason: Exception) -> OSError:
         # rocksdict raises a bare Exception for every failure; the engine treats each as a failing disk.
         return IndexFailedError(errno.EIO, f"index: {reason}", str(self._path))
+
+
+def _skip_exit_handlers() -> None:
+    # In a forked child RocksDB's handler joins threads that do not exist: the child would end with SIGSEGV.
+    # The handler added last runs first; it ends the process with its status, after Python has finalized.
+    with contextlib.suppress(AttributeError):  # a C library without on_exit
+        library = ctypes.CDLL(None)
+        library.on_exit(library._exit, None)
 
 
 def _read_count(disk: Disk, path: Path) -> int | None:

@@ -23,6 +23,7 @@ from dlog.format.record import Record
 from dlog.read.positioning import Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
+from ledger.forks import RULE, refuse_after_fork
 from ledger.service_tasks import open_service_tasks
 
 
@@ -46,6 +47,11 @@ class LogReader:
         self._is_closed = False
         self._records: list[Record] = []  # decoded
         self._index = 0  # of the first record that is not returned yet
+        refuse_after_fork(self)
+
+    def forked(self) -> None:
+        """Refuse to fetch: called in a forked child."""
+        self._ahead.error = NamespaceClosedError(f"reader of log {self.log!r}: {RULE}")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "at its end" if self._ahead.is_over else "following"

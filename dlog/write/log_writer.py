@@ -22,6 +22,7 @@ from dlog.errors import (
     RecordOutcome,
     RecordTooLongError,
     TxidOutOfOrderError,
+    WriterClosedError,
     WriterOverloadedError,
 )
 from dlog.format.dlsn import DLSN
@@ -29,6 +30,7 @@ from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
+from ledger.forks import RULE, refuse_after_fork
 from namespace.clock import wall_ms
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
@@ -62,6 +64,11 @@ class LogWriter:
         self._sealer = None if config.encryption is None else PayloadSealer(log, config.encryption)
         self._payload_bytes_max = PAYLOAD_BYTES_MAX - (0 if self._sealer is None else OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
+        refuse_after_fork(self)
+
+    def forked(self) -> None:
+        """Refuse every later record: called in a forked child."""
+        self._sender.stopped = self._sender.refusal = WriterClosedError(self.log, RULE)
 
     def __repr__(self) -> str:
         return f"<LogWriter of {self.log!r}: {self._roller.describe()}, last txid {self._last_txid}>"

@@ -1,0 +1,130 @@
+"""A forked child gets an error that names the rule, not a wait without end; the parent goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+
+BLOCKING = """
+import os, sys, dlog, dlog.blocking
+from dlog.errors import NamespaceClosedError
+namespace = dlog.blocking.open_namespace(sys.argv[1])
+with namespace, namespace.open_writer("orders", create=True) as log:
+    log.append(b"before the fork")
+    log.flush()
+    reader = namespace.open_reader("orders")
+    for _ in range(100):
+        log.submit(b"in flight")  # the child's copy of the queue may be full
+    if (child := os.fork()) == 0:
+        calls = {
+            "append": lambda: log.append(b"by the child"),
+            "append_many": lambda: log.append_many([b"by the child"]),
+            "submit": lambda: log.submit(b"by the child"),
+            "flush": log.flush,
+            "list_logs": namespace.list_logs,
+            "read": lambda: next(reader),
+        }
+        for name, call in calls.items():
+            try:
+                print(name, call())
+            except NamespaceClosedError as exc:
+                print(name, exc)
+        namespace.close()
+        with dlog.blocking.open_namespace(sys.argv[1]) as opened_after:
+            assert opened_after.list_logs() == ["orders"]
+        sys.stdout.flush()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    log.append(b"by the parent")
+    log.flush()
+    print("parent", namespace.describe_log("orders").record_count)
+"""
+
+ASYNC = """
+import os, sys, trio, dlog
+from dlog.errors import NamespaceClosedError, WriterClosedError
+async def main():
+    async with (
+        dlog.open_namespace(sys.argv[1]) as namespace,
+        namespace.open_writer("orders", create=True) as log,
+    ):
+        await log.append(b"before the fork")
+        await log.flush()
+        async with namespace.open_reader("orders") as reader:
+            await anext(reader)
+            if (child := os.fork()) == 0:
+                calls = {
+                    "append": lambda: log.append(b"by the child"),
+                    "append_many": lambda: log.append_many([b"by the child"]),
+                    "list_logs": namespace.list_logs,
+                    "read": lambda: anext(reader),
+                }
+                for name, call in calls.items():
+                    try:
+                        print(name, await call())
+                    except (NamespaceClosedError, WriterClosedError) as exc:
+                        print(name, exc)
+                sys.stdout.flush()
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        await log.append(b"by the parent")
+        await log.flush()
+        print("parent", (await namespace.describe_log("orders")).record_count)
+trio.run(main)
+"""
+
+DROPPED = """
+import gc, os, sys
+from pathlib import Path
+from bookie.disk.real_disk import RealDisk
+index = RealDisk().open_key_values(Path(sys.argv[1].removeprefix("file://")))
+index.write([(b"key", b"in the parent's buffer")])
+if (child := os.fork()) == 0:
+    index.close()
+    del index
+    gc.collect()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+index.sync()
+print(index.get(b"key").decode())
+index.close()
+"""
+
+
+def printed_by(program: str, path: Path) -> str:
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, f"file://{path}"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, _ = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # the child as well
+    assert process.returncode == 0
+    return printed
+
+
+def test_a_child_that_drops_the_index_ends_and_leaves_the_files_to_its_parent(tmp_path: Path) -> None:
+    assert printed_by(DROPPED, tmp_path / "index") == "in the parent's buffer\n"
+
+
+@pytest.mark.parametrize(("program", "calls", "count"), [(BLOCKING, 6, 102), (ASYNC, 4, 2)])
+def test_a_forked_child_gets_the_rule_and_the_parent_goes_on(
+    tmp_path: Path, program: str, calls: int, count: int
+) -> None:
+    printed = printed_by(program, tmp_path)
+    *by_child, by_parent = printed.splitlines()
+    assert len(by_child) == calls
+    assert [line for line in by_child if "a namespace must be opened after the fork" not in line] == []
+    assert by_parent == f"parent {count}"
