@@ -47,11 +47,16 @@ class LogReader:
         self._is_closed = False
         self._records: list[Record] = []  # decoded
         self._index = 0  # of the first record that is not returned yet
+        self._is_forked = False
         refuse_after_fork(self)
 
     def forked(self) -> None:
         """Refuse to fetch: called in a forked child."""
-        self._ahead.error = NamespaceClosedError(f"reader of log {self.log!r}: {RULE}")
+        self._is_forked = True
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise NamespaceClosedError(f"reader of log {self.log!r}: {RULE}")
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "at its end" if self._ahead.is_over else "following"
@@ -132,6 +137,7 @@ class LogReader:
 
     async def _refill(self) -> bool:
         """Decode records into ``_records``, waiting if none are fetched yet; False at the end."""
+        self._check_process()  # first: a child that runs its copy of the loop takes events of the parent
         await trio.lowlevel.checkpoint()
         while (ready := self._ready()) is None:
             await self._ahead.wait_change()
@@ -142,6 +148,7 @@ class LogReader:
 
         Raises the error that ended the fetching task, after the records before it.
         """
+        self._check_process()
         if self._is_closed:
             raise NamespaceClosedError(f"reader of log {self.log!r}: it was closed; open another one")
         if self._index < len(self._records):
