@@ -101,6 +101,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/entrylog/open_log.py",
     "bookie/server/reply_queue.py",
     "bookie/server/reloading.py",
+    "bookie/server/early_tokens.py",
     "bookie/disk/reader_pool.py",
     "bookie/index/page_files.py",
     "bookie/index/page_index.py",

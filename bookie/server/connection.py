@@ -25,15 +25,15 @@ from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
 from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.deferred_replies import DeferredReplies, is_long_poll
-from bookie.server.gate import FRAME_BYTES_MAX, Gate
+from bookie.server.early_tokens import receive_clear_text
+from bookie.server.gate import FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
-from ledger.codes import Code, Operation
+from ledger.codes import Code
 from ledger.errors import WireError
-from ledger.wire import v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import AddRequest, IncomingRequest, StartTlsReply, StartTlsRequest
 
@@ -215,12 +215,13 @@ class Connection:
                     self._connections.prove(peer)
                 handle(data, spans)
                 if self._upgrade is not None:
-                    last = v3.decode_request(data, *spans[-1])
-                    if spans[-1][1] != len(data) or last.operation is not Operation.START_TLS:
-                        raise WireError(
-                            "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
-                        )
-                    await self._begin_tls(self._upgrade)
+                    rest = data[spans[-1][1] :]
+                    if (gate is None or not gate.takes_early_tokens) and (
+                        rest or not is_start_tls(data, *spans[-1])
+                    ):
+                        raise WireError(UNENCRYPTED)
+                    await self._begin_tls(self._upgrade, rest)
+                    frames.discard()
                 if gate is not None and gate.refused is not None:
                     await reply_queue.wait_sent()
                     raise WireError(gate.refused)
@@ -281,8 +282,11 @@ class Connection:
                 await self._stream.send_all(piece)
                 reply_queue.sent(len(piece))
 
-    async def _begin_tls(self, incoming: IncomingRequest) -> None:
-        """Reply unencrypted, then switch to TLS. Later replies to earlier requests are encrypted."""
+    async def _begin_tls(self, incoming: IncomingRequest, rest: bytes) -> None:
+        """Reply unencrypted, then switch to TLS. Later replies to earlier requests are encrypted.
+
+        ``rest`` is what was received behind the last frame.
+        """
         assert self._config.tls is not None
         self._upgrade = None
         self._session.may_upgrade = False
@@ -290,9 +294,12 @@ class Connection:
         # Wait for a send under way. While the queue is held it gives the sender nothing.
         await self._reply_queue.wait_taken_sent()
         await self._stream.send_all(last_unencrypted)
-        encrypted = trio.SSLStream(self._stream, self._config.tls(), server_side=True)
         try:
             with trio.fail_after(self._config.tls_handshake_s):
+                stream, gate = self._stream, self._gate
+                if gate is not None and gate.takes_early_tokens:
+                    stream = await receive_clear_text(stream, rest, gate.handle)
+                encrypted = trio.SSLStream(stream, self._config.tls(), server_side=True)
                 await encrypted.do_handshake()
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc

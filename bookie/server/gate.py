@@ -36,7 +36,7 @@ from bookie.server.authentication import (
 )
 from bookie.server.replies import refusal
 from bookie.server.service import ClientSession
-from ledger.codes import Code
+from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
@@ -51,6 +51,7 @@ from ledger.wire.messages import (
 
 EXCHANGES_MAX = 32  # tokens of one connection, as the client allows
 FRAME_BYTES_MAX = 65_536  # of a peer that is not authenticated
+UNENCRYPTED = "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
 
 
 class Gate:
@@ -77,10 +78,16 @@ class Gate:
         self._certificate: PeerCertificate | None = None
         self._waiting: IncomingRequest | None = None  # an empty first token, sent before START_TLS
         self._exchanges = 0
+        self._is_upgrading = False  # from START_TLS until TLS begins
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed" if self.refused is None else "refused"
         return f"<Gate {state}>"
+
+    @property
+    def takes_early_tokens(self) -> bool:
+        """True if the peer may send its first token in clear text behind START_TLS."""
+        return self._auth is not None
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
         """Handle the frames of one chunk. Frames behind the last token go to the session.
@@ -98,7 +105,7 @@ class Gate:
 
     def on_tls(self, certificate: PeerCertificate | None) -> None:
         """The connection uses TLS from now on."""
-        self._lacks_tls = False
+        self._lacks_tls = self._is_upgrading = False
         self._certificate = certificate
         if self._auth is None:
             self._open(None if certificate is None else certificate_identity(certificate))
@@ -121,16 +128,20 @@ class Gate:
         if incoming.version > v3.VERSION or (incoming.version == v3.VERSION) is not is_v3:
             raise WireError(f"a request of protocol version {incoming.version} before authentication")
         match incoming.request:
-            case StartTlsRequest():
-                self._session.handle(data, [(start, end)])
             case AuthRequest(plugin, token) if plugin == self._plugin:
-                # Apache's client with SASL and TLS sends its first, empty token before START_TLS.
-                if not self._lacks_tls:
+                if not (self._lacks_tls or self._is_upgrading):
                     self._take_token(incoming, token)
-                elif token or self._waiting is not None:
-                    self._refuse(incoming)
-                else:
+                elif not token and self._waiting is None:
+                    # Apache's client with SASL and TLS sends its first token in clear text, about when it
+                    # sends START_TLS.
                     self._waiting = incoming
+                else:
+                    self._refuse(incoming)
+            case _ if self._is_upgrading:
+                self._refuse(incoming)
+            case StartTlsRequest():
+                self._is_upgrading = self._session.may_upgrade
+                self._session.handle(data, [(start, end)])
             case _:
                 self._refuse(incoming)
 
@@ -162,6 +173,8 @@ class Gate:
         self._on_open()
 
     def _refuse(self, incoming: IncomingRequest) -> None:
+        if self._is_upgrading:
+            raise WireError(UNENCRYPTED)
         if incoming.version == 3:
             reply: RefusedReply = RefusedReply(Code.UNAUTHORIZED, incoming.operation)
             self._send(self._session.encode(incoming, reply))
@@ -172,3 +185,11 @@ class Gate:
                 f"the peer sent {incoming.operation.name} before"
                 f" {'TLS' if self._lacks_tls else 'authentication'}"
             )
+
+
+def is_start_tls(data: bytes, start: int, end: int) -> bool:
+    """True if this frame is START_TLS."""
+    return (
+        data[start] >= v3.FIRST_BYTE_MIN
+        and v3.decode_request(data, start, end).operation is Operation.START_TLS
+    )

@@ -28,7 +28,9 @@ EXCHANGES_MAX = 32  # of tokens, on one connection
 class _Conversation:
     """Requests and replies, one at a time, on a stream that carries nothing else yet."""
 
-    def __init__(self, bookie: str, stream: trio.abc.Stream) -> None:
+    def __init__(self, bookie: str, stream: trio.abc.Stream, *, strays_max: int = 0) -> None:
+        """``strays_max``: how many replies to START_TLS are ignored."""
+        self._strays_left = strays_max
         self._bookie = bookie
         self._stream = stream
         self._frames = FrameBuffer(FRAME_BYTES_MAX)
@@ -44,7 +46,11 @@ class _Conversation:
             data, payloads = self._frames.feed(bytes(chunk))
             for start, end in payloads:
                 decode = v2.decode_reply if data[start] <= 7 else v3.decode_reply
-                self._replies.append(decode(data, start, end))
+                incoming = decode(data, start, end)
+                if incoming.operation is Operation.START_TLS and self._strays_left > 0:
+                    self._strays_left -= 1
+                else:
+                    self._replies.append(incoming)
         if len(self._replies) > 1:
             raise WireError(f"{len(self._replies)} replies to one request of the handshake")
         return self._replies.popleft()
@@ -90,7 +96,9 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth, v
         BookieSecurityError: One side does not accept the other, or the exchange does not come to an end.
         BookieUnavailableError: The bookie closed the connection.
     """
-    conversation = _Conversation(bookie, stream)
+    # After the TLS handshake Apache's bookie sends a second reply to START_TLS, with an error, while its
+    # plug-in is not satisfied yet.
+    conversation = _Conversation(bookie, stream, strays_max=1)
     encode = v2.encode_request if version == 2 else v3.encode_request
     token: bytes | None = auth.first_token()
     for number in range(1, EXCHANGES_MAX + 1):

@@ -48,6 +48,10 @@ class FrameBuffer:
         assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max
         self._length_max = frame_bytes_max - PREFIX_BYTES
 
+    def discard(self) -> None:
+        """Forget the incomplete frame."""
+        self._tail, self._needed = bytearray(), 0
+
     def feed(self, chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """Take received bytes; return the payloads that are complete now.
 

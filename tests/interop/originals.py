@@ -25,7 +25,7 @@ from dlog.cluster.ports import free_ports
 from ledger.errors import WireError
 from ledger.wire import v3
 from ledger.wire.frame import FrameBuffer
-from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
+from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, RefusedReply
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
@@ -97,10 +97,15 @@ class Originals:
             *arguments,
         ]
 
-    def start_driver(self, name: str = "ledger-driver", main_class: str = "interop.LedgerDriver") -> Driver:
+    def start_driver(
+        self,
+        name: str = "ledger-driver",
+        main_class: str = "interop.LedgerDriver",
+        options: Sequence[str] = (),
+    ) -> Driver:
         """Start a Java driver. ``close`` ends it, or ``driver.process.stop()``."""
         name = self.fresh(name)
-        driver = Driver(self.processes.start(name, self.java(main_class), piped=True))
+        driver = Driver(self.processes.start(name, self.java(main_class, options=options), piped=True))
         assert driver.ask("ping", timeout_s=START_TIMEOUT_S) == "pong"
         return driver
 
@@ -201,8 +206,10 @@ class Bookie:
         *,
         port: int | None = None,
         settings: Mapping[str, object] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self.kind, self.root = kind, root
+        self._java_options = java_options
         self._originals = originals
         self.name = originals.fresh(f"{kind}-bookie")
         self.port = originals.free_port() if port is None else port
@@ -256,7 +263,9 @@ class Bookie:
         before = self._registered_by()
         if self.kind == "java":
             arguments = ["--conf", str(self.config), *(["--readOnly"] if read_only else [])]
-            command = self._originals.java("org.apache.bookkeeper.server.Main", *arguments)
+            command = self._originals.java(
+                "org.apache.bookkeeper.server.Main", *arguments, options=self._java_options
+            )
         else:
             if read_only:
                 self.config.write_text(_properties({**self.settings, "forceReadOnlyBookie": "true"}))
@@ -308,8 +317,10 @@ class Bookie:
 class Cluster:
     """Bookies under one ledgers root."""
 
-    def __init__(self, originals: Originals, root: str) -> None:
+    def __init__(self, originals: Originals, root: str, *, java_options: Sequence[str] = ()) -> None:
+        """``java_options``: of the JVM of each Java bookie."""
         self.originals, self.root = originals, root
+        self._java_options = java_options
         self.bookies: list[Bookie] = []
 
     @property
@@ -319,7 +330,10 @@ class Cluster:
 
     def add(self, *kinds: Kind, **settings: object) -> list[Bookie]:
         """Start bookies concurrently; return once all serve."""
-        added = [Bookie(self.originals, kind, self.root, settings=settings) for kind in kinds]
+        added = [
+            Bookie(self.originals, kind, self.root, settings=settings, java_options=self._java_options)
+            for kind in kinds
+        ]
         self.bookies += added
         for wait in [bookie.launch() for bookie in added]:
             wait()
@@ -356,7 +370,10 @@ def bookie_replies(port: int) -> bool:
             while chunk := connection.recv(65536):
                 data, found = frames.feed(chunk)
                 for start, end in found:
-                    return isinstance(v3.decode_reply(data, start, end).reply, BookieInfoReply)
+                    # A bookie that demands authentication refuses the request.
+                    return isinstance(
+                        v3.decode_reply(data, start, end).reply, (BookieInfoReply, RefusedReply)
+                    )
     except (OSError, WireError):
         pass  # not yet started, or it resets connections until the session of its predecessor has expired
     return False

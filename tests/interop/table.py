@@ -145,6 +145,24 @@ ROWS = (
         "an Apache cluster with TLS, and with mutual TLS",
         ("connects, writes, reads", "refuses a wrong certificate", "is refused without one"),
     ),
+    Row(
+        14,
+        "both clients",
+        "bookies of the other side that demand authentication",
+        (
+            "our client, SASL: v2",
+            "our client, SASL: v3",
+            "our client, wrong password",
+            "our client, SASL in TLS",
+            "our client, role of its certificate",
+            "Java client, SASL: v2",
+            "Java client, SASL: v3",
+            "Java client, wrong password",
+            "Java client, SASL in required TLS",
+            "Java client, role of its certificate",
+            "Java client, clear text refused",
+        ),
+    ),
 )
 
 

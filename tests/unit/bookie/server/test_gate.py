@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener
+from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
 from bookie.errors import BookieConfigError
 from bookie.main import Bookie, open_bookie
@@ -372,6 +372,58 @@ async def test_an_empty_token_in_clear_text_is_answered_inside_tls(
     assert identity is not None
     assert identity.name == "alice"
     assert identity.certificate is not None
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+@pytest.mark.parametrize("is_required", [True, False])
+async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
+    opened: Opened, certificates: Certificates, pieces: int, is_required: bool
+) -> None:
+    """Apache's client does not wait for the reply to START_TLS before it sends its first token."""
+    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=is_required)
+    peer = opened.connect(config)
+    frames = v3.encode_request(StartTlsRequest()) + v2.encode_request(AuthRequest("words", b""))
+    for at in range(0, len(frames), pieces):
+        await peer.stream.send_all(frames[at : at + pieces])
+        await wait_all_tasks_blocked()
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    stream = trio.SSLStream(
+        peer.stream, certificates.client(), server_hostname="bookie.test", https_compatible=True
+    )
+    secured = Peer(stream)
+    assert await secured.reply() == AuthReply(Code.OK, "words", b"?")
+    assert await secured.ask(AuthRequest("words", SECRET)) == AuthReply(Code.OK, "words", b"welcome")
+    assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        v2.encode_request(ADD),
+        v3.encode_request(BookieInfoRequest()),
+        v2.encode_request(AuthRequest("words", SECRET)),
+        v2.encode_request(AuthRequest("words", b"")) * 2,
+        v2.encode_request(AuthRequest("other", b"")),
+        v3.encode_request(StartTlsRequest()),
+        bytes(8),
+        b"\x00\x02\x00\x00" + bytes(100_000),
+        b"GET / HTTP/1.1",
+    ],
+)
+async def test_anything_else_behind_start_tls_closes_the_connection(
+    opened: Opened, certificates: Certificates, behind: bytes
+) -> None:
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(v3.encode_request(StartTlsRequest()))
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(behind)
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    assert await peer.reply() is None
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(v3.encode_request(StartTlsRequest()) + behind)
+    assert await peer.reply() in (None, StartTlsReply(Code.OK))
+    assert await peer.reply() is None
+    assert opened.bookie.storage.ledger(7) is None
 
 
 async def test_a_secret_in_clear_text_is_refused_where_tls_is_needed(

@@ -248,6 +248,23 @@ async def test_tokens_are_exchanged_before_the_first_request_inside_tls() -> Non
     ]
 
 
+async def test_one_stray_reply_to_start_tls_is_ignored() -> None:
+    stray = v3.encode_reply(StartTlsReply(Code.IO_ERROR), version=3, operation=Operation.START_TLS)
+
+    def reply_to(strays: int) -> ReplyTo:
+        def reply(incoming: IncomingRequest) -> Reply | bytes | None:
+            if not isinstance(incoming.request, AuthRequest):
+                return usual_reply(incoming)
+            answer = AuthReply(Code.OK, AUTH_DISABLED_PLUGIN)
+            return stray * strays + v2.encode_reply(answer, version=2, operation=Operation.AUTH)
+
+        return reply
+
+    assert await requests_through(Bookie(reply_to=reply_to(1)), TransportConfig(auth=Counting)) == REPLIES
+    with pytest.raises(BookieSecurityError, match="2 replies"):
+        await requests_through(Bookie(reply_to=reply_to(2)), TransportConfig(auth=Counting))
+
+
 async def test_a_bookie_without_authentication_is_accepted() -> None:
     bookie = Bookie()
     assert await requests_through(bookie, TransportConfig(auth=Counting)) == REPLIES
