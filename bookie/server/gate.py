@@ -76,7 +76,7 @@ class Gate:
         self._auth = None if provider is None else provider.open()
         self._lacks_tls = needs_tls or (provider is not None and provider.needs_tls)
         self._certificate: PeerCertificate | None = None
-        self._waiting: IncomingRequest | None = None  # an empty first token, sent before START_TLS
+        self._waiting: IncomingRequest | None = None  # an empty first token, sent behind START_TLS
         self._exchanges = 0
         self._is_upgrading = False  # from START_TLS until TLS begins
 
@@ -131,9 +131,8 @@ class Gate:
             case AuthRequest(plugin, token) if plugin == self._plugin:
                 if not (self._lacks_tls or self._is_upgrading):
                     self._take_token(incoming, token)
-                elif not token and self._waiting is None:
-                    # Apache's client with SASL and TLS sends its first token in clear text, about when it
-                    # sends START_TLS.
+                elif self._is_upgrading and not token and self._waiting is None:
+                    # Apache's client sends its first token in clear text right behind START_TLS.
                     self._waiting = incoming
                 else:
                     self._refuse(incoming)
