@@ -30,6 +30,8 @@ from bookie.errors import BookieConfigError, ListenError, StateError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionLevel
 from bookie.server.service import BookieService
+from ledger.audit import audited_async
+from ledger.errors import AuditError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -204,10 +206,16 @@ class Admin:
 
         def put(path: str, operation: Callable[[dict[str, Any]], Any]) -> Route:
             async def handle(request: Request) -> Response:
+                peer = "HTTP" if request.client is None else f"HTTP {request.client.host}"
                 try:
-                    return reply(operation(await _body_of(request)))
+                    body = await _body_of(request)
+                    target = f"{self.bookie_id} {json.dumps(body)}"
+                    async with audited_async(f"PUT {path}", target, identity=peer):
+                        return reply(operation(body))
                 except BadRequestError as exc:
                     return PlainTextResponse(f"{exc}\n", status_code=400)
+                except AuditError as exc:
+                    return PlainTextResponse(f"{exc}\n", status_code=503)
 
             return Route(path, handle, methods=["PUT"])
 

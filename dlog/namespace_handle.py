@@ -38,6 +38,7 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
+from ledger.audit import audited_async
 from ledger.client import LedgerClient
 from ledger.forks import RULE, refuse_after_fork
 from ledger.service_tasks import open_service_tasks
@@ -98,6 +99,11 @@ class Namespace:
             LogMetadataError: Another client changed the log during the deletion.
         """
         name = self._checked(name)
+        with translated(name, "deleting it"):
+            async with audited_async("delete log", f"{self.uri} {name}"):
+                await self._delete_log(name, lock_timeout_s)
+
+    async def _delete_log(self, name: str, lock_timeout_s: float) -> None:
         async with self._locked(name, lock_timeout_s):
             with translated(name, "deleting it"):
                 metadata = await logs.open_log(self._store, self._path, name)

@@ -232,6 +232,10 @@ class EntryBeyondLacError(LedgerError):
         self.ledger_id, self.entry_id, self.lac = ledger_id, entry_id, lac
 
 
+class AuditError(LedgerError):
+    """The audit log cannot be written; the message says whether the act was done."""
+
+
 class WrongPasswordError(LedgerError):
     """The ledger was created with another password."""
 

@@ -129,6 +129,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/write/segment_sender.py",
     "dlog/write/segment_lifecycle.py",
     "ledger/write/adv_handle.py",
+    "ledger/audit.py",
     "ledger/background.py",
     "ledger/catalog/catalog.py",
     "ledger/catalog/connection_retry.py",

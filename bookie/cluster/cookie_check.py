@@ -37,6 +37,7 @@ from bookie.cluster.cookie import Cookie, decode_cookie, encode_cookie
 from bookie.cluster.incarnation import INCARNATION
 from bookie.errors import CookieError, DirectoryError
 from bookie.storage.dirty_marks import DOUBT
+from ledger.audit import audited_async
 from ledger.catalog.paths import COOKIES, INSTANCE_ID, cookie_path
 from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
@@ -303,7 +304,8 @@ async def create_cookie(store: MetadataStore, root: str, check: CookieCheck) -> 
             await store.create(f"{root}/{COOKIES}", parents=True)
         except NodeExistsError:
             pass
-        await store.create(check.node_path, encode_cookie(check.cookie))
+        async with audited_async("create cookie", check.node_path):
+            await store.create(check.node_path, encode_cookie(check.cookie))
     except NodeExistsError as exc:
         raise CookieError(
             f"another process has just written node {check.node_path}: two bookies with the same id are"

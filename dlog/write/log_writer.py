@@ -24,12 +24,14 @@ from dlog.errors import (
     TxidOutOfOrderError,
     WriterClosedError,
     WriterOverloadedError,
+    translated,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
+from ledger.audit import audited_async
 from ledger.forks import RULE, refuse_after_fork
 from namespace.clock import wall_ms
 
@@ -201,7 +203,9 @@ class LogWriter:
             LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
             LogUnavailableError, LogMetadataError
         """
-        return await self._roller.truncate(first_kept)
+        with translated(self.log, "truncating it"):
+            async with audited_async("truncate log", f"{self.log} before {first_kept}"):
+                return await self._roller.truncate(first_kept)
 
     async def aclose(self) -> None:
         """Write all submitted records, complete the segment in use and release the lock. Idempotent.

@@ -23,6 +23,7 @@ from dlog.cli.operators.bookie_gc import gc
 from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
+from ledger.audit import audited
 
 CONFIG = click.Path(dir_okay=False, path_type=Path)
 
@@ -89,7 +90,9 @@ def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
     with progress_bar(
         "reading entry logs", entry_log_bytes(disk, config), unit="bytes", quiet=as_json
     ) as progress:
-        rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
+        options = " --accept-damage" if accept_damage else ""
+        with audited("rebuild index", f"{config_path}{options}"):
+            rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
     seconds = time.perf_counter() - started
     documents = []
     for one in rebuilt:

@@ -20,6 +20,7 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
+from ledger.audit import audited_async
 from ledger.catalog.paths import COOKIES, LAYOUT_OF_URI_NAME, Layout
 from ledger.client import BookieSpace
 from ledger.deploy import Deployment
@@ -70,7 +71,10 @@ def init(service_uri: str) -> None:
     async def go() -> None:
         from namespace.zookeeper import open_zookeeper_store
 
-        async with open_zookeeper_store(where.hosts) as store:
+        async with (
+            open_zookeeper_store(where.hosts) as store,
+            audited_async("create cluster", service_uri),
+        ):
             await create_cluster(store, where.ledgers_root, layout, instance_id)
 
     run(go)

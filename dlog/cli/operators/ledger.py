@@ -25,6 +25,7 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table, progress_bar, write_out
 from dlog.cli.terminal.position import payload_document
 from dlog.cli.terminal.signals import run
+from ledger.audit import audited_async
 from ledger.client import LedgerClient
 from ledger.deploy import Deployment
 from ledger.errors import LedgerError
@@ -164,7 +165,8 @@ def delete(ledger_ids: tuple[int, ...], service: Service, yes: bool) -> None:
                 await ledgers.client.metadata(
                     ledger_id
                 )  # raises if the id does not exist; delete would succeed
-                await ledgers.client.delete(ledger_id)
+                async with audited_async("delete ledger", f"{ledgers.ledgers_root} {ledger_id}"):
+                    await ledgers.client.delete(ledger_id)
                 print_note(f"deleted {ledger_id}")
 
     run(go)
@@ -202,7 +204,10 @@ async def _read(
 
 
 async def _open(ledgers: Deployment, ledger_id: int, *, recover: bool) -> Any:
-    return await ledgers.client.open(ledger_id, password=None, recover=recover)
+    if not recover:
+        return await ledgers.client.open(ledger_id, password=None, recover=False)
+    async with audited_async("recover ledger", f"{ledgers.ledgers_root} {ledger_id}"):
+        return await ledgers.client.open(ledger_id, password=None, recover=True)
 
 
 def _printed(ledger_id: int, first: int, payloads: Sequence[bytes], *, as_json: bool) -> bytes:

@@ -126,6 +126,25 @@ async def test_the_state_is_reported_and_read_only_is_set_by_hand(tmp_path: Path
         assert (await send_request(url, "GET", "/api/v1/bookie/is_ready"))[0] == 503
 
 
+async def test_what_changes_the_bookie_is_in_the_audit_log_or_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "audit.log"
+    monkeypatch.setenv("DLOG_AUDIT_LOG", str(file))
+    async with serving(tmp_path) as (admin, url):
+        await get(url, "state")
+        assert (await put(url, "gc", {"forceMajor": True}))[0] == 200
+        assert (await put(url, "gc", {"forceMajor": "yes"}))[0] == 400
+        done, failed = [json.loads(line) for line in file.read_text().splitlines()]
+        assert (done["act"], done["result"]) == ("PUT /api/v1/bookie/gc", "done")
+        assert done["target"] == 'me:3181 {"forceMajor": true}'
+        assert done["identity"] == "HTTP 127.0.0.1"
+        assert failed["result"].startswith("failed: BadRequestError")
+        monkeypatch.setenv("DLOG_AUDIT_LOG", str(tmp_path / "missing" / "audit.log"))
+        assert (await put(url, "state/readonly", {"readOnly": True}))[0] == 503
+        assert admin.service.rights.writable
+
+
 async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
     async with serving(tmp_path) as (_, url):
         status, body = await send_request(url, "GET", "/metrics")
