@@ -304,6 +304,14 @@ class Namespace:
         """See ``dlog.Namespace.delete_log``."""
         self._loop.run(self._namespace.delete_log, name, lock_timeout_s=lock_timeout_s)
 
+    def truncate_log(self, name: str, before: DLSN) -> DLSN | None:
+        """See ``dlog.Namespace.truncate_log``."""
+        return self._loop.run(self._namespace.truncate_log, name, before)
+
+    def purge_log(self, name: str, *, dry_run: bool = False) -> list[SegmentDescription]:
+        """See ``dlog.Namespace.purge_log``."""
+        return self._loop.run(self._namespace.purge_log, name, dry_run=dry_run)
+
     def list_logs(self, prefix: str = "") -> list[str]:
         """See ``dlog.Namespace.list_logs``."""
         return self._loop.run(self._namespace.list_logs, prefix)

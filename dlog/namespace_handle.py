@@ -32,9 +32,11 @@ from dlog.format.record import TXID_MAX
 from dlog.metadata import logs, paths, segment_nodes
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
+from dlog.metadata.truncation import purgeable
 from dlog.read.log_reader import LogReader, open_log_reader
 from dlog.read.positioning import EARLIEST, Start, first_left
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.write import space
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
@@ -46,6 +48,8 @@ from namespace import errors as namespace_errors
 from namespace.clock import wall_ms
 from namespace.lock import DistributedLock, in_order, member_owner
 from namespace.store import MetadataStore
+
+PURGE_S = 5.0  # a writer that closes waits so long for a purge under way
 
 
 class Namespace:
@@ -119,6 +123,42 @@ class Namespace:
                 if metadata.allocated_ledger_id is not None:
                     await self._client.delete(metadata.allocated_ledger_id)
                 await logs.delete_log_nodes(self._store, self._path, name)
+
+    async def truncate_log(self, name: str, before: DLSN) -> DLSN | None:
+        """Truncate a log, also while another process writes it; see ``LogWriter.truncate``.
+
+        Readers begin at ``before``, or earlier: records of the segment in use stay. A truncated record stays
+        truncated. If the call is cancelled or fails, some records may be truncated, from the first on; call
+        it again. ``purge_log`` or the log's writer then deletes whole segments of truncated records.
+
+        Returns:
+            The first position that is left; None if there is no segment yet.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        name = self._checked(name)
+        return first_left(await space.mark_truncated(self._store, self._path, name, before))
+
+    async def purge_log(self, name: str, *, dry_run: bool = False) -> list[SegmentDescription]:
+        """Delete the truncated segments of a log and their ledgers, also while another process writes it.
+
+        The newest completed segment stays until there is a newer one. A reader inside a deleted segment gets
+        ``LogTruncatedError``. If the call is cancelled or fails, some segments may be deleted, from the
+        oldest on; call it again. Bookies give the disk space back with their next garbage collection.
+
+        Args:
+            dry_run: Delete nothing.
+
+        Returns:
+            The segments that were deleted, oldest first; with ``dry_run``, those that would be.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        name = self._checked(name)
+        purged = await space.purge_segments(self._store, self._client, self._path, name, dry_run=dry_run)
+        return [SegmentDescription.of(each) for each in purged]
 
     async def list_logs(self, prefix: str = "") -> list[str]:
         """The names of all logs, sorted; with a prefix, of the logs below it (``shop``: ``shop/orders``)."""
@@ -317,6 +357,9 @@ class Namespace:
             tasks.start_soon(roller.run)
             tasks.start_soon(roller.sender.keep_visible)
             tasks.start_soon(roller.watch_lock)
+            tasks.start_soon(roller.purger.run)
+            if purgeable(lifecycle.segments):
+                roller.request_purge()  # an earlier writer died before it purged
             try:
                 yield writer
             except BaseException:
@@ -329,3 +372,5 @@ class Namespace:
                 raise
             else:
                 await writer.aclose()
+                with trio.move_on_after(PURGE_S):
+                    await roller.purger.wait_idle()

@@ -128,6 +128,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/write/segment_roller.py",
     "dlog/write/segment_sender.py",
     "dlog/write/segment_lifecycle.py",
+    "dlog/write/space.py",
     "ledger/write/adv_handle.py",
     "ledger/audit.py",
     "ledger/background.py",

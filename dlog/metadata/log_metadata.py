@@ -45,6 +45,7 @@ class LogMetadata:
     max_segment_seqno_version: int
     allocated_ledger_id: int | None  # created for a segment and not used yet; perhaps by an earlier writer
     allocation_version: int
+    marks_version: int  # of the layout's node: it is written, unchanged, with each change of marks
 
     @property
     def sealed(self) -> bool:
@@ -105,6 +106,7 @@ def log_metadata_from(namespace_path: str, log_name: str, nodes: Mapping[str, No
         max_segment_seqno_version=segments.stat.version,
         allocated_ledger_id=ledger_id,
         allocation_version=allocation.stat.version,
+        marks_version=version.stat.version,
     )
 
 

@@ -19,7 +19,7 @@ import trio
 
 from dlog.errors import LogFencedError, LogMetadataError, LogNotFoundError
 from dlog.metadata import paths
-from dlog.metadata.log_metadata import LogMetadata, check_start_txid
+from dlog.metadata.log_metadata import LAYOUT_VERSION, LogMetadata, check_start_txid
 from dlog.metadata.node_reads import read_nodes
 from dlog.metadata.segment import LogSegment, decode_segment, encode_segment, is_segment_name
 from dlog.metadata.segment_list import check_no_gap, check_same_log, sort_segments
@@ -231,24 +231,38 @@ async def delete_segment(
         return
 
 
-async def set_truncation(store: MetadataStore, metadata: LogMetadata, segments: Sequence[LogSegment]) -> None:
+async def set_truncation(
+    store: MetadataStore, metadata: LogMetadata, segments: Sequence[LogSegment]
+) -> LogMetadata:
     """Replace completed segments by the same segments with other truncation marks, all at once.
 
     The nodes are deleted and created again, so that a watch on their parent fires. If cancelled, or if the
     connection is lost, all are marked or none.
 
+    A segment's node has version 0 after each change, so it cannot show a change by another client. The node
+    of the layout can: each change of marks writes it, with the data that it has. A writer does not depend on
+    that node, so marks set by others do not stop it.
+
+    Returns:
+        The metadata for the next transaction.
+
     Raises:
-        LogFencedError: Another writer has changed the log, or a segment was deleted. Nothing was changed.
+        LogFencedError: Another client has changed the log or its marks, or has deleted a segment. Nothing was
+            changed.
     """
     if not segments:
-        return
+        return metadata
     place = metadata.namespace_path, metadata.log_name
-    operations: list[Operation] = [Check(paths.segments_path(*place), metadata.max_segment_seqno_version)]
+    operations: list[Operation] = [
+        Check(paths.segments_path(*place), metadata.max_segment_seqno_version),
+        Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
+    ]
     for segment in segments:
         assert not segment.in_progress, segment
         path = paths.segment_path(*place, segment.name)
         operations += [Delete(path), Create(path, encode_segment(segment))]
     await _commit(store, metadata, operations)
+    return attrs.evolve(metadata, marks_version=metadata.marks_version + 1)
 
 
 async def _commit(store: MetadataStore, metadata: LogMetadata, operations: Sequence[Operation]) -> None:

@@ -1,8 +1,8 @@
-"""Which segments to mark when a log is truncated before a position.
+"""Which segments to mark when a log is truncated before a position, and which marked ones may be deleted.
 
-Inside: the marks. Not inside: storing them (``segment_lifecycle``). No code here deletes a marked segment.
+Inside: the decisions. Not inside: storing marks and deleting segments (``dlog.write.space``).
 Always: a mark only moves forward, so a truncated record never becomes readable again; neither a segment in
-progress nor a segment after it gets a mark.
+progress nor a segment after it gets a mark; the newest completed segment is never deleted.
 
 Source: DistributedLog, LogSegmentMetadataStoreUpdater.java, BKLogWriteHandler.java
 (docs/stream-format.md 6.1).
@@ -10,7 +10,8 @@ Source: DistributedLog, LogSegmentMetadataStoreUpdater.java, BKLogWriteHandler.j
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 
 from dlog.format.dlsn import DLSN
 from dlog.metadata.segment import LogSegment, TruncationStatus
@@ -32,6 +33,18 @@ def marked_before(segments: Iterable[LogSegment], first_kept: DLSN) -> list[LogS
         elif segment.version >= VERSION_MIN_ACTIVE and _is_forward(segment, first_kept):
             changed.append(segment.partially_truncated(first_kept))
     return changed
+
+
+def purgeable(segments: Sequence[LogSegment]) -> list[LogSegment]:
+    """The segments, in order, that may be deleted: truncated ones from the oldest on.
+
+    The newest completed segment is not among them. The next segment takes its number from it, and a reader
+    sees by it that the log was not deleted.
+    """
+    completed = list(itertools.takewhile(lambda segment: not segment.in_progress, segments))
+    return list(
+        itertools.takewhile(lambda segment: segment.truncation is TruncationStatus.TRUNCATED, completed[:-1])
+    )
 
 
 def _is_forward(segment: LogSegment, first_kept: DLSN) -> bool:

@@ -4,7 +4,8 @@ Inside: the one task that fetches, within a limit of bytes; following the list o
 Not inside: records (``log_reader``, ``segment_reader``), positions (``read_only_log``).
 Always: the task leaves a segment only when its ledger is closed, was read to its end, and cannot be replaced
 by another ledger of the same number, so no record is skipped; the task lists the segments again at intervals,
-so a lost watch delays it but does not stop it; reads that keep failing end in ``LogReaderStalledError``.
+so a lost watch delays it but does not stop it; reads that keep failing end in ``LogReaderStalledError``, and
+in ``LogTruncatedError`` if their segment was truncated and purged.
 
 Source: DistributedLog, BKLogReadHandler.java, ReadAheadEntryReader.java (docs/stream-format.md 7). The rules
 above prevent apache/distributedlog issue 244 and apache/bookkeeper issues 1973 and 2898.
@@ -30,12 +31,12 @@ from dlog.errors import (
     translated,
 )
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment
-from dlog.read.positioning import Start
+from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.read.positioning import Start, first_left
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
-from ledger.errors import NoSuchLedgerError
+from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 
 T = TypeVar("T")
@@ -181,7 +182,7 @@ class ReadAhead:
                 is_closed, last = handle.is_closed, handle.last_confirmed
                 reader.confirmed(last, closed=is_closed)
                 if next_entry_id <= last:
-                    entries = await self._fetch_entries(handle, next_entry_id, last)
+                    entries = await self._fetch_entries(segment, handle, next_entry_id, last)
                     self._push(reader, entries)
                     next_entry_id += len(entries)
                 elif is_closed:
@@ -220,6 +221,7 @@ class ReadAhead:
             try:
                 return await self._log.open(segment)
             except NoSuchLedgerError:
+                await self._check_purged(segment, segment.first_dlsn)
                 await self._list()
                 if self._is_still_listed(segment):
                     raise
@@ -229,16 +231,36 @@ class ReadAhead:
         with translated(self._log.name, "asking for the end of the log"):
             await handle.read_last_confirmed()
 
-    async def _fetch_entries(self, handle: ReadHandle, first: int, last: int) -> list[bytes]:
+    async def _fetch_entries(
+        self, segment: LogSegment, handle: ReadHandle, first: int, last: int
+    ) -> list[bytes]:
         while self.size_bytes >= self._config.read_ahead_bytes_max:
             self._capacity = trio.Event()
             await self._capacity.wait()
 
         async def read() -> list[bytes]:
             with translated(self._log.name, f"reading entry {first} of ledger {handle.ledger_id}"):
-                return await handle.read_payloads(first, last, size_bytes_max=self._config.read_bytes_max)
+                try:
+                    return await handle.read_payloads(first, last, size_bytes_max=self._config.read_bytes_max)
+                except LedgerReadError:
+                    await self._check_purged(segment, DLSN(segment.segment_seqno, first, 0))
+                    raise
 
         return await self._persistently(read)
+
+    async def _check_purged(self, segment: LogSegment, position: DLSN) -> None:
+        """Raise LogTruncatedError if the segment is truncated, so that its ledger may be deleted."""
+        # Not from the segments known: a change of truncation shows only when a segment is read again.
+        listed = await self._log.segments()
+        for each in listed:
+            if each.ledger_id == segment.ledger_id:
+                is_purged = each.truncation is TruncationStatus.TRUNCATED
+                break
+        else:
+            # Of another kind: a segment that a recovery found empty and deleted, or a log that was deleted.
+            is_purged = bool(listed) and listed[0].segment_seqno > segment.segment_seqno
+        if is_purged:
+            raise LogTruncatedError(self._log.name, position, first_left(listed))
 
     def _push(self, reader: SegmentReader, entries: list[bytes]) -> None:
         size_bytes = sum(map(len, entries))

@@ -193,7 +193,8 @@ class LogWriter:
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """Truncate the log: readers begin at ``first_kept``. Return the first position that is left.
 
-        Truncated records are marked, not deleted. Only completed segments can be marked. So the returned
+        Truncated records are marked. Segments in which all are marked are deleted in the background
+        (``WriterConfig.purge``). Only completed segments can be marked. So the returned
         position may lie before ``first_kept``: all records in the segment in use stay. None means that there
         is no segment yet. A truncated record stays truncated: a call with an earlier position changes
         nothing. If the call is cancelled or the connection is lost, some records may be truncated, from the

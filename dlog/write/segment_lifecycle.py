@@ -1,9 +1,9 @@
 """The life of a log's segments, for its writer: metadata and ledgers together.
 
-Inside: starting, completing, recovering, truncating and deleting a segment; deciding whether a transaction
-was applied whose reply was lost.
-Not inside: when a step happens (``segment_roller``), records of the segment in use (``segment_writer``), the
-transactions themselves (``dlog.metadata.segment_nodes``).
+Inside: starting, completing, recovering and deleting a segment; deciding whether a transaction was applied
+whose reply was lost.
+Not inside: when a step happens (``segment_roller``), truncating and purging (``space``), records of the
+segment in use (``segment_writer``), the transactions themselves (``dlog.metadata.segment_nodes``).
 Always: entries are written to a ledger only after its segment is in the log's metadata; a segment is
 completed only after the end of its ledger is decided; the versions that the writer read when it got the lock
 are never read again to continue after a conflict, so an overtaken writer fails with ``LogFencedError``.
@@ -40,20 +40,17 @@ from dlog.metadata.segment_nodes import (
     delete_segment,
     list_segments,
     record_allocation,
-    set_truncation,
     start_segment,
 )
-from dlog.metadata.truncation import marked_before
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import first_left
 from dlog.read.segment_reader import last_record_of
+from dlog.write.space import mark_truncated, purge_segments
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
 from namespace.errors import ConnectionLostError, NamespaceError, NoNodeError
 from namespace.store import MetadataStore
-
-MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB
 
 
 @attrs.frozen
@@ -241,16 +238,20 @@ class SegmentLifecycle:
         """
         async with self._turn:
             await self._settle()
-            with translated(self.log, "truncating it"):
-                # List again: an earlier writer may have marked or deleted segments late.
-                listed = (await list_segments(self._store, self._namespace_path, self.log)).segments
-                changed = marked_before(listed, first_kept)
-                # Oldest first: after a failure in between, the marked segments are the beginning of the log.
-                for first in range(0, len(changed), MARKED_AT_ONCE):
-                    await set_truncation(self._store, self._known, changed[first : first + MARKED_AT_ONCE])
-            by_ledger = {segment.ledger_id: segment for segment in changed}
+            listed = await mark_truncated(
+                self._store, self._namespace_path, self.log, first_kept, check=self._check_ours
+            )
+            by_ledger = {segment.ledger_id: segment for segment in listed}
             self._segments = [by_ledger.get(each.ledger_id, each) for each in self._segments]
-        return first_left([by_ledger.get(each.ledger_id, each) for each in listed])
+        return first_left(listed)
+
+    def _check_ours(self, now: LogMetadata) -> None:
+        if _versions(now) != _versions(self._known):
+            raise LogFencedError(self.log, "another writer has changed its segments")
+
+    async def purge(self) -> tuple[LogSegment, ...]:
+        """Delete the segments marked as truncated; see ``space.purge_segments``."""
+        return await purge_segments(self._store, self._client, self._namespace_path, self.log)
 
     async def recovered_end(self, segment: LogSegment) -> int:
         """Recover the segment's ledger; return its last entry id, -1 if it has none.

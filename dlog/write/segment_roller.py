@@ -42,6 +42,7 @@ from dlog.write.rolling import should_roll
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_sender import SegmentInUse, SegmentSender
 from dlog.write.segment_writer import SegmentWriter
+from dlog.write.space import Purger
 from ledger.handle import WriteHandle
 from namespace.lock import DistributedLock
 
@@ -73,6 +74,7 @@ class SegmentRoller:
         self._failed: list[Batch] = []
         self._work = trio.Event()  # ``run`` has something to do
         self._scope = trio.CancelScope()
+        self.purger = Purger(log, lambda: self._lifecycle.purge())
 
     def describe(self) -> str:
         """The writer's state, for ``repr``."""
@@ -242,6 +244,8 @@ class SegmentRoller:
             return
         writer.is_over = True
         self._old.popleft()
+        if not self.sender.is_closing:
+            self.request_purge()
 
     async def _recover(self) -> None:
         """Recover the failed ledger: settle the records that it holds, and write the others again."""
@@ -281,7 +285,14 @@ class SegmentRoller:
         """See ``LogWriter.truncate``. It changes no segment in use, so it need not wait for ``run``."""
         if self.sender.refusal is not None:
             raise self.sender.refusal.about(RecordOutcome.NOT_WRITTEN)
-        return await self._lifecycle.truncate(first_kept)
+        first_left = await self._lifecycle.truncate(first_kept)
+        self.request_purge()
+        return first_left
+
+    def request_purge(self) -> None:
+        """Delete truncated segments soon, if the writer is configured so."""
+        if self._config.purge:
+            self.purger.request()
 
     async def watch_lock(self) -> None:
         """Stop the writer when its lock is lost; for a task."""

@@ -1,4 +1,4 @@
-"""`dlog log create|list|show|delete`: manage the logs of a namespace."""
+"""`dlog log create|list|show|truncate|purge|delete`: manage the logs of a namespace."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import click
 import dlog
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
-from dlog.cli.terminal.position import dlsn_text
+from dlog.cli.terminal.position import Position, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
 
 
 @click.group("log")
 def command() -> None:
-    """Create, list, show and delete logs."""
+    """Create, list, show, truncate and delete logs."""
 
 
 @command.command("create")
@@ -97,6 +97,67 @@ def _row(segment: dict[str, Any]) -> list[str]:
         _shown(segment["last_txid"]),
         completed,
     ]
+
+
+@command.command("truncate")
+@click.argument("log")
+@uri_option
+@click.option(
+    "--before",
+    required=True,
+    metavar="DLSN",
+    callback=position_option,
+    help="The first record to keep, as a DLSN such as 7:42:0, or latest for the end of the log.",
+)
+@json_option("the first position left")
+def truncate(log: str, uri: str, before: Position, as_json: bool) -> None:
+    """Truncate LOG: readers begin at the record given, or earlier.
+
+    Only completed segments can be truncated, so the records of the segment in use stay. A writer of the log
+    is not disturbed. A truncated record never comes back.
+    """
+    if before is dlog.EARLIEST or isinstance(before, int):
+        raise click.BadParameter("give a DLSN such as 7:42:0, or latest", param_hint="--before")
+
+    async def go() -> dlog.DLSN | None:
+        async with dlog.open_namespace(uri) as namespace:
+            if isinstance(before, dlog.DLSN):
+                return await namespace.truncate_log(log, before)
+            last = await namespace.last_dlsn(log)
+            return None if last is None else await namespace.truncate_log(log, last.next_slot())
+
+    first_left = run(go)
+    if as_json:
+        print_json({"log": log, "first_left": None if first_left is None else dlsn_text(first_left)})
+    else:
+        where = "it has no records" if first_left is None else f"it begins at {dlsn_text(first_left)}"
+        print_note(f"truncated {log}: {where}")
+
+
+@command.command("purge")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@uri_option
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@json_option("the deleted segments")
+def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool) -> None:
+    """Delete the truncated segments of logs, with their ledgers.
+
+    Writers do so by themselves. The newest completed segment of a log stays. Bookies give the disk space
+    back with their next garbage collection.
+    """
+
+    async def go() -> dict[str, list[dlog.SegmentDescription]]:
+        found = {}
+        async with dlog.open_namespace(uri) as namespace:
+            for log in logs:
+                found[log] = await namespace.purge_log(log, dry_run=dry_run)
+                verb = "would delete" if dry_run else "deleted"
+                print_note(f"{log}: {verb} {len(found[log])} truncated segments")
+        return found
+
+    purged = run(go)
+    if as_json:
+        print_json({log: [described(segment) for segment in segments] for log, segments in purged.items()})
 
 
 @command.command("delete")

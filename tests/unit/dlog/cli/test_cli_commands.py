@@ -113,9 +113,29 @@ def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
     assert dlog("log", "list").lines == ["b", "shop/orders"]
 
 
+def test_a_log_is_truncated_and_its_truncated_segments_are_purged(dlog: Dlog, tmp_path: Path) -> None:
+    line = tmp_path / "line.txt"
+    for number in range(3):
+        line.write_text(f"{number}\n")
+        assert dlog("write", "orders", str(line), "--create", "--txid-from", str(number)).code == 0
+    result = dlog("log", "truncate", "orders", "--before", "3:0:0", "--json")
+    assert json.loads(result.out) == {"log": "orders", "first_left": "3:0:0"}
+    planned = json.loads(dlog("log", "purge", "orders", "--dry-run", "--json").out)
+    assert [segment["segment_seqno"] for segment in planned["orders"]] == [1, 2]
+    assert json.loads(dlog("log", "purge", "orders", "--json").out) == planned
+    assert json.loads(dlog("log", "purge", "orders", "--json").out) == {"orders": []}
+    assert dlog("read", "orders").lines == ["2"]
+    assert "begins at 4:0:0" in dlog("log", "truncate", "orders", "--before", "latest").err
+    assert dlog("read", "orders").lines == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
+        (["log", "truncate", "nothing", "--before", "3:0:0"], 3),
+        (["log", "truncate", "orders", "--before", "17"], 2),
+        (["log", "truncate", "orders", "--before", "earliest"], 2),
+        (["log", "purge", "nothing"], 3),
         (["read", "nothing"], 3),
         (["write", "nothing", "/dev/null"], 3),
         (["log", "show", "nothing"], 3),

@@ -15,6 +15,7 @@ METADATA = LogMetadata(
     max_segment_seqno=0,
     max_segment_seqno_version=0,
     allocated_ledger_id=None,
+    marks_version=0,
     allocation_version=0,
 )
 SEGMENT = LogSegment(segment_seqno=7, ledger_id=1, first_txid=0)

@@ -54,6 +54,7 @@ async def test_a_new_log_opens_with_its_initial_values() -> None:
             max_segment_seqno_version=0,
             allocated_ledger_id=None,
             allocation_version=0,
+            marks_version=0,
         )
         assert await open_log(store, NS, "log") == metadata
         assert await open_log(store, NS, "/log") == metadata

@@ -226,6 +226,31 @@ async def test_a_truncated_start_raises_and_the_records_left_are_read(autojump_c
             assert await payloads(reader) == [4, 5]
 
 
+@pytest.mark.parametrize("lost", ["the ledger", "the entries", "the node as well"])
+async def test_a_segment_purged_under_a_reader_is_reported_as_truncated(
+    autojump_clock: object, lost: str
+) -> None:
+    async with open_log() as log:
+        done = []
+        for seqno in range(1, 7):  # the reader may have opened the second and the third
+            segment = await log.begin(seqno, seqno, entries_of(3 * seqno, 3 * seqno + 3), lac=2)
+            done.append(await log.complete(segment, 3, start=3 * seqno))
+        async with log.reader(ahead=1) as reader:
+            assert int((await anext(reader)).payload) == 3
+            for segment in done[:-1]:
+                await log.remove(segment)
+                if lost != "the node as well":
+                    await log.put(segment.truncated())
+            if lost == "the entries":
+                for ledger_id in range(1, 6):
+                    log.ledgers[ledger_id].error = LedgerReadError(ledger_id, 2, {})
+            else:
+                for ledger_id in range(2, 6):
+                    del log.ledgers[ledger_id]
+            with pytest.raises(dlog.LogTruncatedError, match=r"begins at DLSN\(6, 0, 0\)"):
+                await payloads(reader)
+
+
 async def test_deleting_a_log_ends_its_reader(autojump_clock: object) -> None:
     async with open_log() as log:
         segment = await log.begin(1, 10, entries_of(0, 1), lac=0)

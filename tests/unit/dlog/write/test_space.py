@@ -1,0 +1,251 @@
+"""Space of truncated records comes back: which segments go, and what a crash between two steps leaves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import dlog
+from dlog import DLSN
+from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.metadata.segment_nodes import set_truncation
+from dlog.metadata.truncation import purgeable
+from dlog.write import space
+from ledger.client import LedgerClient
+from ledger.deploy.embedded import open_embedded_stack
+from namespace.errors import ConnectionLostError
+from tests.unit.dlog.metadata.test_truncation import segment
+
+KEEPS = dlog.NamespaceConfig(writer=dlog.WriterConfig(purge=False))
+PURGES = dlog.NamespaceConfig()
+
+
+async def write(namespace: dlog.Namespace, count: int) -> list[DLSN]:
+    """Records 0, 1, ... of the log, each in a completed segment of its own."""
+    dlsns = []
+    for number in range(count):
+        async with namespace.open_writer("log", create=True) as log:
+            dlsns.append(await log.append(b"%d" % number, txid=number))
+    return dlsns
+
+
+async def read(namespace: dlog.Namespace) -> list[bytes]:
+    async with namespace.open_reader("log", follow=False) as reader:
+        return [record.payload async for record in reader]
+
+
+def numbers(segments: Sequence[dlog.SegmentDescription]) -> list[int]:
+    return [each.segment_seqno for each in segments]
+
+
+def test_truncated_segments_may_go_from_the_oldest_on_except_the_newest_completed() -> None:
+    gone = [segment(number).truncated() for number in range(1, 6)]
+    assert purgeable([]) == []
+    assert purgeable(gone) == gone[:-1]
+    assert purgeable([*gone, segment(6, in_progress=True)]) == gone[:-1]
+    assert purgeable([*gone[:2], segment(3), *gone[3:]]) == gone[:2]
+    assert purgeable([gone[0], segment(2).partially_truncated(DLSN(2, 1, 0)), gone[2]]) == gone[:1]
+    assert purgeable([segment(1, in_progress=True), *gone[1:]]) == []
+    unknown = attrs.evolve(segment(1), truncation=TruncationStatus.UNKNOWN)
+    assert purgeable([unknown, *gone[1:]]) == []
+
+
+async def test_a_log_is_truncated_and_purged_beside_its_writer(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    async with dlog.open_namespace(uri, config=KEEPS) as namespace:
+        dlsns = await write(namespace, 5)
+        async with namespace.open_writer("log") as log:
+            dlsns.append(await log.append(b"5", txid=5))
+            async with dlog.open_namespace(uri, config=KEEPS) as other:
+                assert await other.truncate_log("log", dlsns[3]) == dlsns[3]
+                planned = await other.purge_log("log", dry_run=True)
+                assert numbers(planned) == [1, 2, 3]
+                assert numbers(await other.segments("log")) == [1, 2, 3, 4, 5, 6]
+                assert await other.purge_log("log") == planned
+                assert await other.purge_log("log") == []
+                assert numbers(await other.segments("log")) == [4, 5, 6]
+            dlsns.append(await log.append(b"6", txid=6))
+        assert await read(namespace) == [b"3", b"4", b"5", b"6"]
+        for position in dlsns[:3]:
+            with pytest.raises(dlog.LogTruncatedError):
+                async with namespace.open_reader("log", start=position):
+                    pass
+        async with namespace.open_writer("log") as log:
+            dlsns.append(await log.append(b"7", txid=7))
+        assert dlsns == sorted(set(dlsns))
+        assert (await namespace.describe_log("log")).record_count == 5
+
+
+async def test_all_may_be_truncated_and_the_log_goes_on(tmp_path: Path) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        dlsns = await write(namespace, 3)
+        assert await namespace.truncate_log("log", dlsns[-1].next_slot()) == DLSN(4, 0, 0)
+        assert numbers(await namespace.purge_log("log")) == [1, 2]
+        assert await read(namespace) == []
+        async with namespace.open_writer("log") as log:
+            assert (await log.append(b"next")).segment_seqno == 4
+        assert await read(namespace) == [b"next"]
+        assert numbers(await namespace.purge_log("log")) == [3]
+
+
+async def test_a_writer_purges_by_itself_also_what_an_earlier_one_left(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    async with dlog.open_namespace(uri, config=KEEPS) as namespace:
+        dlsns = await write(namespace, 4)
+        async with namespace.open_writer("log") as log:
+            await log.truncate(dlsns[1])
+        assert numbers(await namespace.segments("log")) == [1, 2, 3, 4]
+    async with dlog.open_namespace(uri, config=PURGES) as namespace:
+        async with namespace.open_writer("log"):
+            pass
+        assert numbers(await namespace.segments("log")) == [2, 3, 4]
+        async with namespace.open_writer("log") as log:
+            await log.truncate(dlsns[3])
+        assert numbers(await namespace.segments("log")) == [4]
+        assert await read(namespace) == [b"3"]
+
+
+async def test_a_reader_inside_a_purged_segment_learns_that_it_was_truncated(tmp_path: Path) -> None:
+    config = attrs.evolve(KEEPS, reader=dlog.ReaderConfig(read_ahead_bytes_max=1, read_bytes_max=1))
+    async with dlog.open_namespace(f"file://{tmp_path}", config=config) as namespace:
+        await write(namespace, 10)
+        async with namespace.open_reader("log") as reader:
+            assert (await anext(reader)).payload == b"0"
+            await namespace.truncate_log("log", DLSN(10, 0, 0))
+            assert numbers(await namespace.purge_log("log")) == [*range(1, 10)]
+            seen: list[bytes] = []
+
+            async def read_on() -> None:
+                async for record in reader:
+                    seen.append(record.payload)
+
+            with pytest.raises(dlog.LogTruncatedError) as caught:
+                await read_on()
+            assert seen == [b"%d" % number for number in range(1, 1 + len(seen))], "read ahead, in order"
+            assert caught.value.first_left == DLSN(10, 0, 0)
+        assert await read(namespace) == [b"9"]
+
+
+class _Cut:
+    """Breaks the connection at one step of truncating or purging, before or after the step is applied."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, at: int, *, applied: bool) -> None:
+        self._left, self._applied = at, applied
+        for owner, name in (
+            (space, "set_truncation"),
+            (LedgerClient, "delete"),
+            (space, "delete_segment"),
+        ):
+            patch.setattr(owner, name, self._cutting(getattr(owner, name)))
+
+    @property
+    def is_over(self) -> bool:
+        return self._left < 0
+
+    def _cutting(self, step: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def cut(*args: Any) -> Any:
+            self._left -= 1
+            if self._left != -1:
+                return await step(*args)
+            if self._applied:
+                await step(*args)
+            raise ConnectionLostError("/", "cut by the test")
+
+        return cut
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("at", range(8))
+async def test_a_crash_between_any_two_steps_loses_nothing_and_the_next_call_does_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, applied: bool
+) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        dlsns = await write(namespace, 6)
+        ledgers = {each.segment_seqno: each.ledger_id for each in await namespace.segments("log")}
+        with monkeypatch.context() as patch:
+            cut = _Cut(patch, at, applied=applied)
+            with pytest.raises(dlog.LogUnavailableError) if at < 7 else contextlib.nullcontext():
+                await namespace.truncate_log("log", dlsns[3])
+                await namespace.purge_log("log")
+            assert cut.is_over is (at < 7), "one transaction of marks, three ledgers, three nodes"
+        is_marked = at > 0 or applied
+        expected = [b"%d" % number for number in range(3 if is_marked else 0, 6)]
+        assert await read(namespace) == expected
+        async with namespace.open_writer("log") as log:
+            await log.append(b"6", txid=6)
+        assert await read(namespace) == [*expected, b"6"]
+        assert await namespace.truncate_log("log", dlsns[3]) == dlsns[3]
+        await namespace.purge_log("log")
+        assert await read(namespace) == [b"3", b"4", b"5", b"6"]
+    async with open_embedded_stack(tmp_path) as stack:
+        left = set(await stack.client.ledger_ids())
+    assert left & set(ledgers.values()) == {ledgers[4], ledgers[5], ledgers[6]}, "no ledger leaks"
+
+
+async def test_a_mark_never_moves_back_when_two_processes_truncate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"file://{tmp_path}"
+    async with (
+        dlog.open_namespace(uri, config=KEEPS) as slow,
+        dlog.open_namespace(uri, config=KEEPS) as fast,
+    ):
+        async with slow.open_writer("log", create=True) as log:
+            dlsns = await log.append_many([b"0", b"1", b"2"], txids=[0, 1, 2])
+        async with slow.open_writer("log") as log:
+            await log.append(b"3", txid=3)
+
+        async def overtaken(*args: Any) -> Any:
+            monkeypatch.setattr(space, "set_truncation", set_truncation)
+            assert await fast.truncate_log("log", dlsns[2]) == dlsns[2]
+            return await set_truncation(*args)
+
+        monkeypatch.setattr(space, "set_truncation", overtaken)
+        assert await slow.truncate_log("log", dlsns[1]) == dlsns[2]
+        assert await read(slow) == [b"2", b"3"]
+
+
+async def test_a_log_that_changes_at_every_attempt_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        dlsns = await write(namespace, 3)
+
+        async def fenced(*_: Any) -> Any:
+            raise dlog.LogFencedError("log", "another client was faster")
+
+        monkeypatch.setattr(space, "set_truncation", fenced)
+        with pytest.raises(dlog.LogUnavailableError, match="20 times"):
+            await namespace.truncate_log("log", dlsns[2])
+        assert await read(namespace) == [b"0", b"1", b"2"]
+
+
+async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_request(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    rounds = 0
+
+    async def purge() -> tuple[LogSegment, ...]:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise dlog.LogUnavailableError("bookies are away")
+        return ()
+
+    purger = space.Purger("log", purge)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(purger.run)
+        purger.request()
+        await purger.wait_idle()
+        assert rounds == 1
+        assert "bookies are away" in caplog.text
+        purger.request()
+        await purger.wait_idle()
+        assert rounds == 2
+        nursery.cancel_scope.cancel()
