@@ -138,7 +138,10 @@ class Namespace:
             LogNotFoundError, LogMetadataError
         """
         name = self._checked(name)
-        return first_left(await space.mark_truncated(self._store, self._path, name, before))
+        with translated(name, "truncating it"):
+            async with audited_async("truncate log", f"{self.uri} {name} before {before}"):
+                marked = await space.mark_truncated(self._store, self._path, name, before)
+        return first_left(marked)
 
     async def purge_log(self, name: str, *, dry_run: bool = False) -> list[SegmentDescription]:
         """Delete the truncated segments of a log and their ledgers, also while another process writes it.
@@ -157,7 +160,12 @@ class Namespace:
             LogNotFoundError, LogMetadataError
         """
         name = self._checked(name)
-        purged = await space.purge_segments(self._store, self._client, self._path, name, dry_run=dry_run)
+        if dry_run:
+            purged = await space.purge_segments(self._store, self._client, self._path, name, dry_run=True)
+        else:
+            with translated(name, "purging it"):
+                async with audited_async("purge log", f"{self.uri} {name}"):
+                    purged = await space.purge_segments(self._store, self._client, self._path, name)
         return [SegmentDescription.of(each) for each in purged]
 
     async def list_logs(self, prefix: str = "") -> list[str]:

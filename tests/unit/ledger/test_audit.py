@@ -115,11 +115,16 @@ def test_commands_that_change_things_are_recorded_and_readers_are_not(file: Path
     assert main(["write", "orders", str(lines), "--uri", uri]) == 0
     assert main(["read", "orders", "--uri", uri]) == 0
     assert main(["log", "list", "--uri", uri]) == 0
+    assert main(["log", "purge", "orders", "--dry-run", "--uri", uri]) == 0
     assert not file.exists()
+    assert main(["log", "truncate", "orders", "--before", "latest", "--uri", uri]) == 0
+    assert main(["log", "purge", "orders", "--uri", uri]) == 0
     assert main(["ledger", "read", "0", "--recover", "--service", uri]) == 0
     assert main(["log", "delete", "orders", "--yes", "--uri", uri]) == 0
     assert main(["log", "delete", "orders", "--yes", "--uri", uri]) == 3
     assert [(line["act"], line["result"].partition(":")[0]) for line in lines_of(file)] == [
+        ("truncate log", "done"),
+        ("purge log", "done"),
         ("recover ledger", "done"),
         ("delete log", "done"),
         ("delete log", "failed"),
