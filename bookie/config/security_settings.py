@@ -20,7 +20,7 @@ from bookie.errors import BookieConfigError
 from bookie.server.auth_plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
 from bookie.server.authentication import AuthProvider
 from bookie.server.certificate_roles import CertificateRoles
-from bookie.server.tls import TlsConfig, refuse_store
+from bookie.server.tls import TlsConfig
 from ledger.transport.sasl import SaslAuth
 from namespace.errors import StoreSecurityError
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment
@@ -124,29 +124,27 @@ def read_tls(settings: Settings) -> TlsConfig | None:
     trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
     key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
     trust, password = settings.text("tlsTrustStore"), settings.text("tlsKeyStorePasswordPath")
-    settings.text("tlsTrustStorePasswordPath")  # authorities in PEM have no password
+    trust_password = settings.text("tlsTrustStorePasswordPath")
     ciphers, protocols = settings.texts("tlsEnabledCipherSuites"), settings.texts("tlsEnabledProtocols")
     if provider is None:
         return None
     if _class_name(provider) != _class_name(_TLS_FACTORY):
         raise settings.error("tlsProviderFactoryClass", _TLS_FACTORY)
-    for name, store_type, path in (
-        ("tlsKeyStoreType", key_type, key),
-        ("tlsTrustStoreType", trust_type, trust),
-    ):
+    for name, store_type in (("tlsKeyStoreType", key_type), ("tlsTrustStoreType", trust_type)):
         if store_type not in ("JKS", "PKCS12", "PEM"):
-            raise settings.error(name, "PEM")
-        if store_type != "PEM" and (path is not None or name == "tlsKeyStoreType"):
-            raise refuse_store(name, store_type, path)
+            raise settings.error(name, "PEM, PKCS12 or JKS")
     if key is None:
-        raise settings.error("tlsKeyStore", "the file of the private key, in PEM")
-    if certificate is None:
+        raise settings.error("tlsKeyStore", f"the file of the private key, of tlsKeyStoreType {key_type}")
+    if certificate is None and key_type == "PEM":
         raise settings.error("tlsCertificatePath", "the file of the certificate chain, in PEM")
     return TlsConfig(
         key=Path(key),
-        certificate=Path(certificate),
+        certificate=None if certificate is None else Path(certificate),
         authorities=None if trust is None else Path(trust),
         key_password=None if password is None else Path(password),
+        authorities_password=None if trust_password is None else Path(trust_password),
+        key_type=key_type,
+        authorities_type=trust_type,
         demand_client_certificate=demand,
         protocols=protocols,
         ciphers=ciphers,

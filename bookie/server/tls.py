@@ -16,7 +16,9 @@ from pathlib import Path
 import attrs
 
 from bookie.errors import BookieConfigError
-from ledger.transport.tls import client_context
+from ledger.transport.java_stores import load_key, read_store
+from ledger.transport.secret_file import read_secret
+from ledger.transport.tls import client_context, load_authorities
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
@@ -26,28 +28,16 @@ _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
 class TlsConfig:
     """The configured files and settings."""
 
-    key: Path  # PEM
-    certificate: Path  # PEM, the chain
-    authorities: Path | None = None  # PEM
+    key: Path
+    certificate: Path | None = None  # the chain, in PEM; in a key store it is beside the key
+    authorities: Path | None = None
     key_password: Path | None = None  # a file with the password
+    authorities_password: Path | None = None
+    key_type: str = "PEM"  # or PKCS12, JKS
+    authorities_type: str = "PEM"
     demand_client_certificate: bool = False
     protocols: tuple[str, ...] = ()  # empty: TLS 1.2 and 1.3
     ciphers: tuple[str, ...] = ()  # OpenSSL's or Java's names, for TLS 1.2
-
-
-def refuse_store(key: str, store_type: str, path: str | None) -> BookieConfigError:
-    """The error for a key store that is not PEM."""
-    source = path or "the store"
-    conversion = (
-        f"openssl pkcs12 -in {source} -nodes -out bookie.pem"
-        if store_type == "PKCS12"
-        else f"keytool -importkeystore -srckeystore {source} -destkeystore bookie.p12 -deststoretype PKCS12,"
-        " then openssl pkcs12 -in bookie.p12 -nodes -out bookie.pem"
-    )
-    return BookieConfigError(
-        f"{key} = {store_type}: only PEM can be read here. Convert it ({conversion}), set {key}=PEM,"
-        " tlsKeyStore to the key, tlsCertificatePath to the certificate and tlsTrustStore to the authorities"
-    )
 
 
 def server_context(config: TlsConfig) -> ssl.SSLContext:
@@ -60,30 +50,22 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.protocols:
         _set_versions(context, config.protocols)
-    password = None
-    try:
-        if config.key_password is not None:
-            password = config.key_password.read_text().strip()
-        # Without a password OpenSSL would ask the terminal for one.
-        context.load_cert_chain(config.certificate, config.key, password=lambda: password or "")
-    except (OSError, ssl.SSLError) as exc:
-        raise BookieConfigError(
-            f"tlsKeyStore {config.key} and tlsCertificatePath {config.certificate} cannot be used:"
-            f" {exc.strerror or exc}. Both must be PEM and belong together; a key with a password needs"
-            " tlsKeyStorePasswordPath"
-        ) from exc
+    _load_key(context, config)
     if config.authorities is not None:
         try:
-            context.load_verify_locations(config.authorities)
-        except (OSError, ssl.SSLError) as exc:
+            load_authorities(
+                context, config.authorities, config.authorities_type, _password(config.authorities_password)
+            )
+        except (OSError, ValueError) as exc:
             raise BookieConfigError(
-                f"tlsTrustStore {config.authorities} cannot be used: {exc.strerror or exc}. It must be PEM"
+                f"tlsTrustStore {config.authorities} cannot be used: {_reason(exc)}. Its type must be"
+                f" tlsTrustStoreType, {config.authorities_type}"
             ) from exc
     if config.demand_client_certificate:
         if config.authorities is None:
             raise BookieConfigError(
                 "tlsClientAuthentication = true: tlsTrustStore is missing, so no client could connect. Set it"
-                " to the authorities of the clients' certificates, in PEM"
+                " to the authorities of the clients' certificates"
             )
         context.verify_mode = ssl.CERT_REQUIRED
     if config.ciphers:
@@ -106,18 +88,46 @@ def peer_context(config: TlsConfig) -> ssl.SSLContext:
         BookieConfigError: A file cannot be read or has invalid content.
     """
     try:
-        password = None if config.key_password is None else config.key_password.read_text().strip()
         return client_context(
             authorities=config.authorities,
             certificate=config.certificate,
             key=config.key,
-            key_password=password,
+            key_password=_password(config.key_password),
             check_host_name=False,
+            key_type=config.key_type,
+            authorities_type=config.authorities_type,
+            authorities_password=_password(config.authorities_password),
         )
-    except (OSError, ssl.SSLError) as exc:
+    except (OSError, ValueError) as exc:
         raise BookieConfigError(
-            f"tlsKeyStore, tlsCertificatePath or tlsTrustStore cannot be used: {exc.strerror or exc}"
+            f"tlsKeyStore, tlsCertificatePath or tlsTrustStore cannot be used: {_reason(exc)}"
         ) from exc
+
+
+def _load_key(context: ssl.SSLContext, config: TlsConfig) -> None:
+    try:
+        password = _password(config.key_password)
+        if config.key_type == "PEM":
+            # Without a password OpenSSL would ask the terminal for one.
+            context.load_cert_chain(
+                config.certificate or config.key, config.key, password=lambda: password or ""
+            )
+        else:
+            load_key(context, read_store(config.key, password))
+    except (OSError, ValueError) as exc:
+        raise BookieConfigError(
+            f"tlsKeyStore {config.key} and tlsCertificatePath {config.certificate} cannot be used:"
+            f" {_reason(exc)}. Their type must be tlsKeyStoreType, {config.key_type}. The two must"
+            " belong together. A key with a password needs tlsKeyStorePasswordPath"
+        ) from exc
+
+
+def _password(path: Path | None) -> str | None:
+    return None if path is None else read_secret(path)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _set_versions(context: ssl.SSLContext, names: tuple[str, ...]) -> None:

@@ -431,15 +431,18 @@ def test_a_restriction_that_is_off_restricts_nothing() -> None:
     parse("tlsClientAuthentication=false\ntlsRequired=false\nzkEnableSecurity=false\nauthorizedRoles=\n")
 
 
-@pytest.mark.parametrize(
-    ("store_type", "tool"), [("", "keytool"), ("JKS", "keytool"), ("PKCS12", "openssl pkcs12")]
-)
-def test_java_key_stores_are_refused_with_the_remedy(store_type: str, tool: str) -> None:
-    with pytest.raises(BookieConfigError, match=f"{tool}.*tlsKeyStoreType=PEM"):
-        parse(
-            "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
-            f"tlsKeyStoreType={store_type}\ntlsKeyStore=/k\n"
-        )
+def test_tls_from_java_key_stores() -> None:
+    config = parse(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PKCS12\n"
+        "tlsKeyStore=/k\ntlsKeyStorePasswordPath=/kp\ntlsTrustStore=/t\ntlsTrustStorePasswordPath=/tp\n"
+    ).tls
+    assert config is not None
+    assert (config.key, config.key_password, config.key_type) == (Path("/k"), Path("/kp"), "PKCS12")
+    assert config.certificate is None
+    assert (config.authorities, config.authorities_password) == (Path("/t"), Path("/tp"))
+    assert config.authorities_type == "JKS"  # Apache's default
+    with pytest.raises(BookieConfigError, match="PEM, PKCS12 or JKS"):
+        parse(f"{TLS_KEYS.replace('=PEM', '=BKS')}")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
