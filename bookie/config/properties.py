@@ -12,7 +12,8 @@ odd\ key = tab \t, accent \u00e9
 
 Inside: parsing lines to keys with their values and line numbers. Not inside: the known keys and their meaning
 (``config.keys``, ``config``).
-Always: a key that is set twice keeps all of its values, in order; as a single value, the first one counts.
+Always: a key that is set twice keeps all of its values, in order; as a single value, the first one counts. No
+error quotes a value of the environment, which may be a secret.
 
 Source: java.util.Properties.load; Commons Configuration, PropertiesConfiguration (lists, interpolation).
 """
@@ -41,6 +42,7 @@ class Setting:
     values: tuple[str, ...]
     line: int  # 1-based; the first line that sets it
     set_count: int = 1
+    written: tuple[str, ...] | None = None  # as in the file, if a value is taken from the environment
 
     @property
     def first(self) -> str:
@@ -69,10 +71,20 @@ def parse_properties(text: str, environment: Mapping[str, str] | None = None) ->
     settings = {}
     for key, assignments in raw.items():
         values: list[str] = []
+        written: list[str] = []
+        is_from_environment = False
         for line, value in assignments:
             for part in _split(value):
-                values.append(_unescape(_resolve(part, line, raw, environment or {}), line))
-        settings[key] = Setting(tuple(values), assignments[0][0], len(assignments))
+                resolved, uses_environment = _resolve(part, line, raw, environment or {})
+                values.append(_unescape(resolved, line))
+                written.append(part)
+                is_from_environment |= uses_environment
+        settings[key] = Setting(
+            tuple(values),
+            assignments[0][0],
+            len(assignments),
+            tuple(written) if is_from_environment else None,
+        )
     return settings
 
 
@@ -115,13 +127,16 @@ def _split(value: str) -> list[str]:
 
 def _resolve(
     value: str, line: int, raw: dict[str, list[tuple[int, str]]], environment: Mapping[str, str]
-) -> str:
+) -> tuple[str, bool]:
+    """The value, and whether a part of it is taken from the environment."""
+    written, uses_environment = value, False
     for _ in range(_REFERENCES_MAX):
         found = _REFERENCE.search(value)
         if found is None:
-            return value
+            return value, uses_environment
         name = found[1]
         if name.startswith("env:"):
+            uses_environment = True
             replacement = environment.get(name[4:])
             if replacement is not None:
                 replacement = replacement.replace("\\", "\\\\")
@@ -130,7 +145,7 @@ def _resolve(
         if replacement is None:
             raise PropertiesError(f"line {line}: ${{{name}}} refers to a key that is not set")
         value = value[: found.start()] + replacement + value[found.end() :]
-    raise PropertiesError(f"line {line}: references go in a circle: {value[:100]}")
+    raise PropertiesError(f"line {line}: references go in a circle: {written[:100]}")
 
 
 def _unescape(text: str, line: int) -> str:

@@ -35,6 +35,9 @@ class Settings:
         if setting is None:
             return BookieConfigError(f"{self._source}: {key} is missing: expected {expectation}")
         value = ", ".join(setting.values)
+        if setting.written is not None:
+            # A value of the environment may be a secret, and the reason in parentheses may quote it.
+            value, expectation = ", ".join(setting.written), expectation.partition(" (")[0]
         return BookieConfigError(
             f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}"
         )

@@ -128,6 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException, *, debug: bool) -> int:
+    from dlog.cli.terminal.escapes import escaped
     from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of, first_cause
     from dlog.cli.terminal.signals import TerminatedError
 
@@ -144,7 +145,8 @@ def _report(error: BaseException, *, debug: bool) -> int:
     if code is not ExitCode.INTERRUPTED:
         if debug:
             sys.excepthook(type(error), error, error.__traceback__)
-        print(f"dlog: {_one_line(cause)}", file=sys.stderr)
+        # An error may quote a name or metadata of a stranger.
+        print(f"dlog: {escaped(_one_line(cause))}", file=sys.stderr)
     return code
 
 

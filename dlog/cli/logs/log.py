@@ -12,7 +12,7 @@ import click
 
 import dlog
 from dlog.cli.terminal.options import json_option, uri_option
-from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
+from dlog.cli.terminal.output import print_facts, print_json, print_name, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
 
@@ -54,7 +54,7 @@ def list_(parent: str, uri: str, as_json: bool) -> None:
         print_json(names)
     else:
         for name in names:
-            print(name)
+            print_name(name)
 
 
 @command.command("show")

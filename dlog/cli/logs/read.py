@@ -9,8 +9,8 @@ from functools import partial
 import click
 
 import dlog
-from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
-from dlog.cli.terminal.output import write_out
+from dlog.cli.terminal.options import config_with, json_option, keys_option, raw_option, uri_option
+from dlog.cli.terminal.output import payload_lines, write_out
 from dlog.cli.terminal.position import Position, position_option, record_document
 from dlog.cli.terminal.signals import run
 
@@ -38,6 +38,7 @@ BATCH_RECORDS = 4096
 )
 @click.option("--count", type=click.IntRange(min=0), help="Stop after this many records.")
 @json_option("one object per record, one a line,")
+@raw_option
 @keys_option
 def command(
     log: str,
@@ -46,6 +47,7 @@ def command(
     last: Position | None,
     count: int | None,
     as_json: bool,
+    raw: bool,
     key_file: str | None,
 ) -> None:
     """Print the payload of each record of LOG on a line, up to the present end of the log.
@@ -56,7 +58,7 @@ def command(
     """
     if isinstance(last, dlog.Start):
         raise click.UsageError(f"--to {last.value} is not possible; give a DLSN, a transaction id or a date")
-    run(partial(_read, uri, log, start, last, count, as_json=as_json, key_file=key_file))
+    run(partial(_read, uri, log, start, last, count, as_json=as_json, raw=raw, key_file=key_file))
 
 
 async def _read(
@@ -67,6 +69,7 @@ async def _read(
     count: int | None,
     *,
     as_json: bool,
+    raw: bool,
     key_file: str | None,
 ) -> None:
     end = last if isinstance(last, dlog.DLSN) else None
@@ -80,16 +83,17 @@ async def _read(
             if records is None:
                 return
             if isinstance(last, int) and records[-1].txid > last:
-                await write_out(printed([one for one in records if one.txid <= last], as_json=as_json))
+                await write_out(
+                    printed([one for one in records if one.txid <= last], as_json=as_json, raw=raw)
+                )
                 return
-            await write_out(printed(records, as_json=as_json))
+            await write_out(printed(records, as_json=as_json, raw=raw))
             if left is not None:
                 left -= len(records)
 
 
-def printed(records: Sequence[dlog.Record], *, as_json: bool) -> bytes:
-    """The records in the form printed on stdout."""
+def printed(records: Sequence[dlog.Record], *, as_json: bool, raw: bool) -> bytes:
+    """The records in the form printed on stdout: payloads as stored, but escaped on a terminal."""
     if as_json:
-        documents = (json.dumps(record_document(record), ensure_ascii=False) for record in records)
-        return "".join(document + "\n" for document in documents).encode()
-    return b"".join(record.payload + b"\n" for record in records)
+        return "".join(json.dumps(record_document(record)) + "\n" for record in records).encode()
+    return payload_lines([record.payload for record in records], raw=raw)

@@ -8,7 +8,7 @@ import click
 
 import dlog
 from dlog.cli.logs.read import BATCH_RECORDS, printed
-from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
+from dlog.cli.terminal.options import config_with, json_option, keys_option, raw_option, uri_option
 from dlog.cli.terminal.output import write_out
 from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
@@ -28,19 +28,20 @@ from dlog.cli.terminal.signals import run
 )
 @click.option("--count", type=click.IntRange(min=1), help="Stop after this many records.")
 @json_option("one object per record, one a line,")
+@raw_option
 @keys_option
 def command(
-    log: str, uri: str, start: Position, count: int | None, as_json: bool, key_file: str | None
+    log: str, uri: str, start: Position, count: int | None, as_json: bool, raw: bool, key_file: str | None
 ) -> None:
     """Print the payload of each new record of LOG on a line, until interrupted.
 
     POSITION is one of those in `dlog read --help`.
     """
-    run(partial(_tail, uri, log, start, count, as_json=as_json, key_file=key_file))
+    run(partial(_tail, uri, log, start, count, as_json=as_json, raw=raw, key_file=key_file))
 
 
 async def _tail(
-    uri: str, log: str, start: Position, count: int | None, *, as_json: bool, key_file: str | None
+    uri: str, log: str, start: Position, count: int | None, *, as_json: bool, raw: bool, key_file: str | None
 ) -> None:
     left = count
     async with (
@@ -51,6 +52,6 @@ async def _tail(
             records = await reader.read_batch(BATCH_RECORDS if left is None else min(left, BATCH_RECORDS))
             if records is None:
                 return  # the log is sealed
-            await write_out(printed(records, as_json=as_json))
+            await write_out(printed(records, as_json=as_json, raw=raw))
             if left is not None:
                 left -= len(records)

@@ -96,11 +96,13 @@ def command() -> None:
 @click.argument("file", type=FILE)
 @click.option("--journal-id", metavar="HEX", help="The id of the journal, if FILE was renamed.")
 @data_option
+@click.option("--show-secrets", is_flag=True, help="With --data: print the bytes of master keys too.")
 @json_option("one object per record, one a line,")
-def journal(file: Path, journal_id: str | None, with_data: bool, as_json: bool) -> None:
+def journal(file: Path, journal_id: str | None, with_data: bool, show_secrets: bool, as_json: bool) -> None:
     """Print the records of a journal file (ID.txn).
 
-    A record is an entry, a master key, a fence or an explicit LAC.
+    A record is an entry, a master key, a fence or an explicit LAC. A master key gives the right to write to
+    its ledger, so its bytes are printed with --show-secrets only.
     """
     number = journal_id_of(f"{journal_id.lower()}.txn" if journal_id else file.name)
     if number is None:
@@ -114,7 +116,8 @@ def journal(file: Path, journal_id: str | None, with_data: bool, as_json: bool) 
         try:
             for record in journal_records(scan):
                 count += 1
-                _print_record(record, with_data=with_data, as_json=as_json)
+                is_shown = with_data and (show_secrets or record.kind != RecordKind.KEY.value)
+                _print_record(record, with_data=is_shown, as_json=as_json)
         except (FormatError, JournalCorruptError) as exc:
             raise FormatError(f"{file}: {exc}; {count:,} records before it were printed") from exc
     why = f" ({scan.ending})" if scan.ending else ""

@@ -22,7 +22,15 @@ import trio
 
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table, progress_bar, write_out
+from dlog.cli.terminal.output import (
+    payload_lines,
+    print_facts,
+    print_json,
+    print_note,
+    print_table,
+    progress_bar,
+    write_out,
+)
 from dlog.cli.terminal.position import payload_document
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
@@ -212,12 +220,11 @@ async def _open(ledgers: Deployment, ledger_id: int, *, recover: bool) -> Any:
 
 def _printed(ledger_id: int, first: int, payloads: Sequence[bytes], *, as_json: bool) -> bytes:
     if not as_json:
-        return b"".join(payload + b"\n" for payload in payloads)
+        return payload_lines(payloads)
     return b"".join(
         json.dumps(
             {"ledger_id": ledger_id, "entry_id": entry_id, "size_bytes": len(payload)}
-            | payload_document(payload),
-            ensure_ascii=False,
+            | payload_document(payload)
         ).encode()
         + b"\n"
         for entry_id, payload in enumerate(payloads, first)

@@ -68,6 +68,13 @@ def keys_option(command: Command) -> Command:
     )(command)
 
 
+def raw_option(command: Command) -> Command:
+    """Add the option `--raw`."""
+    return click.option(
+        "--raw", is_flag=True, help="Print payloads as they are, control characters too, also on a terminal."
+    )(command)
+
+
 def config_with(key_file: str | None) -> dlog.NamespaceConfig:
     """Settings whose writers and readers use these keys. ``ConfigError`` as ``KeyFile``."""
     keys = None if key_file is None else KeyFile(key_file)

@@ -1,6 +1,7 @@
 """The output of commands: JSON for programs and tables for people on stdout, progress and notes on stderr.
 
-Always: stdout carries the result and nothing else. A command writes to stdout from a thread while trio
+Always: stdout carries the result and nothing else. Tables, notes and JSON hold no control characters of
+payloads, names or metadata. A command writes to stdout from a thread while trio
 runs: a pager that stops reading must not stop the loop, because the loop may serve other processes' bookie.
 """
 
@@ -18,12 +19,26 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dlog.cli.terminal.escapes import escaped, escaped_bytes
+
 WIDTH_IN_FILES = 160  # columns, if stdout is no terminal
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on one line of stdout."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    """Print one JSON document on one line of stdout, in ASCII: nothing in it can control a terminal."""
+    print(json.dumps(document), flush=True)
+
+
+def print_name(name: str) -> None:
+    """Print a name on a line of stdout: as it is stored, or escaped on a terminal."""
+    print(escaped(name) if sys.stdout.isatty() else name)
+
+
+def payload_lines(payloads: Iterable[bytes], *, raw: bool = False) -> bytes:
+    """Payloads with line ends, for stdout: as they are stored, or escaped on a terminal unless ``raw``."""
+    if not raw and sys.stdout.isatty():
+        payloads = map(escaped_bytes, payloads)
+    return b"".join(payload + b"\n" for payload in payloads)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -33,7 +48,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(escaped(cell)) for cell in row))
     console().print(table)
 
 
@@ -43,7 +58,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts:
-        table.add_row(name, Text(value))
+        table.add_row(Text(escaped(name)), Text(escaped(value, keep_newlines=True)))
     console().print(table)
 
 
@@ -54,8 +69,8 @@ def console() -> Console:
 
 
 def print_note(message: str) -> None:
-    """Print one line for people on stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print lines for people on stderr."""
+    print(escaped(message, keep_newlines=True), file=sys.stderr, flush=True)
 
 
 async def write_out(data: bytes) -> None:

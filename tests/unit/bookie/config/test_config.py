@@ -61,6 +61,26 @@ def test_the_syntax_of_java_properties() -> None:
     assert parsed["list"].line == 10
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bookiePort=${env:SECRET}",
+        "flushInterval=1${env:SECRET}",
+        "httpServerEnabled=${allowLoopback}\nallowLoopback=${env:SECRET}",
+        "networkLocation=${env:SECRET}",
+        "metadataServiceUri=${env:SECRET}",
+        "ledgerStorageClass=${env:SECRET}${ledgerStorageClass}",
+    ],
+)
+def test_an_error_does_not_quote_a_value_of_the_environment(line: str) -> None:
+    kept = [each for each in LEAST.splitlines() if each.partition("=")[0] != line.partition("=")[0]]
+    text = "\n".join([*kept, line])
+    with pytest.raises(BookieConfigError) as caught:
+        parse_config(text, "bk_server.conf", {"SECRET": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+    assert re.search(r"\$\{(env:SECRET|allowLoopback)\}", str(caught.value))
+
+
 def test_a_key_set_twice_keeps_its_values_in_order() -> None:
     parsed = parse_properties("a=1\na=2,3")
     assert parsed["a"].values == ("1", "2", "3")

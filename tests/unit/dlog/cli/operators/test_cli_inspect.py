@@ -86,10 +86,20 @@ OURS = [
 ]
 
 
+def test_the_bytes_of_a_master_key_need_a_word_more(dlog: Dlog, tmp_path: Path) -> None:
+    path = tmp_path / "1f.txn"
+    path.write_bytes(journal_of(OURS, 0x1F))
+    documents = dlog("inspect", "journal", str(path), "--json", "--data").documents
+    assert ["data_base64" in each for each in documents] == [False, True, True, True, True]
+    key = CODEC.master_key.hex()
+    assert key not in dlog("inspect", "journal", str(path), "--data").out
+    assert key in dlog("inspect", "journal", str(path), "--data", "--show-secrets").out
+
+
 def test_every_record_of_our_journal_is_printed(dlog: Dlog, tmp_path: Path) -> None:
     path = tmp_path / "1f.txn"
     path.write_bytes(journal_of(OURS, 0x1F))
-    result = dlog("inspect", "journal", str(path), "--json", "--data")
+    result = dlog("inspect", "journal", str(path), "--json", "--data", "--show-secrets")
     assert result.code == 0
     records = [(each["kind"], each["ledger_id"], each["entry_id"], each["lac"]) for each in result.documents]
     assert records == [
