@@ -30,6 +30,7 @@ from bookie.cluster.cookie_check import read_instance_id
 from bookie.cluster.digest_types import DigestTypes
 from bookie.cluster.integrity import IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
+from bookie.cluster.new_ledger_check import NewLedgerCheck
 from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
 from bookie.cluster.startup_check import begin_startup_check
@@ -44,6 +45,7 @@ from bookie.errors import ListenError, StorageFailedError
 from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
+from bookie.server.new_ledgers import NewLedgers
 from bookie.server.reloading import Secrets, open_secrets
 from bookie.server.server import Server
 from bookie.server.service import BookieService
@@ -263,6 +265,11 @@ async def run_bookie(
                     background.start_soon(garbage.run)
                     if config.secrets_refresh_s > 0:
                         background.start_soon(secrets.keep, config.secrets_refresh_s)
+                    if config.new_ledgers.unconfirmed_max:
+                        new_ledgers = NewLedgers(config.new_ledgers, trio.current_time)
+                        bookie.service.new_ledgers = new_ledgers
+                        check = NewLedgerCheck(new_ledgers, live_ledgers.find, served.delete_ledger)
+                        background.start_soon(check.run)
                     background.start_soon(
                         startup_check.keep_raising_incarnation,
                         lambda: registration.store,

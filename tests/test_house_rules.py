@@ -95,6 +95,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/cluster/limbo.py",
     "bookie/cluster/digest_types.py",
     "bookie/cluster/live_ledgers.py",
+    "bookie/cluster/new_ledger_check.py",
     "bookie/damage/consistency_check.py",
     "bookie/gc/log_collector.py",
     "bookie/entrylog/summary.py",

@@ -27,9 +27,12 @@ from bookie.server.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import COOKIES, LAYOUT, Layout, ledger_path
+from ledger.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore
+
+LOOK_UPS_AT_ONCE = 16
 
 
 class ClusterChangedError(BookieServerError):
@@ -81,6 +84,28 @@ class LiveLedgers:
         live = await named_ledgers(store, self.root, self.layout, local, self.requests_per_s)
         await self._check_cluster(store)
         return live
+
+    async def find(self, ledger_ids: Iterable[int]) -> Collection[int]:
+        """Those of the ledgers that exist, by a look-up of each one's own node.
+
+        Raises:
+            ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
+        """
+        store = self.store()
+        await self._check_cluster(store)  # reads after it see every change made before it
+        found: set[int] = set()
+        bucket = TokenBucket(self.requests_per_s)
+        remaining = iter(ledger_ids)
+
+        async def look_up(_worker: int) -> None:
+            for ledger_id in remaining:
+                await trio.sleep(bucket.take(1, trio.current_time()))
+                if await store.exists(ledger_path(self.root, self.layout, ledger_id)):
+                    found.add(ledger_id)
+
+        await for_each(look_up, range(LOOK_UPS_AT_ONCE))
+        await self._check_cluster(store)
+        return found
 
     async def _check_cluster(self, store: MetadataStore) -> None:
         await store.sync(self.root)

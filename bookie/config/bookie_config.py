@@ -22,7 +22,7 @@ from bookie.cluster.address import AddressConfig
 from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, read_admin
-from bookie.config.gc_settings import read_compaction, read_gc, read_per_ledger_logs
+from bookie.config.gc_settings import read_compaction, read_gc, read_new_ledgers, read_per_ledger_logs
 from bookie.config.keys import (
     PLUGIN_PREFIX,
     PREFIXES_OF_OTHERS,
@@ -46,6 +46,7 @@ from bookie.index.page_index import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.server.config import ServerConfig
+from bookie.server.new_ledgers import NewLedgersConfig
 from bookie.server.tls import TlsConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
@@ -107,6 +108,7 @@ class BookieConfig:
     network_location: str | None = None  # announced for placement by racks; Apache has no such key
     admin: AdminConfig | None = None  # HTTP for operators
     gc: GcConfig = attrs.field(factory=GcConfig)
+    new_ledgers: NewLedgersConfig = attrs.field(factory=NewLedgersConfig)
     warnings: tuple[str, ...] = ()  # to be logged at the start, such as keys without effect
 
 
@@ -176,6 +178,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         network_location=_network_location(settings),
         admin=read_admin(settings),
         gc=read_gc(settings),
+        new_ledgers=read_new_ledgers(settings),
         warnings=tuple(warnings),
     )
 

@@ -1,4 +1,4 @@
-"""The keys of ``bk_server.conf`` for garbage collection, compaction and the layout of entry logs.
+"""The keys of ``bk_server.conf`` for garbage collection, new ledgers, compaction and kinds of entry logs.
 
 Inside: their defaults, and the check for contradictions. Not inside: other keys (``config``).
 Always: a value has the same meaning as for Apache's bookie. Two defaults differ. Compaction is throttled by
@@ -16,6 +16,7 @@ from bookie.config.settings import Settings
 from bookie.entrylog.writer import PerLedgerConfig
 from bookie.gc.collector import GcConfig
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.server.new_ledgers import NewLedgersConfig
 
 _OFF = -(2**31)
 
@@ -29,6 +30,16 @@ def read_gc(settings: Settings) -> GcConfig:
         )
         / 1000,
         metadata_requests_per_s=settings.integer("gcMetadataOpRateLimit", 1000, least=1),
+    )
+
+
+def read_new_ledgers(settings: Settings) -> NewLedgersConfig:
+    """The limits of ledgers that the metadata have not confirmed. Apache has no such keys."""
+    defaults = NewLedgersConfig()
+    return NewLedgersConfig(
+        unconfirmed_max=settings.integer("unconfirmedLedgersMax", defaults.unconfirmed_max, least=0),
+        per_second_max=settings.integer("newLedgersPerSecondMax", defaults.per_second_max, least=1),
+        grace_s=settings.integer("unconfirmedLedgerGraceSeconds", int(defaults.grace_s), unit="seconds"),
     )
 
 

@@ -39,6 +39,7 @@ SUPPORTED = _names(
     majorCompactionThreshold majorCompactionInterval majorCompactionMaxTimeMillis
     useTargetEntryLogSizeForGc useTransactionalCompaction forceAllowCompaction
     isThrottleByBytes compactionRate compactionRateByEntries compactionRateByBytes compactionReserveBytes
+    unconfirmedLedgersMax newLedgersPerSecondMax unconfirmedLedgerGraceSeconds
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes

@@ -29,6 +29,7 @@ from bookie.server.authentication import PeerIdentity
 from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches
+from bookie.server.new_ledgers import NewLedgers
 from bookie.server.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.server.replies import READ_HEADER, as_failed, plain_reply, refusal
 from bookie.server.request_frames import decode_request
@@ -90,6 +91,7 @@ class BookieService:
     sync_adds: bool = True  # False: acknowledge adds before they are synced (``journalSyncData=false``)
     has_tls: bool = False
     digest_type_of: DigestTypeOf | None = None  # from the metadata; None: there are none
+    new_ledgers: NewLedgers | None = None  # the budget of new ledgers; None: no metadata to confirm them
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
     refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
     in_progress: InProgress = attrs.field(factory=InProgress, init=False)
@@ -112,6 +114,8 @@ class BookieService:
 
         Without this memory the next add of the ledger's old writer would create the ledger again.
         """
+        if self.new_ledgers is not None:
+            self.new_ledgers.forget([ledger_id])
         if fenced:
             self._fenced_and_deleted[ledger_id] = None
             if len(self._fenced_and_deleted) > TOMBSTONES_MAX:
@@ -363,8 +367,8 @@ class ClientSession:
         if self._service.was_fenced_and_deleted(ledger_id):
             return self._refuse(incoming, Code.FENCED)
         ledger = self._ledger_for_writing(ledger_id, request.master_key)
-        if ledger is None:
-            return self._refuse(incoming, Code.UNAUTHORIZED)
+        if isinstance(ledger, Code):
+            return self._refuse(incoming, ledger)
         if ledger.fenced and not request.recovery:
             return self._refuse(incoming, Code.FENCED)
         found: Comparison | None = None
@@ -389,14 +393,17 @@ class ClientSession:
         self._needs_sync |= self._service.sync_adds and (request.recovery or not request.deferred_sync)
         return None
 
-    def _ledger_for_writing(self, ledger_id: int, master_key: bytes) -> LedgerRecord | None:
-        """The ledger, created with this key if it is new. None if it has another key."""
+    def _ledger_for_writing(self, ledger_id: int, master_key: bytes) -> LedgerRecord | Code:
+        """The ledger, created with this key if it is new; the code of the refusal if that must not be."""
         ledger = self._storage.ledger(ledger_id)
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             if len(master_key) != MASTER_KEY_BYTES:
-                return None
+                return Code.UNAUTHORIZED
+            new_ledgers = self._service.new_ledgers
+            if ledger is None and new_ledgers is not None and not new_ledgers.admit(ledger_id):
+                return Code.TOO_MANY_REQUESTS
             ledger = self._storage.create_ledger(self._batch, ledger_id, master_key)
-        return ledger if ledger.master_key == master_key else None
+        return ledger if ledger.master_key == master_key else Code.UNAUTHORIZED
 
     def _fence(self, incoming: IncomingRequest, request: ReadRequest | BatchReadRequest) -> None:
         ledger_id = request.ledger_id
@@ -407,8 +414,8 @@ class ClientSession:
         if self._storage.ledger(ledger_id) is None and self._service.was_fenced_and_deleted(ledger_id):
             return self._refuse(incoming, Code.NO_LEDGER)
         ledger = self._ledger_for_writing(ledger_id, request.master_key)
-        if ledger is None:
-            return self._refuse(incoming, Code.UNAUTHORIZED)
+        if isinstance(ledger, Code):
+            return self._refuse(incoming, ledger)
         if self._service.fence_is_durable(ledger):
             self._defer(incoming)
             return None
@@ -470,8 +477,8 @@ class ClientSession:
         if self._service.was_fenced_and_deleted(ledger_id):
             return self._refuse(incoming, Code.NO_LEDGER)
         ledger = self._ledger_for_writing(ledger_id, request.master_key)
-        if ledger is None:
-            return self._refuse(incoming, Code.UNAUTHORIZED)
+        if isinstance(ledger, Code):
+            return self._refuse(incoming, ledger)
         self._storage.stage_explicit_lac(self._batch, ledger, request.body)
         self._grown.add(ledger_id)
         self._acks.append(self.encode(incoming, WriteLacReply(Code.OK, ledger_id)))

@@ -23,6 +23,7 @@ from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.cluster.new_ledger_check import NewLedgerCheck
 from bookie.cluster.registration import Registration
 from bookie.cluster.startup_check import StartupCheckConfig, begin_startup_check
 from bookie.disk.fullness import FullnessConfig, evaluate_fullness
@@ -42,6 +43,7 @@ from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_index import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.server.config import ServerConfig
+from bookie.server.new_ledgers import NewLedgers, NewLedgersConfig
 from bookie.server.server import Server
 from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
@@ -70,6 +72,7 @@ LEDGERS = (Path("/ledgers0"), Path("/ledgers1"))
 PAGES = IndexConfig(
     kind=IndexKind.PAGES, pages=PageIndexConfig(page_bytes=512, pages_max=4, open_files_max=2)
 )
+NEW_LEDGERS = NewLedgersConfig(grace_s=1.0)
 STARTUP_CHECK = StartupCheckConfig(raise_interval_s=2.0)
 INTEGRITY = IntegrityConfig(pause_s=0.5, pause_max_s=4.0, batch_bytes_max=4096)
 
@@ -324,6 +327,9 @@ class BookieMachine:
                 nursery.start_soon(self._watch_disk, disk, service, registration)
                 live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
                 nursery.start_soon(self._collect, service, live)
+                service.new_ledgers = NewLedgers(NEW_LEDGERS, trio.current_time)
+                check = NewLedgerCheck(service.new_ledgers, live.find, ServedLedgers(service).delete_ledger)
+                nursery.start_soon(check.run)
                 if startup_check is not None:
                     nursery.start_soon(
                         startup_check.keep_raising_incarnation,
