@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TOMBSTONES_FILE = "TOMBS"
 KEEP_MS = 7 * 24 * 3600 * 1000
+COUNT_MAX = 200_000  # as many as the service remembers; the file has at most twice as many records
 _IDS = Struct(">qq")
 _RECORD = Struct(">qqI")
 
@@ -41,12 +42,15 @@ log = logging.getLogger(__name__)
 class Tombstones:
     """The tombstones file of one bookie."""
 
-    def __init__(self, disk: Disk, path: Path, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, disk: Disk, path: Path, wall_ms: Callable[[], int], *, count_max: int = COUNT_MAX
+    ) -> None:
         self._disk, self._path, self._wall_ms = disk, path, wall_ms
+        self._count_max = count_max
         self._size_bytes: int | None = None  # size of the valid records; None: not read yet
 
     def read(self) -> list[int]:
-        """The ids of the last week, oldest first. Removes older ones from the file. Blocks.
+        """The newest ids of the last week, oldest first. Removes others from the file. Blocks.
 
         Raises:
             OSError: The file cannot be read.
@@ -56,7 +60,7 @@ class Tombstones:
             data = self._disk.read_file(self._path)
         except FileNotFoundError:
             return []
-        kept = {}
+        kept: dict[int, int] = {}
         now_ms = self._wall_ms()
         for at in range(0, len(data) - _RECORD.size + 1, _RECORD.size):
             ledger_id, deleted_ms, checksum = _RECORD.unpack_from(data, at)
@@ -64,7 +68,9 @@ class Tombstones:
                 break
             self._size_bytes = at + _RECORD.size
             if now_ms - deleted_ms < KEEP_MS:
+                kept.pop(ledger_id, None)  # the newest record counts
                 kept[ledger_id] = deleted_ms
+        kept = dict(list(kept.items())[-self._count_max :])
         content = b"".join(map(_encode, kept, kept.values()))
         if content != data:
             try:
@@ -88,7 +94,7 @@ class Tombstones:
             )
 
     def _append(self, ledger_id: int) -> None:
-        if self._size_bytes is None:
+        if self._size_bytes is None or self._size_bytes >= 2 * self._count_max * _RECORD.size:
             self.read()
         assert self._size_bytes is not None
         record = _encode(ledger_id, self._wall_ms())

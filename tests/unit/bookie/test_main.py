@@ -15,6 +15,7 @@ import trio
 import trio.lowlevel
 
 from bookie.__main__ import ExitCode, exit_code_of, run_program
+from bookie.cluster import new_ledger_check
 from bookie.cluster.address import Machine
 from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.config.bookie_config import BookieConfig, parse_config
@@ -99,9 +100,10 @@ async def store(tree: MemoryTree) -> AsyncIterator[MemoryStore]:
         yield opened
 
 
-async def add_one(port: int) -> object:
+async def add_one(port: int, ledger_id: int = 1) -> object:
+    entry = EntryCodec(DigestType.CRC32C, b"").pack(ledger_id, 0, -1, 2, b"hi")
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(v2.encode_request(AddRequest(1, 0, master_key(b""), ENTRY)))
+        await stream.send_all(v2.encode_request(AddRequest(ledger_id, 0, master_key(b""), entry)))
         frame = b""
         while len(frame) < 28:
             frame += await stream.receive_some(28 - len(frame))
@@ -375,6 +377,31 @@ async def test_only_ledgers_missing_from_the_same_cluster_are_garbage(store: Mem
     await store.delete("/ledgers/cookies/b")
     with pytest.raises(ClusterChangedError, match="wiped"):
         await live([5, 7])
+
+
+async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_one_stays(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_ledger_check, "INTERVAL_S", 0)
+    config = config_for(tmp_path, "unconfirmedLedgersMax=3\nunconfirmedLedgerGraceSeconds=0\n")
+    one = LedgerMetadata(ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, ("b:1",)),))
+    async with running(config, tree) as bookie:
+        await LedgerCatalog(store, "/ledgers", Layout.HIERARCHICAL).create(one, 1)
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+        refused = kept = 0
+        for ledger_id in range(2, 100):
+            reply = await add_one(bookie.port, ledger_id)
+            assert isinstance(reply, AddReply)
+            refused += reply.code is Code.TOO_MANY_REQUESTS
+            kept += reply.code is Code.OK
+        assert refused + kept == 98
+        with trio.fail_after(60):
+            while isinstance(reply, AddReply) and reply.code is Code.TOO_MANY_REQUESTS:
+                reply = await add_one(bookie.port, 100)  # until earlier ones are deleted
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+    async with open_bookie(config.storage) as closed:
+        assert 1 in closed.storage.ledger_ids()
+        assert len(closed.storage.ledger_ids()) <= 4
 
 
 async def test_the_http_server_runs_from_before_readiness_until_the_stop(

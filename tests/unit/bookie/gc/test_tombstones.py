@@ -49,6 +49,17 @@ async def test_a_torn_record_is_ignored_and_overwritten_by_the_next(tmp_path: Pa
     assert Tombstones(RealDisk(), path, lambda: 0).read() == [1, 9]
 
 
+async def test_fences_without_end_do_not_fill_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "TOMBS"
+    first = Tombstones(RealDisk(), path, lambda: 0, count_max=10)
+    for ledger_id in range(100):
+        await first.add(ledger_id)
+        assert path.stat().st_size <= 2 * 10 * 20
+    await first.add(93)  # again
+    kept = Tombstones(RealDisk(), path, lambda: 0, count_max=10).read()
+    assert kept == [*range(90, 93), *range(94, 100), 93]
+
+
 @given(st.binary(max_size=100))
 def test_any_bytes_decode_to_some_ids(data: bytes) -> None:
     class Bytes(RealDisk):
