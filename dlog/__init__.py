@@ -55,6 +55,7 @@ from dlog.format.record import PAYLOAD_BYTES_MAX, Record
 from dlog.namespace_handle import Namespace
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
+from dlog.read.verifier import LogProblem, LogVerification
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.digest import DigestType
@@ -90,10 +91,12 @@ __all__ = [
     "LogLockedError",
     "LogMetadataError",
     "LogNotFoundError",
+    "LogProblem",
     "LogReader",
     "LogReaderStalledError",
     "LogTruncatedError",
     "LogUnavailableError",
+    "LogVerification",
     "LogWriteError",
     "LogWriter",
     "Namespace",

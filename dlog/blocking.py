@@ -38,6 +38,7 @@ from dlog.format.record import Record
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.read.log_reader import LogReader as AsyncLogReader
 from dlog.read.positioning import EARLIEST, Start
+from dlog.read.verifier import LogVerification
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.log_writer import as_bytes
 from dlog.write.pending import Pending
@@ -327,6 +328,10 @@ class Namespace:
     def last_dlsn(self, name: str) -> DLSN | None:
         """See ``dlog.Namespace.last_dlsn``."""
         return self._loop.run(self._namespace.last_dlsn, name)
+
+    def verify_log(self, name: str, *, expect_head: str | None = None) -> LogVerification:
+        """See ``dlog.Namespace.verify_log``."""
+        return self._loop.run(self._namespace.verify_log, name, expect_head=expect_head)
 
     def describe_log(self, name: str) -> LogDescription:
         """See ``dlog.Namespace.describe_log``."""

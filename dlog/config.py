@@ -54,6 +54,8 @@ class WriterConfig:
     rolls. False leaves them to ``Namespace.purge_log``."""
     close_timeout_s: float = attrs.field(default=15.0, validator=gt(0))
     """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
+    hash_chain: bool = False
+    """Keep a hash chain over the records, for ``dlog verify``. Set it for every writer of the log."""
     encryption: KeyProvider | None = None
     """Encrypt each payload with the provider's current key (``dlog.encryption``). Apache's readers get the
     encrypted bytes."""

@@ -33,9 +33,11 @@ from dlog.metadata import logs, paths, segment_nodes
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.metadata.truncation import purgeable
+from dlog.read.chain_end import chain_at_end
 from dlog.read.log_reader import LogReader, open_log_reader
 from dlog.read.positioning import EARLIEST, Start, first_left
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.read.verifier import LogVerification, verify_log
 from dlog.write import space
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
@@ -197,6 +199,20 @@ class Namespace:
         log = self._read_only_log(name)
         record = await log.last_record(await log.segments())
         return None if record is None else record.dlsn
+
+    async def verify_log(self, name: str, *, expect_head: str | None = None) -> LogVerification:
+        """Read a whole log and check its digests, positions, transaction ids, metadata and hash chain.
+
+        The result names the first problem. It changes nothing, and may be cancelled at any time.
+
+        Args:
+            expect_head: The ``head`` of an earlier check: the log must still hold the chain up to it.
+
+        Raises:
+            ValueError: ``expect_head`` is no head.
+            LogNotFoundError, LogMetadataError, LogUnavailableError
+        """
+        return await verify_log(self._read_only_log(name), expect_head)
 
     async def describe_log(self, name: str) -> LogDescription:
         """A log's segments, ends, number of records and writer, found without reading all of it.
@@ -360,7 +376,9 @@ class Namespace:
             await lifecycle.refresh()
             await lifecycle.recover_all()
             last_txid = lifecycle.last_txid
-            roller = SegmentRoller(name, lifecycle, lock, config, last_txid=last_txid)
+            # After the recovery, so that the value counts all records that the next writer follows.
+            chain = await chain_at_end(self._read_only_log(name)) if config.hash_chain else None
+            roller = SegmentRoller(name, lifecycle, lock, config, last_txid=last_txid, chain=chain)
             writer = LogWriter(name, roller, config, last_txid=last_txid, wall_ms=self._wall_ms)
             tasks.start_soon(roller.run)
             tasks.start_soon(roller.sender.keep_visible)

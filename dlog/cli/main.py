@@ -21,6 +21,7 @@ SECTIONS = {
         "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
         "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
         "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),
+        "verify": ("dlog.cli.logs.verify", "Check a whole log, and its hash chain if it has one."),
         "tail": ("dlog.cli.logs.tail", "Print new records of a log as they are written."),
     },
     "Bookies and ledgers": {

@@ -124,6 +124,13 @@ class SegmentReader:
                 push(Record(DLSN(seqno, entry_id, slot), txid, body[begin:end], sequence_base + position))
                 slot += 1
                 offset = end
+            if (
+                offset < last_header
+                and word == position << POSITION_SHIFT | FLAG_CONTROL
+                and size_bytes == stop - offset - RECORD_HEADER_BYTES
+            ):
+                # A control record behind the user records: each entry of a log with a hash chain has one.
+                offset = stop
             if offset == stop:
                 self.last_position = position
                 self.next_entry_id = entry_id + 1

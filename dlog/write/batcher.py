@@ -104,9 +104,12 @@ class Batch:
 class Batcher:
     """Gathers records into batches, and returns each batch when it is due."""
 
-    def __init__(self, *, entry_bytes_target: int) -> None:
+    def __init__(self, *, entry_bytes_target: int, reserved_bytes: int = 0) -> None:
+        """``reserved_bytes``: of each entry, for what the segment's writer adds to the records."""
         assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX
         self._entry_bytes_target = entry_bytes_target
+        self._entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes
+        assert self._entry_bytes_max >= RECORD_BYTES_MAX
         self._open = Batch()
         self._cut: deque[Batch] = deque()  # in order, before the open one
         self.size_bytes = 0  # gathered and not yet taken
@@ -119,7 +122,7 @@ class Batcher:
         size_bytes = RECORD_HEADER_BYTES + len(payload)
         assert size_bytes <= RECORD_BYTES_MAX
         batch = self._open
-        if batch.size_bytes + size_bytes > ENTRY_BODY_BYTES_MAX:
+        if batch.size_bytes + size_bytes > self._entry_bytes_max:
             self.cut()
             batch = self._open
         slot = len(batch.payloads)
@@ -143,7 +146,7 @@ class Batcher:
             stop, size_bytes = first, 0
             for payload in payloads[first:] if first else payloads:
                 record_bytes = RECORD_HEADER_BYTES + len(payload)
-                if batch.size_bytes + size_bytes + record_bytes > ENTRY_BODY_BYTES_MAX:
+                if batch.size_bytes + size_bytes + record_bytes > self._entry_bytes_max:
                     break
                 size_bytes += record_bytes
                 stop += 1

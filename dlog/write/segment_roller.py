@@ -35,6 +35,7 @@ from dlog.errors import (
     WriterClosedError,
 )
 from dlog.format.dlsn import DLSN
+from dlog.format.hash_chain import ChainValue
 from dlog.metadata.segment import LogSegment
 from dlog.retry_policy import RetryPolicy
 from dlog.write.batcher import Batch
@@ -62,12 +63,15 @@ class SegmentRoller:
         config: WriterConfig,
         *,
         last_txid: int,
+        chain: ChainValue | None = None,
     ) -> None:
         self.log = log
         self.sender = SegmentSender(config, on_progress=self._on_progress)
         self._lifecycle, self._lock, self._config = lifecycle, lock, config
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
         self._last_txid = last_txid
+        self._chain = chain  # at the end of the segments before the one in use
+        self._newest_writer: SegmentWriter | None = None
         self._old: deque[SegmentInUse] = deque()  # rolled, durable, to be completed; oldest first
         self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
         self._roll_not_before_s = 0.0
@@ -159,8 +163,15 @@ class SegmentRoller:
         return await self._lifecycle.allocate()
 
     def _use(self, handle: WriteHandle, segment: LogSegment) -> None:
-        writer = SegmentWriter(
-            segment.segment_seqno, segment.ledger_id, segment.first_txid, self._lifecycle.compression
+        if self._newest_writer is not None:
+            # The segment before is at its end: what it holds is durable, and the rest waits in the batcher.
+            self._chain = self._newest_writer.durable_chain
+        writer = self._newest_writer = SegmentWriter(
+            segment.segment_seqno,
+            segment.ledger_id,
+            segment.first_txid,
+            self._lifecycle.compression,
+            self._chain,
         )
         self.sender.use(SegmentInUse(writer, handle, segment, trio.current_time()))
 

@@ -19,6 +19,7 @@ import trio
 
 from dlog.config import WriterConfig
 from dlog.errors import RecordOutcome, WriteError
+from dlog.format.hash_chain import CHAIN_RECORD_BYTES
 from dlog.metadata.segment import LogSegment
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.pending import wait_settled
@@ -46,7 +47,10 @@ class SegmentSender:
     """
 
     def __init__(self, config: WriterConfig, *, on_progress: Callable[[], None]) -> None:
-        self.batcher = Batcher(entry_bytes_target=config.entry_bytes_target)
+        self.batcher = Batcher(
+            entry_bytes_target=config.entry_bytes_target,
+            reserved_bytes=CHAIN_RECORD_BYTES if config.hash_chain else 0,
+        )
         self.in_use: SegmentInUse | None = None
         self.is_sending = False  # False while the next segment is not decided: records gather
         self.failure: BaseException | None = None  # of the ledger in use

@@ -1,8 +1,8 @@
 """One log segment as its writer counts it: entry ids, positions, acknowledgements, visibility, its end.
 
 Inside: which batch is which entry of the segment's ledger, what is in flight, what is durable, what readers
-can see. Not inside: which records share an entry (``batcher``), the ledger (``ledger.handle``), the metadata
-of segments (``segment_lifecycle``).
+can see, the hash chain if the log has one. Not inside: which records share an entry (``batcher``), the ledger
+(``ledger.handle``), the metadata of segments (``segment_lifecycle``).
 Always: batches settle in the order they were sent; a batch settles as durable only after an acknowledgement,
 or after a recovery that found its entry; ``resolve`` returns all other batches. So a batch is either durable
 in this ledger or free to be written to the next one, never both.
@@ -17,6 +17,7 @@ from collections import deque
 from dlog.format.compression import Compression
 from dlog.format.dlsn import DLSN
 from dlog.format.envelope import seal_envelope
+from dlog.format.hash_chain import ChainValue, encode_chain_record
 from dlog.format.record import CONTROL_PAYLOAD, FLAG_CONTROL, TXID_MAX, encode_record, encode_records
 from dlog.write.batcher import Batch
 
@@ -24,7 +25,15 @@ from dlog.write.batcher import Batch
 class SegmentWriter:
     """The life of a segment from its first entry to its completion or recovery."""
 
-    def __init__(self, segment_seqno: int, ledger_id: int, first_txid: int, codec: Compression) -> None:
+    def __init__(
+        self,
+        segment_seqno: int,
+        ledger_id: int,
+        first_txid: int,
+        codec: Compression,
+        chain: ChainValue | None = None,
+    ) -> None:
+        """``chain``: the value before the segment's first entry; None for a log without a hash chain."""
         self.segment_seqno, self.ledger_id = segment_seqno, ledger_id
         self.first_txid = first_txid
         self._codec = codec
@@ -39,6 +48,12 @@ class SegmentWriter:
         self.last_txid = first_txid  # of the last user record sent
         self.last_dlsn: DLSN | None = None  # of the last user record that is durable
         self.is_over = False
+        self.durable_chain = chain  # after the last durable entry
+        self._sent_chain = chain  # after the last entry sent
+        self._next_chain = chain  # after the entry encoded last, which may not be sent
+        self._chain_in_flight: deque[ChainValue] = (
+            deque()
+        )  # one for each batch in flight, if there is a chain
 
     def __repr__(self) -> str:
         return (
@@ -80,9 +95,19 @@ class SegmentWriter:
         assert not batch.is_settled
         if batch.payloads:
             body = encode_records(batch.payloads, batch.txids, self.position + 1)
-        else:
+        elif self._sent_chain is None:
             body = encode_record(FLAG_CONTROL, self.position, self.last_txid, CONTROL_PAYLOAD)
+        else:
+            body = b""  # the chain's record is a control record too
+        if self._sent_chain is not None:
+            body += self._chain_record(self._sent_chain, body, batch)
         return seal_envelope(body, self._codec)
+
+    def _chain_record(self, chain: ChainValue, body: bytes, batch: Batch) -> bytes:
+        records = len(batch.payloads)
+        self._next_chain = chain.after(self.segment_seqno, self._next_entry_id, body, records)
+        last_txid = batch.txids[-1] if records else self.last_txid
+        return encode_chain_record(self._next_chain, self.position + records, last_txid)
 
     def sent(self, batch: Batch, entry_id: int, size_bytes: int) -> None:
         """Count the batch as in flight: the ledger took it as this entry, in ``size_bytes`` bytes."""
@@ -98,6 +123,9 @@ class SegmentWriter:
             assert self.last_txid <= batch.txids[-1] < TXID_MAX
             self.last_txid = batch.txids[-1]
         self._in_flight.append(batch)
+        if self._next_chain is not None:
+            self._sent_chain = self._next_chain
+            self._chain_in_flight.append(self._next_chain)
 
     def confirmed(self, last_entry_id: int) -> int:
         """Settle the batches up to this entry: they are durable. Return the number of record bytes freed."""
@@ -105,6 +133,8 @@ class SegmentWriter:
         self._lac = max(self._lac, last_entry_id)
         while self._in_flight and self._in_flight[0].entry_id <= last_entry_id:
             batch = self._in_flight.popleft()
+            if self._chain_in_flight:
+                self.durable_chain = self._chain_in_flight.popleft()
             freed_bytes += batch.size_bytes
             self.visible_entry_id = batch.lac
             if batch.payloads:

@@ -27,6 +27,7 @@ from dlog.errors import (
 from dlog.format.compression import Compression, expand
 from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope, seal_envelope
+from dlog.format.hash_chain import chain_start, chain_value_in, encode_chain_record, parse_head
 from dlog.format.record import FLAG_RECORD_SET, decode_records, encode_record, encode_records
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
 from dlog.metadata.binding import decode_binding
@@ -273,6 +274,13 @@ _RECORDS = [
         decode=lambda data: PayloadOpener("orders", OneKey()).open(data, 7, DLSN(1, 2, 3)),
         errors=(DecryptionError, EncryptionKeyError),
     ),
+    Target(
+        name="hash_chain",
+        seeds=lambda: [encode_chain_record(chain_start("orders"), 1, 10)],
+        decode=lambda data: chain_value_in(data, 0, len(data)),
+        errors=(EntryFormatError,),
+    ),
+    text_target("chain_head", parse_head, [str(chain_start("orders")).encode()], ValueError),
     Target(name="dlsn", seeds=dlsns, decode=DLSN.from_bytes, errors=(LogMetadataError,)),
     Target(
         name="segment",

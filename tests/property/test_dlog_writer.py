@@ -171,6 +171,7 @@ class World:
         self.tree = MemoryTree()
         self.nursery: trio.Nursery | None = None
         self._wall_ms = 1_000
+        self.hash_chain = False  # of all writers
 
     def wall_ms(self) -> int:
         self._wall_ms += self.rng.randint(-3, 5)  # a clock may go backwards
@@ -255,6 +256,7 @@ def namespace_in(world: World, name: str) -> tuple[FlakyStore, Namespace]:
             close_timeout_s=20,
             retry_pause_s=0.01,
             bytes_in_flight_max=2_000,
+            hash_chain=world.hash_chain,
         ),
     ).for_scheme("distributedlog")
     client: Any = world
@@ -319,8 +321,11 @@ async def appender(
             return
 
 
-async def run_world(seed: int, failure_rate: float, lost_reply_rate: float, *, takeover: str | None) -> World:
+async def run_world(
+    seed: int, failure_rate: float, lost_reply_rate: float, *, takeover: str | None, hash_chain: bool = False
+) -> World:
     world = World(seed, failure_rate, lost_reply_rate)
+    world.hash_chain = hash_chain
     outcomes: list[KnownOutcome] = []
     # Virtual seconds. The limit ends a caller whose record never settles.
     with trio.fail_after(120):
@@ -386,6 +391,10 @@ async def run_writers(
             outcomes.append(KnownOutcome(b"last", dlog.RecordOutcome.DURABLE, await writer.append(b"last")))
         async with second.open_reader("log", follow=False) as reader:
             log = [record async for record in reader]
+        if world.hash_chain:
+            found = await second.verify_log("log")
+            assert found.problem is None
+            assert found.records == found.chained_records == len(log)
         with trio.fail_after(60):
             while len(live) < len(log):  # noqa: ASYNC110
                 await trio.sleep(0.1)
@@ -438,3 +447,21 @@ def test_the_outcome_of_each_record_is_true_when_another_writer_takes_over(
 ) -> None:
     clock = trio.testing.MockClock(autojump_threshold=0)
     trio.run(lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=takeover), clock=clock)
+
+
+@settings(max_examples=examples(100), phases=UNSHRUNK)
+@given(
+    seed=SEEDS,
+    failure_rate=rates,
+    lost_reply_rate=rates,
+    takeover=st.sampled_from([None, "session", "lock"]),
+    schedule=st.random_module(),
+)
+def test_a_hash_chain_holds_over_failures_rolls_and_takeovers(
+    seed: int, failure_rate: float, lost_reply_rate: float, takeover: str | None, schedule: object
+) -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    trio.run(
+        lambda: run_world(seed, failure_rate, lost_reply_rate, takeover=takeover, hash_chain=True),
+        clock=clock,
+    )
