@@ -42,7 +42,7 @@ from dlog.read.verifier import LogVerification
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.log_writer import as_bytes
 from dlog.write.pending import Pending
-from ledger.forks import refuse_after_fork
+from ledger.forks import call_in_child
 from ledger.loop_thread import Held, LoopThread
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
@@ -58,9 +58,9 @@ class LogWriter:
         self._queue: deque[tuple[bytes, int | None, Future[DLSN]]] = deque()
         self._queued_bytes = 0
         self._guard = threading.Lock()
-        refuse_after_fork(self)
+        call_in_child(self, LogWriter._refuse_in_child)
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Forget what was queued: called in a forked child, whose next call raises."""
         self._queue, self._queued_bytes = deque(), 0
         self._guard = threading.Lock()  # another thread of the parent may have held it
@@ -171,9 +171,9 @@ class LogReader:
         self._ahead = iter(self._records)
         self._position = self._reader.position  # after all fetched records
         self._fetching: trio.Event | None = None  # set when the fetch in progress ends
-        refuse_after_fork(self)
+        call_in_child(self, LogReader._refuse_in_child)
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Free the guard: called in a forked child, whose next fetch raises."""
         self._guard = threading.Lock()
 

@@ -44,7 +44,7 @@ from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
 from ledger.client import LedgerClient
-from ledger.forks import RULE, refuse_after_fork
+from ledger.forks import RULE, call_in_child
 from ledger.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
 from namespace.clock import wall_ms
@@ -79,7 +79,7 @@ class Namespace:
         self._store, self._client, self._path = store, client, path
         self._client_id, self._first_segment_seqno, self._wall_ms = client_id, first_segment_seqno, wall_ms
         self._is_closed = self._is_forked = False
-        refuse_after_fork(self)
+        call_in_child(self, Namespace._refuse_in_child)
 
     def __repr__(self) -> str:
         return f"<Namespace {self.uri}, {'closed' if self._is_closed else self._store.state.value}>"
@@ -309,7 +309,7 @@ class Namespace:
         """Refuse every later call. Open writers and readers end with the block that opened the namespace."""
         self._is_closed = True
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Refuse every later call: called in a forked child."""
         self._is_forked = True
 

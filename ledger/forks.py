@@ -1,4 +1,4 @@
-"""What a forked child is told of the objects that its parent has open.
+"""What happens in a forked child to the objects that its parent has open.
 
 Inside: the list of these objects. Not inside: what each of them does then.
 Always: nothing is checked on a hot path: the system calls this module in the child, before the child's first
@@ -14,29 +14,28 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 RULE = "this process was forked after it was opened; a namespace must be opened after the fork"
 
 
-class OpenBeforeFork(Protocol):
-    """An object that refuses calls in a forked child."""
+def call_in_child(opened: T, refuse: Callable[[T], None]) -> None:
+    """Have ``refuse(opened)`` called in forked children while the object lives.
 
-    def forked(self) -> None:
-        """Refuse every later call. Called in the child; it must not wait, and takes no lock."""
-
-
-def refuse_after_fork(opened: OpenBeforeFork) -> None:
-    """Have ``opened.forked()`` called in forked children while the object lives."""
-    _opened.add(opened)
+    The function makes the object refuse every later call. It must not wait, and takes no lock.
+    """
+    _opened[opened] = refuse
 
 
-_opened: weakref.WeakSet[OpenBeforeFork] = weakref.WeakSet()
+_opened: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 
 
-def _tell_child() -> None:
-    for each in list(_opened):
-        each.forked()
+def _call_all() -> None:
+    for opened, refuse in list(_opened.items()):
+        refuse(opened)
 
 
-os.register_at_fork(after_in_child=_tell_child)
+os.register_at_fork(after_in_child=_call_all)

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from ledger.forks import RULE, refuse_after_fork
+from ledger.forks import RULE, call_in_child
 
 T = TypeVar("T")
 
@@ -34,9 +34,9 @@ class LoopThread:
         self._thread.start()
         self._ready.wait()
         self._is_forked = False
-        refuse_after_fork(self)
+        call_in_child(self, LoopThread._refuse_in_child)
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Refuse every later call: the thread does not exist in a forked child."""
         self._is_forked = True
 

@@ -38,7 +38,7 @@ from bookie.disk.descriptor_limit import key_value_files_max
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
-from ledger.forks import refuse_after_fork
+from ledger.forks import call_in_child
 
 _BLOCK_CACHE_BYTES = 8 << 20
 _MEMTABLE_BYTES = 4 << 20
@@ -79,7 +79,7 @@ class RocksKeyValues(KeyValues):
                 " from the entry logs"
             ) from exc
         self._is_forked = False
-        refuse_after_fork(self)
+        call_in_child(self, RocksKeyValues._refuse_in_child)
         self._syncs = 0
         self._counter: File | None = None
         if disk is not None:
@@ -166,7 +166,7 @@ class RocksKeyValues(KeyValues):
         except Exception as exc:
             raise self._broken(exc) from exc
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Never close the database: called in a forked child.
 
         RocksDB would wait for its threads, which do not exist there, or write what the parent has in its

@@ -23,7 +23,7 @@ from dlog.format.record import Record
 from dlog.read.positioning import Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
-from ledger.forks import RULE, refuse_after_fork
+from ledger.forks import RULE, call_in_child
 from ledger.service_tasks import open_service_tasks
 
 
@@ -48,9 +48,9 @@ class LogReader:
         self._records: list[Record] = []  # decoded
         self._index = 0  # of the first record that is not returned yet
         self._is_forked = False
-        refuse_after_fork(self)
+        call_in_child(self, LogReader._refuse_in_child)
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Refuse to fetch: called in a forked child."""
         self._is_forked = True
 

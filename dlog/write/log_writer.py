@@ -32,7 +32,7 @@ from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
-from ledger.forks import RULE, refuse_after_fork
+from ledger.forks import RULE, call_in_child
 from namespace.clock import wall_ms
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()
@@ -66,9 +66,9 @@ class LogWriter:
         self._sealer = None if config.encryption is None else PayloadSealer(log, config.encryption)
         self._payload_bytes_max = PAYLOAD_BYTES_MAX - (0 if self._sealer is None else OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
-        refuse_after_fork(self)
+        call_in_child(self, LogWriter._refuse_in_child)
 
-    def forked(self) -> None:
+    def _refuse_in_child(self) -> None:
         """Refuse every later record: called in a forked child."""
         self._sender.stopped = self._sender.refusal = WriterClosedError(self.log, RULE)
 

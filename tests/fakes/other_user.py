@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from tests.places import ROOT
 
@@ -25,6 +27,13 @@ def become_other_user():
         os.setgid({NOBODY})
         os.setuid({NOBODY})
 """
+
+
+def open_to_others(directory: Path) -> None:
+    """Let other users pass through the test's directories up to this one: pytest makes them private."""
+    shared = Path(tempfile.gettempdir())
+    for each in (directory, *(outer for outer in directory.parents if shared in outer.parents)):
+        each.chmod(0o755)
 
 
 def run_as_other_user(program: str, *args: str) -> str:

@@ -22,7 +22,7 @@ from ledger.deploy import local_socket
 from ledger.deploy.deployment import open_client
 from ledger.deploy.directory import BOOKIE, LOCK, METADATA, SOCKET, Directory
 from ledger.errors import DirectoryUnusableError
-from tests.fakes.other_user import IS_ROOT, NOBODY, run_as_other_user
+from tests.fakes.other_user import IS_ROOT, NOBODY, open_to_others, run_as_other_user
 
 WRITE_AND_STAY = """
 import os, sys, trio, dlog
@@ -113,8 +113,7 @@ def test_files_and_directories_are_for_the_owner_only_whatever_the_umask(tmp_pat
 @pytest.mark.skipif(not IS_ROOT, reason="only root can become another user; CI runs as root")
 async def test_another_user_reaches_nothing(tmp_path: Path) -> None:
     home = tmp_path / "namespace"
-    for outer in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        outer.chmod(0o755)
+    open_to_others(tmp_path)
     with umask(0):
         async with dlog.open_namespace(f"file://{home}") as namespace:
             async with namespace.open_writer("orders", create=True) as log:
@@ -219,8 +218,7 @@ async def test_the_host_closes_the_connections_of_another_user(
     async with dlog.open_namespace(f"file://{home}") as namespace:
         await namespace.create_log("orders")
         # Opened by hand: the mode of the directory is the first line of defence, this is the second.
-        for outer in (tmp_path.parent.parent, tmp_path.parent, tmp_path, home):
-            outer.chmod(0o755)
+        open_to_others(home)
         (home / SOCKET).chmod(0o777)
         if not IS_ROOT:
             monkeypatch.setattr(local_socket, "is_trusted", lambda uid: False)
