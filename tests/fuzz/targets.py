@@ -46,6 +46,7 @@ from namespace.errors import InvalidPathError, InvalidStoreAddressError
 from namespace.lock import member_owner, member_sequence
 from namespace.service_uri import parse_metadata_service_uri
 from namespace.store import Node, Stat, check_path
+from tests.fuzz.auth_targets import AUTH_TARGETS
 from tests.fuzz.engine import Target
 from tests.fuzz.storage_targets import STORAGE_TARGETS
 from tests.fuzz.wire_targets import WIRE_TARGETS
@@ -376,5 +377,7 @@ def _by_name(targets: Sequence[Target]) -> dict[str, Target]:
     return names
 
 
-TARGETS: dict[str, Target] = _by_name([*_RECORDS, *_METADATA, *_TEXTS, *WIRE_TARGETS, *STORAGE_TARGETS])
+TARGETS: dict[str, Target] = _by_name(
+    [*_RECORDS, *_METADATA, *_TEXTS, *WIRE_TARGETS, *STORAGE_TARGETS, *AUTH_TARGETS]
+)
 """Every decoder, by name."""

@@ -63,9 +63,12 @@ class StreamPlace:
         compression: dlog.Compression = dlog.Compression.NONE,
         segment_bytes_max: int | None = None,
         client_id: str = "ours",
+        hash_chain: bool = False,
     ) -> AbstractAsyncContextManager[dlog.Namespace]:
         """Open the namespace by our code."""
-        writer = dlog.WriterConfig(segment_bytes_max=segment_bytes_max, visibility_delay_ms=1)
+        writer = dlog.WriterConfig(
+            segment_bytes_max=segment_bytes_max, visibility_delay_ms=1, hash_chain=hash_chain
+        )
         config = dlog.NamespaceConfig(
             compression=compression,
             client_id=client_id,

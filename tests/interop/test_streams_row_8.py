@@ -41,6 +41,28 @@ async def test_java_reads_a_completed_segment(place: StreamPlace, compression: C
 
 @proves(8, "rolled")
 @codecs
+async def test_java_reads_a_log_with_a_hash_chain(place: StreamPlace, compression: Compression) -> None:
+    """Each entry ends with a control record of ours, and entries that only make records visible hold one."""
+    log = place.fresh_log()
+    with trio.fail_after(TEST_TIMEOUT_S):
+        chained = place.namespace(compression=compression, segment_bytes_max=1000, hash_chain=True)
+        async with chained as namespace:
+            async with namespace.open_writer(log, create=True) as writer:
+                payloads, dlsns = await write_rolling(writer, segments=3)
+            async with namespace.open_writer(log) as writer:  # it continues the chain
+                more = payloads_of(15, seed=99)
+                first = len(payloads) + 1
+                dlsns += await writer.append_many(more, txids=range(first, first + len(more)))
+                payloads += more
+        await same_for_both(place, log, expected_records(payloads, dlsns))
+        async with place.namespace() as namespace:
+            found = await namespace.verify_log(log)
+        assert found.problem is None
+        assert found.chained_records == len(payloads)
+
+
+@proves(8, "rolled")
+@codecs
 async def test_java_reads_over_many_segments_from_anywhere(
     place: StreamPlace, compression: Compression
 ) -> None:

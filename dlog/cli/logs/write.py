@@ -49,6 +49,7 @@ class Written:
 @click.option(
     "--batch", type=click.IntRange(min=1), default=1000, show_default=True, help="Maximum lines per batch."
 )
+@click.option("--hash-chain", is_flag=True, help="Keep a hash chain, which `dlog verify` checks.")
 @json_option("number and positions of the durable records")
 @keys_option
 def command(
@@ -58,6 +59,7 @@ def command(
     create: bool,
     txid_from: int | None,
     batch: int,
+    hash_chain: bool,
     as_json: bool,
     key_file: str | None,
 ) -> None:
@@ -80,6 +82,7 @@ def command(
                 batch=batch,
                 quiet=as_json,
                 key_file=key_file,
+                hash_chain=hash_chain,
             )
         )
     finally:
@@ -98,9 +101,10 @@ async def _write(
     batch: int,
     quiet: bool,
     key_file: str | None,
+    hash_chain: bool,
 ) -> None:
     async with (
-        dlog.open_namespace(uri, config=config_with(key_file)) as namespace,
+        dlog.open_namespace(uri, config=config_with(key_file, hash_chain=hash_chain)) as namespace,
         namespace.open_writer(log, create=create) as writer,
     ):
         try:

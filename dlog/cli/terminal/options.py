@@ -75,11 +75,12 @@ def raw_option(command: Command) -> Command:
     )(command)
 
 
-def config_with(key_file: str | None) -> dlog.NamespaceConfig:
+def config_with(key_file: str | None, *, hash_chain: bool = False) -> dlog.NamespaceConfig:
     """Settings whose writers and readers use these keys. ``ConfigError`` as ``KeyFile``."""
     keys = None if key_file is None else KeyFile(key_file)
     return dlog.NamespaceConfig(
-        writer=dlog.WriterConfig(encryption=keys), reader=dlog.ReaderConfig(encryption=keys)
+        writer=dlog.WriterConfig(encryption=keys, hash_chain=hash_chain),
+        reader=dlog.ReaderConfig(encryption=keys),
     )
 
 

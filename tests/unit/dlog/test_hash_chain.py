@@ -327,6 +327,20 @@ def test_a_payload_changed_on_the_disk_with_a_new_digest_is_found(
     assert "the hash chain does not match" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_command_write_keeps_a_chain_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri, lines = f"file://{tmp_path / 'log'}", tmp_path / "lines"
+    lines.write_bytes(b"one\ntwo\n")
+    for _ in range(2):
+        assert main(["write", "orders", str(lines), "--create", "--hash-chain", "--uri", uri]) == 0
+    capsys.readouterr()
+    assert main(["verify", "orders", "--uri", uri, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["records"], document["chained_records"]) == (4, 4)
+    assert document["head"].startswith("4:")
+
+
 def test_the_command_refuses_what_is_no_head(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "orders", "--uri", f"file://{tmp_path}", "--expect-head", "abc"]) == 2
     assert "COUNT:HEX" in capsys.readouterr().err
