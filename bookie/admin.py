@@ -3,9 +3,8 @@ Apache's.
 
 Inside: the routes and the server. Not inside: the work behind the routes (``gc``, ``disk_watch``,
 ``storage``).
-Always: off unless ``httpServerEnabled``. Requests are not authenticated, so the port belongs on loopback or
-behind a proxy that authenticates. A request body is bounded. No request starts work that the bookie would not
-also do by itself.
+Always: off unless ``httpServerEnabled``. Each request passes ``admin_guard`` first. A request body is
+bounded. No request starts work that the bookie would not also do by itself.
 
 Apache's paths that need a client of the cluster (lists of ledgers and bookies, recovery) are not offered:
 `dlog` has commands for them.
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from bookie.admin_guard import AdminGuard, read_token
 from bookie.config.admin_config import AdminConfig
 from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError, StateError
@@ -258,7 +258,7 @@ async def serve_admin(
     """Serve until cancelled; ``task_status.started`` gets the address as a URL.
 
     Raises:
-        BookieConfigError: The libraries are not installed.
+        BookieConfigError: The libraries are not installed, or the token's file cannot be used.
         ListenError: The port is taken or is not one of this machine's.
     """
     try:
@@ -269,12 +269,17 @@ async def serve_admin(
             f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
             " pip install 'dlog-streams[admin]'"
         ) from exc
+    token = None if config.token_path is None else read_token(config.token_path)
     settings = Config()
     settings.bind = [f"fd://{_bound(config)}"]
     settings.accesslog = None
     settings.errorlog = None
     settings.graceful_timeout = 1
-    application = admin.application()
+    application = AdminGuard(
+        admin.application(),
+        token=token,
+        hosts=(config.host, *config.allowed_hosts),
+    )
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:

@@ -45,7 +45,8 @@ SUPPORTED = _names(
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
-    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable
+    httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerTokenPath
+    httpServerAllowedHosts
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds

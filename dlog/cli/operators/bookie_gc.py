@@ -14,6 +14,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
@@ -32,6 +33,12 @@ _POLL_INTERVAL_S = 0.5
     help="The bookie's bk_server.conf; it has the address of the HTTP server.",
 )
 @click.option("--url", help="The bookie's HTTP server, such as http://localhost:8080.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file with the bookie's token. [default: httpServerTokenPath of --config]",
+)
 @click.option("--force", is_flag=True, help="Start a round now, with compaction that is not suspended.")
 @click.option("--force-major", is_flag=True, help="Start a round now with major compaction.")
 @click.option("--force-minor", is_flag=True, help="Start a round now with minor compaction.")
@@ -42,6 +49,7 @@ _POLL_INTERVAL_S = 0.5
 def gc(
     config_path: Path | None,
     url: str | None,
+    token_file: Path | None,
     force: bool,
     force_major: bool,
     force_minor: bool,
@@ -60,7 +68,7 @@ def gc(
     """
     from dlog.cli.terminal.output import print_facts, print_json, print_note
 
-    base = _base_url(config_path, url)
+    base = _server(config_path, url, token_file)
     try:
         if suspend is not None:
             _request(base, "gc/suspend_compaction", _levels(suspend, "suspendMinor", "suspendMajor"))
@@ -92,11 +100,20 @@ def gc(
     return ExitCode.OK
 
 
-def _base_url(config_path: Path | None, url: str | None) -> str:
+@attrs.frozen
+class _Server:
+    url: str
+    token: str | None = attrs.field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+def _server(config_path: Path | None, url: str | None, token_file: Path | None) -> _Server:
     if (config_path is None) == (url is None):
         raise click.UsageError("give either --config or --url")
     if url is not None:
-        return url.rstrip("/")
+        return _Server(url.rstrip("/"), _token(token_file))
     from bookie.config.bookie_config import load_config
 
     assert config_path is not None
@@ -107,16 +124,26 @@ def _base_url(config_path: Path | None, url: str | None) -> str:
             " bookie"
         )
     host = "127.0.0.1" if admin.host == "0.0.0.0" else admin.host
-    return f"http://{host}:{admin.port}"
+    return _Server(f"http://{host}:{admin.port}", _token(token_file or admin.token_path))
 
 
-def _request(base: str, path: str, body: dict[str, bool] | None = None) -> Any:
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.UsageError(f"the token in {file} cannot be read: {exc}") from exc
+
+
+def _request(server: _Server, path: str, body: dict[str, bool] | None = None) -> Any:
     """GET without a body, PUT with one; return the decoded JSON reply."""
     request = urllib.request.Request(
-        f"{base}/api/v1/bookie/{path}",
+        f"{server.url}/api/v1/bookie/{path}",
         data=None if body is None else json.dumps(body).encode() if body else b"",
         method="GET" if body is None else "PUT",
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json"}
+        | ({} if server.token is None else {"Authorization": f"Bearer {server.token}"}),
     )
     with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
         return json.loads(reply.read())
@@ -126,7 +153,7 @@ def _levels(level: str, minor: str, major: str) -> dict[str, bool]:
     return {minor: level in ("minor", "all"), major: level in ("major", "all")}
 
 
-def _wait(base: str, *, quiet: bool) -> None:
+def _wait(base: _Server, *, quiet: bool) -> None:
     from dlog.cli.terminal.output import console
 
     with console().status("collecting") if not quiet else _Silent() as status:

@@ -24,13 +24,17 @@ from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 
+TOKEN = b"0123456789abcdef0123456789abcdef"
+HOST = "Host: localhost:8080\r\n"
+AUTHORIZED = f"{HOST}Authorization: Bearer {TOKEN.decode()}\r\n"
+
 
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[tuple[Admin, str]]:
-    config = StorageConfig(
+    storage_config = StorageConfig(
         journal_directories=(directory / "j",), ledger_directories=(directory / "l1", directory / "l2")
     )
-    async with open_storage(RealDisk(), config) as storage:
+    async with open_storage(RealDisk(), storage_config) as storage:
         service = BookieService(storage)
 
         async def all_live(ids: Any) -> Any:
@@ -42,23 +46,29 @@ async def serving(directory: Path) -> AsyncIterator[tuple[Admin, str]]:
             None,  # type: ignore[arg-type]  # it announces nothing here
             RealDisk(),
             FullnessConfig(full=1.0, warn=1.0, low=1.0),
-            ledger_directories=config.ledger_directories,
+            ledger_directories=storage_config.ledger_directories,
             wall_ms=lambda: 1_000_000,
         )
         admin = Admin("me:3181", service, garbage, watch, wall_ms=lambda: 1_000_000, is_ready=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(garbage.run)
-            url = await nursery.start(serve_admin, admin, AdminConfig(host="127.0.0.1", port=0))
+            token_path = directory / "token"
+            token_path.write_bytes(TOKEN)
+            token_path.chmod(0o600)
+            config = AdminConfig(port=0, token_path=token_path)
+            url = await nursery.start(serve_admin, admin, config)
             yield admin, url
             nursery.cancel_scope.cancel()
 
 
-async def send_request(url: str, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+async def send_request(
+    url: str, method: str, path: str, body: bytes = b"", *, headers: str = AUTHORIZED
+) -> tuple[int, bytes]:
     host, _, port = url.removeprefix("http://").rpartition(":")
     stream = await trio.open_tcp_stream(host, int(port))
     async with stream:
         head = (
-            f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"{method} {path} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         await stream.send_all(head.encode() + body)
         reply = b""
@@ -193,6 +203,8 @@ def test_the_server_is_off_unless_the_file_enables_it() -> None:
         base + "httpServerEnabled=true\nhttpServerHost=127.0.0.1\nhttpServerPort=9\n", "f"
     ).admin
     assert on == AdminConfig(host="127.0.0.1", port=9)
-    assert parse_config(base + "httpServerEnabled=true", "f").admin == AdminConfig(host="0.0.0.0", port=8080)
+    assert parse_config(base + "httpServerEnabled=true", "f").admin == AdminConfig(
+        host="127.0.0.1", port=8080
+    )
     with pytest.raises(BookieConfigError, match="has no TLS"):
         parse_config(base + "httpServerEnabled=true\nhttpServerTlsEnable=true", "f")

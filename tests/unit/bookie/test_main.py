@@ -407,9 +407,12 @@ async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_o
 async def test_the_http_server_runs_from_before_readiness_until_the_stop(
     tmp_path: Path, tree: MemoryTree, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.unit.bookie.test_admin import get, send_request
+    from tests.unit.bookie.test_admin import TOKEN, get, send_request
 
-    more = "httpServerEnabled=true\nhttpServerHost=127.0.0.1\nhttpServerPort=0\n"
+    token_path = tmp_path / "token"
+    token_path.write_bytes(TOKEN)
+    token_path.chmod(0o600)
+    more = f"httpServerEnabled=true\nhttpServerPort=0\nhttpServerTokenPath={token_path}\n"
     with caplog.at_level(logging.INFO):
         async with running(config_for(tmp_path, more), tree):
             (url,) = re.findall(r"the HTTP server for operators listens at (\S+)", caplog.text)
