@@ -35,6 +35,7 @@ from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from dlog.metadata.policy import Policy
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.read.log_reader import LogReader as AsyncLogReader
 from dlog.read.positioning import EARLIEST, Start
@@ -316,6 +317,19 @@ class Namespace:
     def list_logs(self, prefix: str = "") -> list[str]:
         """See ``dlog.Namespace.list_logs``."""
         return self._loop.run(self._namespace.list_logs, prefix)
+
+    @property
+    def principal(self) -> str:
+        """See ``dlog.Namespace.principal``."""
+        return self._namespace.principal
+
+    def policy(self) -> Policy | None:
+        """See ``dlog.Namespace.policy``."""
+        return self._loop.run(self._namespace.policy)
+
+    def set_policy(self, policy: Policy | None) -> None:
+        """See ``dlog.Namespace.set_policy``."""
+        self._loop.run(self._namespace.set_policy, policy)
 
     def log_exists(self, name: str) -> bool:
         """See ``dlog.Namespace.log_exists``."""

@@ -117,6 +117,9 @@ class NamespaceConfig:
     """For ``create``: the root path of the cluster's ledgers."""
     client_id: str | None = None
     """The name of the lock's owner that other clients see; default: host and process id."""
+    principal: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
+    """The name under which the namespace's policy knows this program. None: the user of the session with
+    ZooKeeper, else the user of the operating system."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     host_lock_timeout_s: float = attrs.field(default=30.0, validator=ge(0))

@@ -9,6 +9,7 @@ Source: DistributedLog, NamespaceBuilder.java, BKNamespaceDriver.java (docs/meta
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -33,6 +34,7 @@ from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.errors import NamespaceError, NodeExistsError
 from namespace.store import MetadataStore
+from namespace.zookeeper_security import NO_SECURITY, security_of_environment
 
 EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
 CLOSE_S = 20.0  # the parts have so long to close after the block is left
@@ -77,6 +79,7 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
             config,
             client_id=config.client_id or f"{socket.gethostname()}/{os.getpid()}",
             first_segment_seqno=parts.first_segment_seqno,
+            principal=config.principal or _principal(where, config),
         )
         try:
             yield namespace
@@ -188,6 +191,18 @@ async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceC
         except NodeExistsError:
             pass  # another client has just created it
     return binding
+
+
+def _principal(where: NamespaceUri, config: NamespaceConfig) -> str:
+    security = NO_SECURITY if where.scheme == "file" else config.zookeeper_security
+    if security is None:
+        security = security_of_environment()
+    if security.username is not None:
+        return security.username
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # the system has no name for the user
 
 
 def _same_hosts(one: str, other: str) -> bool:

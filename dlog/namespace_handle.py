@@ -31,6 +31,8 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
 from dlog.metadata import logs, paths, segment_nodes
 from dlog.metadata.log_name import check_log_name
+from dlog.metadata.policies import Permissions
+from dlog.metadata.policy import Policy, Right, encode_policy
 from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.metadata.truncation import purgeable
 from dlog.read.chain_end import chain_at_end
@@ -73,8 +75,10 @@ class Namespace:
         client_id: str,
         first_segment_seqno: int = FIRST_SEGMENT_SEQNO,
         wall_ms: Callable[[], int] = wall_ms,
+        principal: str | None = None,
     ) -> None:
         self.uri = uri
+        self._permissions = Permissions(store, path, client_id if principal is None else principal)
         self.config = config
         self._store, self._client, self._path = store, client, path
         self._client_id, self._first_segment_seqno, self._wall_ms = client_id, first_segment_seqno, wall_ms
@@ -90,7 +94,7 @@ class Namespace:
         Raises:
             LogExistsError: Unless ``exist_ok``.
         """
-        name = self._checked(name)
+        name = await self._permitted(name, Right.WRITE)
         with translated(name, "creating it"):
             await logs.create_log(self._store, self._path, name, exist_ok=exist_ok)
 
@@ -107,6 +111,7 @@ class Namespace:
         name = self._checked(name)
         with translated(name, "deleting it"):
             async with audited_async("delete log", f"{self.uri} {name}"):
+                await self._permitted(name, Right.ADMIN)
                 await self._delete_log(name, lock_timeout_s)
 
     async def _delete_log(self, name: str, lock_timeout_s: float) -> None:
@@ -142,6 +147,7 @@ class Namespace:
         name = self._checked(name)
         with translated(name, "truncating it"):
             async with audited_async("truncate log", f"{self.uri} {name} before {before}"):
+                await self._permitted(name, Right.ADMIN)
                 marked = await space.mark_truncated(self._store, self._path, name, before)
         return first_left(marked)
 
@@ -163,10 +169,12 @@ class Namespace:
         """
         name = self._checked(name)
         if dry_run:
+            await self._permitted(name, Right.READ)
             purged = await space.purge_segments(self._store, self._client, self._path, name, dry_run=True)
         else:
             with translated(name, "purging it"):
                 async with audited_async("purge log", f"{self.uri} {name}"):
+                    await self._permitted(name, Right.ADMIN)
                     purged = await space.purge_segments(self._store, self._client, self._path, name)
         return [SegmentDescription.of(each) for each in purged]
 
@@ -188,6 +196,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError
         """
+        await self._permitted(name, Right.READ)
         return [SegmentDescription.of(each) for each in await self._read_only_log(name).segments()]
 
     async def last_dlsn(self, name: str) -> DLSN | None:
@@ -196,7 +205,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        log = self._read_only_log(name)
+        log = self._read_only_log(await self._permitted(name, Right.READ))
         record = await log.last_record(await log.segments())
         return None if record is None else record.dlsn
 
@@ -220,7 +229,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        log = self._read_only_log(name)
+        log = self._read_only_log(await self._permitted(name, Right.READ))
         segments = await log.segments()
         last = await log.last_record(segments)
         count = sum(segment.record_count for segment in segments)
@@ -299,9 +308,38 @@ class Namespace:
                     f"start={start!r} has no time zone; add one (tzinfo=datetime.UTC, or .astimezone())"
                 )
             start = int(start.timestamp() * 1000)
-        return open_log_reader(
-            self._read_only_log(name), self.config.reader, start=start, end=end, follow=follow
-        )
+        log = self._read_only_log(name)
+        reader = open_log_reader(log, self.config.reader, start=start, end=end, follow=follow)
+        return self._open_reader(log.name, reader)
+
+    @property
+    def principal(self) -> str:
+        """The name under which the policy of the namespace knows this program."""
+        return self._permissions.principal
+
+    async def policy(self) -> Policy | None:
+        """The policy of the namespace; None if there is none, so that everything is allowed.
+
+        Raises:
+            LogMetadataError: It does not parse.
+        """
+        self._check_open()
+        with translated(None, "reading its policy"):
+            return await self._permissions.policy()
+
+    async def set_policy(self, policy: Policy | None) -> None:
+        """Replace the policy of the namespace; None deletes it. If cancelled, it may or may not be stored.
+
+        Open writers and readers go on; it counts for what is opened later.
+
+        Raises:
+            AccessDeniedError: The stored policy does not let this program's principal change it.
+        """
+        self._check_open()
+        rules = "none" if policy is None else encode_policy(policy).decode()
+        with translated(None, "changing its policy"):
+            async with audited_async("change policy", f"{self.uri} {rules}"):
+                await self._permissions.replace(policy)
 
     # For this package only.
 
@@ -322,6 +360,20 @@ class Namespace:
     def _checked(self, name: str) -> str:
         self._check_open()
         return check_log_name(name)
+
+    async def _permitted(self, name: str, right: Right) -> str:
+        name = self._checked(name)
+        with translated(name, "reading the policy"):
+            await self._permissions.check(name, right)
+        return name
+
+    @asynccontextmanager
+    async def _open_reader(
+        self, name: str, reader: AbstractAsyncContextManager[LogReader]
+    ) -> AsyncIterator[LogReader]:
+        await self._permitted(name, Right.READ)
+        async with reader as opened:
+            yield opened
 
     def _read_only_log(self, name: str) -> ReadOnlyLog:
         return ReadOnlyLog(self._store, self._client, self._path, self._checked(name), self.config.password)
@@ -360,6 +412,7 @@ class Namespace:
     async def _open_writer(
         self, name: str, create: bool, lock_timeout_s: float | None, config: WriterConfig
     ) -> AsyncIterator[LogWriter]:
+        await self._permitted(name, Right.WRITE)
         if create:
             await self.create_log(name, exist_ok=True)
         timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
@@ -379,7 +432,14 @@ class Namespace:
             # After the recovery, so that the value counts all records that the next writer follows.
             chain = await chain_at_end(self._read_only_log(name)) if config.hash_chain else None
             roller = SegmentRoller(name, lifecycle, lock, config, last_txid=last_txid, chain=chain)
-            writer = LogWriter(name, roller, config, last_txid=last_txid, wall_ms=self._wall_ms)
+            writer = LogWriter(
+                name,
+                roller,
+                config,
+                last_txid=last_txid,
+                wall_ms=self._wall_ms,
+                check_truncation=lambda: self._permitted(name, Right.ADMIN),
+            )
             tasks.start_soon(roller.run)
             tasks.start_soon(roller.sender.keep_visible)
             tasks.start_soon(roller.watch_lock)

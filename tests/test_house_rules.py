@@ -171,6 +171,7 @@ SHELLS: tuple[str, ...] = (
     "namespace/lock.py",
     "dlog/metadata/logs.py",
     "dlog/metadata/node_reads.py",
+    "dlog/metadata/policies.py",
     "dlog/metadata/segment_nodes.py",
     "namespace/memory.py",
     "namespace/session.py",

@@ -16,6 +16,11 @@ READ_LOCK = "readLock"
 SUBSCRIBERS = "subscribers"
 
 
+def policy_path(namespace_path: str) -> str:
+    """The policy of the namespace (``policy``). No log has this name: those with a dot are reserved."""
+    return f"{namespace_path}/.dlog-policy"
+
+
 def log_path(namespace_path: str, log_name: str) -> str:
     """The log's own node. Its data belongs to the application."""
     return f"{namespace_path}/{log_name}"

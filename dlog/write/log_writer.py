@@ -12,7 +12,7 @@ the write proxy: the wall clock in milliseconds, or the last id if that is great
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
@@ -53,8 +53,10 @@ class LogWriter:
         *,
         last_txid: int,
         wall_ms: Callable[[], int] = wall_ms,
+        check_truncation: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
         self.log = log
+        self._check_truncation = check_truncation  # raises if the program may not truncate the log
         self._roller = roller
         self._sender = roller.sender
         self._batcher = roller.sender.batcher
@@ -203,7 +205,9 @@ class LogWriter:
         Raises:
             LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
             LogUnavailableError, LogMetadataError
+            AccessDeniedError: The policy of the namespace does not allow it.
         """
+        await self._check_truncation()
         with translated(self.log, "truncating it"):
             async with audited_async("truncate log", f"{self.log} before {first_kept}"):
                 return await self._roller.truncate(first_kept)

@@ -1,0 +1,81 @@
+"""`dlog policy show|set|delete`: who may do what with the logs of a namespace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+import dlog
+from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.signals import run
+from dlog.metadata.policy import Policy, Right, encode_policy, parse_policy
+
+
+@click.group("policy")
+def command() -> None:
+    """Show and change who may do what with the logs of a namespace.
+
+    A policy is a file of JSON: {"version": 1, "rules": [{"principal": "alice", "logs": "shop/*", "rights":
+    ["read", "write"]}]}. Rights are read, write and admin; each includes the one before it. What no rule
+    grants is denied. Without a policy everything is allowed.
+    """
+
+
+@command.command("show")
+@uri_option
+@json_option("the policy")
+def show(uri: str, as_json: bool) -> None:
+    """Print the policy and the principal of this program."""
+
+    async def go() -> tuple[Policy | None, str]:
+        async with dlog.open_namespace(uri) as namespace:
+            return await namespace.policy(), namespace.principal
+
+    policy, principal = run(go)
+    if as_json:
+        document = None if policy is None else json.loads(encode_policy(policy))
+        print_json({"principal": principal, "policy": document})
+        return
+    print_note(f"this program is {principal}")
+    if policy is None:
+        print_note("there is no policy: everything is allowed")
+    else:
+        rows = [
+            [rule.principal, rule.logs, " ".join(right.value for right in Right if right in rule.rights)]
+            for rule in policy.rules
+        ]
+        print_table(["principal", "logs", "rights"], rows)
+
+
+@command.command("set")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@uri_option
+def set_(file: Path, uri: str) -> None:
+    """Replace the policy by that in FILE."""
+    policy = parse_policy(file.read_bytes())
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            await namespace.set_policy(policy)
+
+    run(go)
+    print_note(f"stored a policy with {len(policy.rules)} rules")
+
+
+@command.command("delete")
+@uri_option
+@click.option("--yes", is_flag=True, help="Delete without asking.")
+def delete(uri: str, yes: bool) -> None:
+    """Delete the policy: everything is allowed to every program then."""
+    if not yes:
+        click.confirm("Delete the policy, so that everything is allowed?", abort=True, err=True)
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            await namespace.set_policy(None)
+
+    run(go)
+    print_note("deleted the policy")

@@ -1,0 +1,88 @@
+"""The stored policy of a namespace, as one principal sees it.
+
+Inside: the node, a copy that a watch keeps fresh, the refusal. Not inside: what rules mean (``policy``).
+Always: a check never uses a policy that this session knows to be replaced; only a principal that the stored
+policy lets change it replaces it.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from dlog.errors import AccessDeniedError
+from dlog.metadata import paths
+from dlog.metadata.policy import Policy, Right, decode_policy, encode_policy
+from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
+from namespace.store import MetadataStore
+
+
+class Permissions:
+    """The rights of one principal in one namespace."""
+
+    def __init__(self, store: MetadataStore, namespace_path: str, principal: str) -> None:
+        self.principal = principal
+        self._store, self._path = store, paths.policy_path(namespace_path)
+        self._policy: Policy | None = None
+        self._version = -1
+        self._changed = trio.Event()
+        self._changed.set()  # nothing is read yet
+
+    async def check(self, log: str, right: Right) -> None:
+        """Return if the principal has the right.
+
+        Raises:
+            AccessDeniedError: It has not.
+            LogMetadataError: The stored policy does not parse.
+            namespace.errors.StoreError: The policy cannot be read.
+        """
+        policy = await self.policy()
+        if policy is not None and not policy.allows(self.principal, log, right):
+            raise AccessDeniedError(
+                f"log {log!r}: the policy of the namespace gives {self.principal!r} no right to"
+                f" {right.value}; `dlog policy show` prints it, and an administrator of the namespace can"
+                " change it"
+            )
+
+    async def policy(self) -> Policy | None:
+        """The policy; None if there is none. Raises like ``check``."""
+        while self._changed.is_set():
+            changed = trio.Event()
+            policy, version = None, -1
+            if await self._store.exists(self._path, watch=changed) is not None:
+                try:
+                    node = await self._store.get(self._path)
+                except NoNodeError:
+                    continue  # deleted in between
+                policy, version = decode_policy(node.value), node.stat.version
+            self._policy, self._version, self._changed = policy, version, changed
+        return self._policy
+
+    async def replace(self, policy: Policy | None) -> None:
+        """Store another policy; None for none. If cancelled, it may or may not be stored.
+
+        Raises:
+            AccessDeniedError: The stored policy does not let the principal change it.
+            AccessDeniedError: Another administrator has just changed it.
+            LogMetadataError: The stored policy does not parse; correct its node by hand.
+        """
+        stored = await self.policy()
+        if stored is not None and not stored.may_change_policy(self.principal):
+            raise AccessDeniedError(
+                f'{self.principal!r} may not change the policy: that needs the right "admin" on the logs "*"'
+            )
+        try:
+            if policy is None:
+                if stored is not None:
+                    await self._store.delete(self._path, expected=self._version)
+            elif stored is None:
+                await self._store.create(self._path, encode_policy(policy), parents=True)
+            else:
+                await self._store.put(self._path, encode_policy(policy), expected=self._version)
+        except (BadVersionError, NodeExistsError, NoNodeError) as exc:
+            raise AccessDeniedError(
+                "another administrator has just changed the policy; look at it, then try again"
+            ) from exc
+        finally:
+            self._changed.set()  # read it again, whatever became of the write
