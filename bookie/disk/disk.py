@@ -160,8 +160,11 @@ class Disk(abc.ABC):
     def list_directory(self, path: Path) -> list[str]: ...
 
     @abc.abstractmethod
-    def make_directory(self, path: Path) -> None:
-        """Create a directory and its parents, durably. No error if it exists."""
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
+        """Create a directory and its parents. No error if it exists.
+
+        ``durably=False``: the caller syncs the parent of each directory that may be new.
+        """
 
     @abc.abstractmethod
     def sync_directory(self, path: Path) -> None:

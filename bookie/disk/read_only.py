@@ -43,7 +43,7 @@ class ReadOnlyDisk(RealDisk):
     def remove_tree(self, path: Path) -> None:
         raise _refused(path)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
         raise _refused(path)
 
     def replace_file(self, path: Path, data: bytes) -> None:

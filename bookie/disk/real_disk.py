@@ -204,9 +204,10 @@ class RealDisk(Disk):
     def list_directory(self, path: Path) -> list[str]:
         return self.descriptors.call(os.listdir, path)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
         for made in make_private_directories(path):
-            self.sync_directory(made.parent)
+            if durably:
+                self.sync_directory(made.parent)
 
     def sync_directory(self, path: Path) -> None:
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

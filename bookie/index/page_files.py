@@ -146,20 +146,30 @@ class PageFiles:
                 if other.users == 0 and (may_sync or not other.is_unsynced):
                     del self._open[other_id]
                     surplus.append(other)
-        for other in surplus:
-            try:
-                if other.is_unsynced:
-                    other.file.sync()
-            finally:
+        try:
+            if any(other.is_unsynced for other in surplus):
+                self._sync_files(surplus)
+        finally:
+            for other in surplus:
                 other.file.close()
         return opened
 
+    def _sync_files(self, closing: Sequence[_OpenFile] = ()) -> None:
+        """Sync all unsynced files at once: concurrent syncs are many times as fast as single ones."""
+        with self._lock:
+            unsynced = [opened for opened in (*self._open.values(), *closing) if opened.is_unsynced]
+        self._disk.sync_all([opened.file for opened in unsynced], ())
+        for opened in unsynced:
+            opened.is_unsynced = False
+
     def _create(self, path: Path) -> File:
-        self._disk.make_directory(path.parent)
+        self._disk.make_directory(path.parent, durably=False)
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(path)
         file = self._disk.open(path, create=True, write=True)
-        self._unsynced_directories.add(path.parent)
+        # ``sync`` syncs them all at once. Directories that exist too: a process that was killed may have made
+        # them and not synced their names.
+        self._unsynced_directories.update((path.parent, path.parent.parent, self._directory))
         return file
 
     def _close_unused(self, opened: _OpenFile) -> None:

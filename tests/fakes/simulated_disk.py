@@ -228,7 +228,7 @@ class SimulatedDisk(Disk):
         below = [one for one in (*self.names, *self.maps) if path in one.parents]
         return sorted({one.relative_to(path).parts[0] for one in below})
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
         pass
 
     def sync_directory(self, path: Path) -> None:

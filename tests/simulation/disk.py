@@ -132,7 +132,7 @@ class ProcessDisk(Disk):
         found = [name[start:] for name in self.platter.names if name.startswith(prefix)]
         return sorted([name for name in found if "/" not in name])
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: Path, *, durably: bool = True) -> None:
         pass
 
     def sync_directory(self, path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The files of the page index: a ledger of its own for each of many strangers is synced with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bookie.disk.disk import File
+from bookie.disk.real_disk import RealDisk, RealFile
+from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
+from bookie.index.page_files import PageFiles
+
+LEDGER_IDS = [7919 * number for number in range(200)]  # nearly each in a directory of its own
+HEADER = bytes(PAGE_FILE_HEADER_BYTES)
+
+
+class CountingDisk(RealDisk):
+    """Counts the syncs that run alone, and keeps what was synced together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_together = False
+        self.alone = 0
+        self.together = 0
+        self.directories: set[Path] = set()
+
+    def sync_all(self, files: Sequence[File], directories: Sequence[Path]) -> None:
+        self.is_together = True
+        self.together += 1
+        super().sync_all(files, directories)
+        self.is_together = False
+
+    def sync_directory(self, path: Path) -> None:
+        self.alone += not self.is_together
+        self.directories.add(path)
+        super().sync_directory(path)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> CountingDisk:
+    counting = CountingDisk()
+    sync = RealFile.sync
+
+    def count(file: RealFile) -> None:
+        counting.alone += not counting.is_together
+        sync(file)
+
+    monkeypatch.setattr(RealFile, "sync", count)
+    return counting
+
+
+def write_all(files: PageFiles) -> None:
+    for ledger_id in LEDGER_IDS:
+        files.write(ledger_id, [(len(HEADER), [bytearray(b"page")])], HEADER, has_pages=lambda: False)
+    files.sync()
+
+
+@pytest.mark.parametrize("directories_exist", [False, True])
+def test_many_new_files_are_synced_together_with_every_name_above_them(
+    tmp_path: Path, disk: CountingDisk, directories_exist: bool
+) -> None:
+    """A killed process may have made the directories, and not synced their names."""
+    if directories_exist:
+        for ledger_id in LEDGER_IDS:
+            page_file_path(tmp_path, ledger_id).parent.mkdir(parents=True, exist_ok=True)
+    files = PageFiles(disk, tmp_path, open_files_max=50)
+    write_all(files)
+    files.close()
+    assert disk.alone == 0
+    assert disk.together <= 2 + len(LEDGER_IDS) // 50
+    for ledger_id in LEDGER_IDS:
+        path = page_file_path(tmp_path, ledger_id)
+        assert path.read_bytes() == HEADER + b"page"
+        assert {path.parent, path.parent.parent, tmp_path} <= disk.directories
+
+
+def test_a_file_is_synced_before_it_is_closed_for_another(
+    tmp_path: Path, disk: CountingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = PageFiles(disk, tmp_path, open_files_max=2)
+    synced: list[Path] = []
+    sync_all = disk.sync_all
+
+    def keep(some: Sequence[File], directories: Sequence[Path]) -> None:
+        synced.extend(file._path for file in some if isinstance(file, RealFile))
+        sync_all(some, directories)
+
+    monkeypatch.setattr(disk, "sync_all", keep)
+    for ledger_id in (1, 2, 3):
+        files.write(ledger_id, [], HEADER, has_pages=lambda: False)
+    assert len(files) == 2
+    assert page_file_path(tmp_path, 1) in synced
+    files.close()
