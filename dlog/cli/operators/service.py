@@ -30,6 +30,8 @@ from dlog.metadata.namespace_uri import parse_namespace_uri
 from ledger.config import ClientConfig
 from ledger.deploy import Deployment, open_deployment
 from ledger.errors import ClusterNotFoundError
+from ledger.transport.auth import AuthFactory
+from ledger.transport.auth_plugins import client_auth
 from ledger.transport.config import TransportConfig
 from ledger.transport.tls import client_context
 from namespace.service_uri import ServiceUri
@@ -47,20 +49,21 @@ class Service:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_any_host_name: bool = False
+    auth: AuthFactory | None = None
 
     @property
     def config(self) -> ClientConfig:
         """The configuration of the ledger client."""
         files = (self.tls_authorities, self.tls_certificate, self.tls_key)
-        if not any(files):
-            return ClientConfig()
-        context = client_context(
-            authorities=self.tls_authorities,
-            certificate=self.tls_certificate,
-            key=self.tls_key,
-            check_host_name=not self.tls_any_host_name,
-        )
-        return ClientConfig(transport=TransportConfig(tls=context))
+        context = None
+        if any(files):
+            context = client_context(
+                authorities=self.tls_authorities,
+                certificate=self.tls_certificate,
+                key=self.tls_key,
+                check_host_name=not self.tls_any_host_name,
+            )
+        return ClientConfig(transport=TransportConfig(tls=context, auth=self.auth))
 
 
 def service_options(command: Command) -> Command:
@@ -75,21 +78,34 @@ def service_options(command: Command) -> Command:
         tls_certificate: Path | None,
         tls_key: Path | None,
         tls_any_host_name: bool,
+        auth: str | None,
+        auth_setting: tuple[str, ...],
         **more: Any,
     ) -> Any:
         if tls_key is not None and tls_certificate is None:
             raise click.UsageError("--tls-key needs --tls-certificate")
+        opened = _auth(auth, auth_setting)
+        if getattr(opened, "needs_tls", False) and tls_authorities is None:
+            raise click.UsageError(f"--auth {auth} sends its secret over TLS only: add --tls-authorities")
         gathered = Service(
             uri=service,
             tls_authorities=tls_authorities,
             tls_certificate=tls_certificate,
             tls_key=tls_key,
             tls_any_host_name=tls_any_host_name,
+            auth=opened,
         )
         return command(*arguments, service=gathered, **more)
 
     decorated: Any = gather
     for option in (
+        click.option(
+            "--auth-setting",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A setting of --auth: username, passwordFile, jaasFile, section; tokenFile.",
+        ),
+        click.option("--auth", metavar="PLUGIN", help="Authenticate with bookies: sasl, token or another."),
         click.option(
             "--tls-any-host-name", is_flag=True, help="Accept a bookie's certificate without its name."
         ),
@@ -140,3 +156,17 @@ async def _service_uri_of_namespace(uri: str) -> str:
     async with open_zookeeper_store(where.hosts) as store:
         binding = await resolve_binding(store, where.path)
     return str(ServiceUri(binding.bk_hosts, binding.ledgers_root, None))
+
+
+def _auth(plugin: str | None, settings: tuple[str, ...]) -> AuthFactory | None:
+    if plugin is None:
+        if settings:
+            raise click.UsageError("--auth-setting needs --auth")
+        return None
+    pairs = [setting.partition("=") for setting in settings]
+    if not all(separator for _, separator, _ in pairs):
+        raise click.UsageError("--auth-setting: write KEY=VALUE")
+    try:
+        return client_auth(plugin, {key: value for key, _, value in pairs})
+    except ValueError as exc:
+        raise click.UsageError(f"--auth {plugin}: {exc}") from exc

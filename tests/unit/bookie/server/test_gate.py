@@ -331,12 +331,16 @@ async def test_an_endless_exchange_ends(opened: Opened) -> None:
     assert await peer.reply() is None
 
 
-async def test_a_token_of_100_000_bytes_closes_the_connection_at_its_length(opened: Opened) -> None:
+async def test_a_token_of_100_000_bytes_closes_the_connection_at_its_length(
+    opened: Opened, autojump_clock: MockClock
+) -> None:
     peer = opened.connect(ServerConfig(auth=Words()))
     frame = v3.encode_request(AuthRequest("words", bytes(100_000)))
     assert len(frame) > FRAME_BYTES_MAX
+    begin = trio.current_time()
     await peer.stream.send_all(frame[:4])
     assert await peer.reply() is None
+    assert trio.current_time() == begin  # not only at the deadline
 
 
 async def test_a_peer_that_does_not_authenticate_in_time_is_closed(
@@ -399,8 +403,9 @@ async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
     ],
 )
 async def test_anything_else_behind_start_tls_closes_the_connection(
-    opened: Opened, certificates: Certificates, behind: bytes
+    opened: Opened, certificates: Certificates, behind: bytes, autojump_clock: MockClock
 ) -> None:
+    begin = trio.current_time()
     peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
     await peer.stream.send_all(v3.encode_request(StartTlsRequest()))
     await wait_all_tasks_blocked()
@@ -412,6 +417,7 @@ async def test_anything_else_behind_start_tls_closes_the_connection(
     assert await peer.reply() in (None, StartTlsReply(Code.OK))
     assert await peer.reply() is None
     assert opened.bookie.storage.ledger(7) is None
+    assert trio.current_time() == begin  # not only at a deadline
 
 
 async def test_a_secret_in_clear_text_is_refused_where_tls_is_needed(

@@ -10,6 +10,8 @@ import attrs
 import pytest
 
 from dlog.cli.main import main
+from dlog.cli.operators.service import Service
+from ledger.transport.sasl import SaslAuth
 
 
 @attrs.frozen
@@ -123,6 +125,27 @@ def test_an_invalid_service_is_rejected_by_name(dlog: Dlog, service: str, code: 
     assert result.code == code
     assert len(result.err.splitlines()) == 1
     assert service.rstrip("/") in result.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--auth", "kerberos"], "no authentication plug-in 'kerberos'"),
+        (["--auth", "sasl", "--auth-setting", "password=p"], "no setting 'password'"),
+        (["--auth", "sasl", "--auth-setting", "username"], "KEY=VALUE"),
+        (["--auth-setting", "username=a"], "--auth-setting needs --auth"),
+        (["--auth", "token", "--auth-setting", "tokenFile=/t"], "over TLS only"),
+    ],
+)
+def test_authentication_that_cannot_work_is_rejected(dlog: Dlog, options: list[str], message: str) -> None:
+    done = dlog("bookies", "list", *options)
+    assert done.code == 2
+    assert message in " ".join(done.err.split())
+
+
+def test_the_options_of_authentication_reach_the_client() -> None:
+    auth = SaslAuth(username="alice", password_file=Path("/p"))
+    assert Service(uri="zk://h/l", auth=auth).config.transport.auth is auth
 
 
 def test_a_key_without_a_certificate_is_rejected(dlog: Dlog, tmp_path: Path) -> None:
