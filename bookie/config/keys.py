@@ -26,6 +26,7 @@ SUPPORTED = _names(
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
     maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
     waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
+    maxPendingReadRequestsPerThread maxPendingAddRequestsPerThread maxLongPolls maxLongPollsPerConnection
     maxConnections firstFrameTimeoutMs frameTimeoutMs
     journalDirectories journalDirectory ledgerDirectories indexDirectories allowStorageExpansion
     journalSyncData journalPageCacheFlushIntervalMSec journalMaxSizeMB journalMaxBackups
@@ -67,8 +68,8 @@ WITHOUT_EFFECT = _names(
     allowMultipleDirsUnderSameDiskPartition
     enableLocalTransport disableServerSocketBind bookieDeathWatchInterval extraServerComponents
     ignoreExtraServerComponentsStartupFailures numAddWorkerThreads numReadWorkerThreads
-    numLongPollWorkerThreads numHighPriorityWorkerThreads maxPendingReadRequestsPerThread
-    maxPendingAddRequestsPerThread readWorkerThreadsThrottlingEnabled
+    numLongPollWorkerThreads numHighPriorityWorkerThreads
+    readWorkerThreadsThrottlingEnabled
     requestTimerTickDurationMs requestTimerNumTicks enableBusyWait preserveMdcForTaskExecution
     serverNumIOThreads serverNumAcceptorThreads serverTcpNoDelay serverTcpLinger serverTcpKeepIdle
     serverTcpKeepIntvl serverTcpKeepCnt byteBufAllocatorSizeInitial byteBufAllocatorSizeMin

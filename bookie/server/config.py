@@ -44,7 +44,13 @@ class ServerConfig:
     reads_in_progress_max: int = 0
     deferred_workers_max: int = attrs.field(default=8, validator=attrs.validators.ge(1))
     deferred_queue_max: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
+    # Beyond these a request gets TOO_MANY_REQUESTS. Reads that wait for the disk, and adds that wait for it
+    # because their entry is held already; 0: no limit. All connections together may have eight times as many.
+    pending_reads_max: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
+    pending_adds_max: int = attrs.field(default=10_000, validator=attrs.validators.ge(0))
+    lists_max: int = attrs.field(default=4, validator=attrs.validators.ge(1))  # lists of entries
     long_polls_max: int = attrs.field(default=10_000, validator=attrs.validators.ge(1))
+    all_long_polls_max: int = attrs.field(default=100_000, validator=attrs.validators.ge(1))
     batch_bytes_max: int = 5_242_880
     tls_handshake_s: float = 10.0
     tls: Callable[[], ssl.SSLContext] | None = None  # the context of the next connection

@@ -1,7 +1,7 @@
 """One connection of a bookie: frames in, ``ClientSession``, frames out, within bounded memory.
 
-Inside: receiving whole frames, one sender, a few workers for deferred requests, TLS that begins within the
-connection, back-pressure in both directions.
+Inside: receiving whole frames, one sender, TLS that begins within the connection, back-pressure in both
+directions.
 Not inside: accepting, all connections together (``server``), what a request means (``service``,
 ``deferred_replies``), how much memory a connection may hold (``reply_queue``, ``shared_memory``).
 Always: a frame that is no message closes its connection and no other; while a peer does not read its replies,
@@ -14,7 +14,6 @@ Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -23,19 +22,19 @@ from bookie.errors import StorageFailedError
 from bookie.server.authentication import certificate_identity, parse_certificate
 from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
-from bookie.server.deferred import DeferredRequest, PlainReads
-from bookie.server.deferred_replies import DeferredReplies, is_long_poll
+from bookie.server.deferred import DeferredRequest
+from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
 from bookie.server.gate import FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
-from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
+from bookie.server.turns import Turns
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.wire.frame import FrameBuffer
-from ledger.wire.messages import AddRequest, IncomingRequest, StartTlsReply, StartTlsRequest
+from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +77,7 @@ class Connection:
         unwatched: dict[Connection, None],
         connections: Connections,
         warnings: PeerWarnings,
+        turns: Turns,
     ) -> None:
         self._service = service
         self._config = config
@@ -90,17 +90,10 @@ class Connection:
         self.peer = Peer(_address_of(stream), self.close)
         self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
         self._session = service.open_session(self._reply_queue.put, self._defer)
-        self._replies = DeferredReplies(
-            service, self._session, self._reply_queue, wall_ms, config.batch_bytes_max
+        self._turns = turns
+        self._work = DeferredWork(
+            service, config, self._session, self._reply_queue, memory, turns, wall_ms, self._note_refused
         )
-        self._deferred: deque[DeferredRequest] = deque()
-        self._deferred_count = 0  # requests in ``_deferred`` and in work
-        self._deferred_bytes = 0  # of the entries that they hold
-        self._has_read = False  # this peer reads entries that are not in memory
-        self._is_short: trio.Event | None = None  # set when the queue of deferred requests is short again
-        self._workers_count = 0
-        self._idle_worker: trio.lowlevel.Task | None = None
-        self._long_polls_count = 0
         self._upgrade: IncomingRequest | None = None
         self._gate: Gate | None = None
         if config.tls_required or config.auth is not None:
@@ -119,6 +112,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                self._work.start(nursery)
                 nursery.start_soon(self._send)
                 if self._config.response_timeout_s is not None or self._memory.is_tight:
                     self.watch()
@@ -148,9 +142,7 @@ class Connection:
             self._nursery = None
             self._unwatched.pop(self, None)
             self._reply_queue.close()
-            self._service.in_progress.count_reads(-self._deferred_count)
-            self._deferred.clear()
-            self._give_back(self._deferred_bytes)
+            self._work.close()
             await trio.aclose_forcefully(self._stream)
 
     def stop_receiving(self) -> None:
@@ -181,13 +173,12 @@ class Connection:
         receive_bytes = self._config.receive_bytes
         reply_queue, session, memory = self._reply_queue, self._session, self._memory
         wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
-        peer = self.peer
+        peer, work = self.peer, self._work
         while True:
             if reply_queue.is_full:
                 await reply_queue.wait_capacity()
-            while self._deferred_count > self._config.deferred_queue_max:
-                self._is_short = trio.Event()
-                await self._is_short.wait()
+            if work.is_long:
+                await work.wait_short()
             free_bytes = reply_queue.free_bytes
             if free_bytes < _RECEIVE_BYTES_MIN:
                 free_bytes = _RECEIVE_BYTES_MIN
@@ -201,7 +192,7 @@ class Connection:
             reply_queue.received(frames.held_bytes + len(chunk))
             # The waits come before the chunk is handled. When there is capacity, this step of the loop takes
             # it at once, and each other waiting connection checks again.
-            while in_progress.is_full(adds=session.has_written, reads=self._has_read):
+            while in_progress.is_full(adds=session.has_written, reads=work.has_read):
                 await self._capacity.wait()
             if session.has_written:
                 await wait_storage()
@@ -213,7 +204,10 @@ class Connection:
                 peer.chunks_count += 1
                 if not peer.is_proven and gate is None:
                     self._connections.prove(peer)
-                handle(data, spans)
+                later = handle(data, spans)
+                while later and not self._is_draining:
+                    await self._turns.pause()
+                    later = handle(data, later)
                 if self._upgrade is not None:
                     rest = data[spans[-1][1] :]
                     if (gate is None or not gate.takes_early_tokens) and (
@@ -322,93 +316,18 @@ class Connection:
 
     def _defer(self, request: DeferredRequest) -> None:
         """Begin work whose reply comes later."""
-        nursery = self._living_nursery()
-        if nursery is None:
-            return  # the peer has disconnected, so a read has no receiver
         if isinstance(request, IncomingRequest) and isinstance(request.request, StartTlsRequest):
             self._upgrade = request
-        elif is_long_poll(request):
-            assert isinstance(request, IncomingRequest)
-            if self._long_polls_count >= self._config.long_polls_max:
-                self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
-            else:
-                self._long_polls_count += 1
-                nursery.start_soon(self._do_long_poll, request)
-        elif isinstance(request, IncomingRequest) and self._is_over_memory(request):
-            self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
         else:
-            count = len(request) if isinstance(request, PlainReads) else 1
-            self._deferred.append(request)
-            self._deferred_count += count
-            self._service.in_progress.count_reads(count)
-            self._has_read = True
-            worker = self._idle_worker
-            if worker is not None:
-                self._idle_worker = None
-                trio.lowlevel.reschedule(worker)
-            elif self._workers_count < self._config.deferred_workers_max:
-                self._workers_count += 1
-                nursery.start_soon(self._work)
+            self._work.add(request)
 
-    def _is_over_memory(self, request: IncomingRequest) -> bool:
-        """True if the request holds an entry for which there is no memory now. Otherwise it takes memory."""
-        size_bytes = _held_bytes(request)
-        if not size_bytes:
-            return False
-        if self._memory.is_exhausted:
-            return True
-        self._deferred_bytes += size_bytes
-        self._memory.take(size_bytes)
-        return False
-
-    def _give_back(self, size_bytes: int) -> None:
-        self._deferred_bytes -= size_bytes
-        self._memory.give_back(size_bytes)
+    def _note_refused(self) -> None:
+        self._warnings.note(PeerEvent.BUDGET, f"peer {self.peer.address}", trio.current_time())
 
     def _living_nursery(self) -> trio.Nursery | None:
         """None once the connection ends: a nursery whose last task has ended starts no other."""
         nursery = self._nursery
         return None if nursery is None or nursery.cancel_scope.cancel_called else nursery
-
-    async def _do_long_poll(self, request: DeferredRequest) -> None:
-        try:
-            await self._replies.reply_to(request)
-        finally:
-            self._long_polls_count -= 1
-
-    async def _work(self) -> None:
-        """Reply to deferred requests, one after the other."""
-        short_queue = self._config.deferred_queue_max // 2
-        try:
-            while True:
-                while self._deferred:
-                    request = self._deferred.popleft()
-                    count = len(request) if isinstance(request, PlainReads) else 1
-                    await self._replies.reply_to(request)
-                    if isinstance(request, IncomingRequest) and (size_bytes := _held_bytes(request)):
-                        self._give_back(size_bytes)
-                    self._deferred_count -= count
-                    self._service.in_progress.count_reads(-count)
-                    if self._is_short is not None and self._deferred_count <= short_queue:
-                        self._is_short.set()
-                        self._is_short = None
-                if self._idle_worker is not None:
-                    return
-                # One idle worker stays: a peer that reads from disk reads again, and a new task for each read
-                # costs more.
-                self._idle_worker = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_idling)
-        finally:
-            self._workers_count -= 1
-
-    def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._idle_worker = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-
-def _held_bytes(request: IncomingRequest) -> int:
-    """The size of the entry that a deferred add holds; 0 for other requests."""
-    return len(request.request.body) if isinstance(request.request, AddRequest) else 0
 
 
 def _socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType | None:

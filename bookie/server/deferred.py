@@ -1,7 +1,7 @@
 """Requests whose reply comes later.
 
-Inside: the compact form of many plain reads, the type of all such requests. Not inside: what is deferred
-(``service``), the work (``deferred_replies``), when it is done (``connection``).
+Inside: the compact form of many plain reads, woken long polls, the type of all such requests. Not inside:
+what is deferred (``service``), the work (``deferred_replies``), when it is done (``deferred_work``).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from struct import Struct
 
 import attrs
 
-from ledger.wire.messages import IncomingRequest
+from ledger.wire.messages import IncomingRequest, ReadRequest
 
 _IDS = Struct(">qq")  # ledger id, entry id
 
@@ -35,5 +35,14 @@ class PlainReads:
         return ledger_id, entry_id
 
 
-DeferredRequest = PlainReads | IncomingRequest
+@attrs.frozen
+class WokenPoll:
+    """A long poll that gets its reply now: the LAC has grown, the ledger has changed, or its time is over."""
+
+    incoming: IncomingRequest
+    request: ReadRequest
+    updated_ms: int | None  # when the ledger changed; None: it did not
+
+
+DeferredRequest = PlainReads | IncomingRequest | WokenPoll
 """A request that gets its reply later, or several of them."""

@@ -2,7 +2,7 @@
 
 Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
 entries, disk space, reading the entry that an add repeats. Not inside: immediate replies and all writes
-(``service``); the order of frames and how much may be queued for a peer that reads slowly (``connection``).
+(``service``); how many requests of a connection may wait (``deferred_work``).
 Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
 entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
 during the read, and an entry that the read did not find may be there by then.
@@ -19,15 +19,14 @@ from struct import Struct
 from typing import Protocol, TypeVar
 
 import attrs
-import trio
 
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
 from bookie.ledger_record import LedgerRecord
-from bookie.server.deferred import DeferredRequest, PlainReads
+from bookie.server.deferred import DeferredRequest, PlainReads, WokenPoll
 from bookie.server.repeated_adds import CHECKSUM_TYPES, Comparison, StoredEntry
 from bookie.server.replies import refusal
 from bookie.server.service import BookieService, ClientSession
-from ledger.catalog.availability import encode_availability
+from bookie.server.turns import Turns
 from ledger.codes import Code
 from ledger.digest import DigestType
 from ledger.wire.messages import (
@@ -48,8 +47,8 @@ from ledger.wire.messages import (
 )
 
 T = TypeVar("T")
+SLICE_READS = 64  # at most so many in one step of the loop
 READ_BATCH_BYTES_MAX = 1_048_576  # read from disk at once for a series of plain reads
-LONG_POLL_MS_MAX = 3_600_000
 
 _BATCH_REPLY_BYTES = 36  # header, request id and prefix: where a batch read begins to count
 _BATCH_ENTRY_BYTES = 4  # the length in front of each entry
@@ -89,30 +88,38 @@ class DeferredReplies:
     queue: ReplySpace
     wall_ms: Callable[[], int]
     batch_bytes_max: int  # of one batch read's reply
+    turns: Turns = attrs.field(factory=Turns)
+    park: Callable[[IncomingRequest, ReadRequest], None] = lambda incoming, request: None  # lets it wait
 
     async def reply_to(self, deferred: DeferredRequest) -> None:
         """Do what the request needs, and send its reply. A cancelled call sends no reply."""
         if isinstance(deferred, PlainReads):
             await self._plain_reads(deferred)
             return
-        if isinstance(deferred.request, AddRequest):
+        if isinstance(deferred, IncomingRequest) and isinstance(deferred.request, AddRequest):
             await self._add_again(deferred, deferred.request)
             return
         await self.queue.wait_capacity()
-        missing = self._code_of_missing(getattr(deferred.request, "ledger_id", -1))
+        incoming = deferred.incoming if isinstance(deferred, WokenPoll) else deferred
+        missing = self._code_of_missing(getattr(incoming.request, "ledger_id", -1))
+        reply: Reply | None
         try:
-            reply = await self._reply(deferred)
+            if isinstance(deferred, WokenPoll):
+                reply = await self._answer_poll(deferred.request, deferred.updated_ms)
+            else:
+                reply = await self._reply(deferred)
         except NoEntryError:
-            reply = refusal(deferred, missing)
+            reply = refusal(incoming, missing)
         except LimboError:
-            reply = refusal(deferred, Code.UNKNOWN_LEDGER_STATE)
+            reply = refusal(incoming, Code.UNKNOWN_LEDGER_STATE)
         except NoLedgerError:
-            reply = refusal(deferred, Code.NO_LEDGER)
+            reply = refusal(incoming, Code.NO_LEDGER)
         except EntryUnreadableError:
-            reply = refusal(deferred, Code.IO_ERROR)
-        self.session.reply(deferred, reply)
+            reply = refusal(incoming, Code.IO_ERROR)
+        if reply is not None:
+            self.session.reply(incoming, reply)
 
-    async def _reply(self, incoming: IncomingRequest) -> Reply:
+    async def _reply(self, incoming: IncomingRequest) -> Reply | None:
         request = incoming.request
         match request:
             case ReadRequest():
@@ -126,8 +133,9 @@ class DeferredReplies:
             case ListEntriesRequest():
                 if self._ledger(request.ledger_id).limbo:
                     raise LimboError(request.ledger_id)
-                entry_ids = await self.service.storage.entry_ids(request.ledger_id)
-                return ListEntriesReply(Code.OK, request.ledger_id, encode_availability(sorted(entry_ids)))
+                async with self.turns.lists:  # a list of a large ledger keeps a thread busy
+                    availability = await self.service.storage.availability(request.ledger_id)
+                return ListEntriesReply(Code.OK, request.ledger_id, availability)
             case BookieInfoRequest():
                 return self._bookie_info(request)
             case _:
@@ -138,7 +146,11 @@ class DeferredReplies:
     async def _plain_reads(self, reads: PlainReads) -> None:
         storage = self.service.storage
         at = 0
+        pieces = 0
         while at < len(reads):
+            pieces += 1
+            if not pieces % SLICE_READS:
+                await self.turns.pause()  # reads that find no entry do not wait
             ledger_id, first = reads[at]
             count = 1
             # Readers read entries in order: one look-up in the index and one pread serve many requests.
@@ -210,28 +222,27 @@ class DeferredReplies:
             bodies.append(body)
         return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies))
 
-    async def _long_poll(self, incoming: IncomingRequest, request: ReadRequest) -> Reply:
+    async def _long_poll(self, incoming: IncomingRequest, request: ReadRequest) -> Reply | None:
+        """Reply to a long poll, or let it wait: then there is no reply yet."""
         if request.piggyback_entry and request.entry_id != LAST_ENTRY:
             return refusal(incoming, Code.BAD_REQUEST)
         assert request.previous_lac is not None
         ledger = self._ledger(request.ledger_id)
         if ledger.limbo and await self._lac(ledger) <= request.previous_lac:
             raise LimboError(ledger.ledger_id)  # the entry that carried a greater LAC may be lost here
-        updated_ms = None
-        if request.timeout_ms is not None and await self._lac(ledger) <= request.previous_lac:
-            watches = self.service.watches
-            if watches.is_full:
-                return refusal(incoming, Code.TOO_MANY_REQUESTS)
-            has_changed = trio.Event()
-            token = watches.watch(request.ledger_id, request.previous_lac, has_changed.set)
-            try:
-                with trio.move_on_after(min(max(request.timeout_ms, 0), LONG_POLL_MS_MAX) / 1000):
-                    await has_changed.wait()
-            finally:
-                watches.forget(request.ledger_id, token)
-            if has_changed.is_set():
-                updated_ms = self.wall_ms()
-            ledger = self._ledger(request.ledger_id)
+        if (
+            request.timeout_ms is not None
+            and await self._lac(ledger) <= request.previous_lac
+            # The ledger may have changed while the LAC was read; then this step sees it.
+            and self._ledger(request.ledger_id).lac <= request.previous_lac
+        ):
+            self.park(incoming, request)
+            return None
+        return await self._answer_poll(request, None)
+
+    async def _answer_poll(self, request: ReadRequest, updated_ms: int | None) -> Reply:
+        assert request.previous_lac is not None
+        ledger = self._ledger(request.ledger_id)
         if not request.piggyback_entry:
             return attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
         lac = await self._lac(ledger)
@@ -243,15 +254,58 @@ class DeferredReplies:
             except NoEntryError:
                 pass  # other bookies have the entry: reply with the LAC alone
             else:
-                return ReadReply(
-                    Code.OK,
-                    request.ledger_id,
-                    request.previous_lac + 1,
-                    body,
-                    max_lac=lac,
-                    lac_update_ms=updated_ms,
-                )
+                return _with_entry(request, body, lac, updated_ms)
         return ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, None, max_lac=lac, lac_update_ms=updated_ms)
+
+    def is_due(self, request: ReadRequest) -> bool | None:
+        """True if a long poll gets its reply now, False if it must wait, None if the disk decides."""
+        assert request.previous_lac is not None
+        ledger = self.service.storage.ledger(request.ledger_id)
+        if ledger is None or (request.piggyback_entry and request.entry_id != LAST_ENTRY):
+            return True
+        if ledger.limbo or _is_lac_on_disk(ledger):
+            return None
+        return ledger.lac > request.previous_lac
+
+    def reply_now(self, poll: WokenPoll) -> int | None:
+        """Reply to a long poll from memory; return the size of the entry in it.
+
+        Returns:
+            None: It got no reply, because the disk must be read or the peer does not read its replies.
+        """
+        request = poll.request
+        assert request.previous_lac is not None
+        ledger = self.service.storage.ledger(request.ledger_id)
+        reply: Reply
+        if request.piggyback_entry and request.entry_id != LAST_ENTRY:
+            reply = refusal(poll.incoming, Code.BAD_REQUEST)
+        elif ledger is None:
+            reply = refusal(poll.incoming, Code.NO_LEDGER)
+        elif (
+            not request.piggyback_entry
+            or _is_lac_on_disk(ledger)
+            or (ledger.last_entry_id < 0 and ledger.explicit_lac is None)
+            or self.queue.free_bytes < _GUESS_BYTES
+        ):
+            return None
+        elif ledger.lac > request.previous_lac:
+            body = self.service.storage.read_cached(request.ledger_id, request.previous_lac + 1)
+            if body is None:
+                return None
+            reply = _with_entry(request, body, ledger.lac, poll.updated_ms)
+            self.session.reply(poll.incoming, reply)
+            return len(body)
+        else:
+            reply = ReadReply(
+                Code.OK,
+                request.ledger_id,
+                LAST_ENTRY,
+                None,
+                max_lac=ledger.lac,
+                lac_update_ms=poll.updated_ms,
+            )
+        self.session.reply(poll.incoming, reply)
+        return 0
 
     async def _read_lac(self, request: ReadLacRequest) -> ReadLacReply:
         ledger = self.service.storage.ledger(request.ledger_id)
@@ -338,7 +392,7 @@ class DeferredReplies:
 
         Java then waits although the stored LAC is greater.
         """
-        if ledger.lac >= 0 or ledger.last_entry_id < 0:
+        if not _is_lac_on_disk(ledger):
             return ledger.lac
         lac = ledger.lac
         try:
@@ -350,3 +404,15 @@ class DeferredReplies:
         if ledger.explicit_lac is not None:
             lac = max(lac, _IDS.unpack_from(ledger.explicit_lac)[1])
         return max(lac, ledger.lac)
+
+
+def _is_lac_on_disk(ledger: LedgerRecord) -> bool:
+    """True if no add has come since the start, so that only the last entry has the LAC."""
+    return ledger.lac < 0 and ledger.last_entry_id >= 0
+
+
+def _with_entry(request: ReadRequest, body: bytes, lac: int, updated_ms: int | None) -> ReadReply:
+    assert request.previous_lac is not None
+    return ReadReply(
+        Code.OK, request.ledger_id, request.previous_lac + 1, body, max_lac=lac, lac_update_ms=updated_ms
+    )

@@ -55,7 +55,7 @@ class RestFirst(trio.abc.Stream):
 
 
 async def receive_clear_text(
-    stream: trio.abc.Stream, rest: bytes, handle: Callable[[bytes, Sequence[tuple[int, int]]], None]
+    stream: trio.abc.Stream, rest: bytes, handle: Callable[[bytes, Sequence[tuple[int, int]]], object]
 ) -> trio.abc.Stream:
     """Hand the frames in clear text to ``handle``; return the stream at the first byte of TLS.
 

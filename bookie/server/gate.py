@@ -89,19 +89,22 @@ class Gate:
         """True if the peer may send its first token in clear text behind START_TLS."""
         return self._auth is not None
 
-    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Handle the frames of one chunk. Frames behind the last token go to the session.
+
+        Returns:
+            As ``ClientSession.handle``.
 
         Raises:
             WireError: A frame is no message, or one that closes the connection.
         """
         for index, (start, end) in enumerate(spans):
             if self.refused is not None:
-                return
+                break
             if self.is_open:
-                self._session.handle(data, spans[index:])
-                return
+                return self._session.handle(data, spans[index:])
             self._handle_frame(data, start, end)
+        return ()
 
     def on_tls(self, certificate: PeerCertificate | None) -> None:
         """The connection uses TLS from now on."""

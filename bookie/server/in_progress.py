@@ -1,8 +1,8 @@
-"""The number of adds and reads in progress, of all connections together.
+"""The number of adds, reads and lists of entries in progress, of all connections together.
 
 Inside: the counts and their limits. Not inside: bytes (``shared_memory``), waiting (``connection``).
-Always: a limit refuses no request. The bookie receives nothing more from a connection while its next request
-would exceed a limit.
+Always: a limit on adds or reads refuses no request. The bookie receives nothing more from a connection while
+its next request would exceed a limit.
 
 Source: BookieRequestProcessor.java (``maxAddsInProgressLimit``, ``maxReadsInProgressLimit``).
 """
@@ -10,6 +10,17 @@ Source: BookieRequestProcessor.java (``maxAddsInProgressLimit``, ``maxReadsInPro
 from __future__ import annotations
 
 from collections.abc import Callable
+
+LISTS_MAX = 64  # of all connections; they are made one after the other
+SHARE_MIN = 64  # requests of each kind that each connection may have waiting
+
+
+def share_of(requests_max: int, others: int) -> int:
+    """How many requests one connection may have waiting, if the others have so many of the most allowed.
+
+    As ``SharedMemory.share_bytes``: half of what is left, so that a place stays free for a newcomer.
+    """
+    return max((requests_max - others) // 2, SHARE_MIN)
 
 
 class InProgress:
@@ -24,6 +35,7 @@ class InProgress:
         self._on_less = on_less
         self.adds = 0
         self.reads = 0
+        self.lists = 0  # lists of entries, waiting or being made
 
     def __repr__(self) -> str:
         return f"<InProgress, {self.adds} adds, {self.reads} reads>"
@@ -31,6 +43,13 @@ class InProgress:
     def is_full(self, *, adds: bool, reads: bool) -> bool:
         """True if one more request of one of these kinds would exceed its limit."""
         return (adds and 0 < self._adds_max <= self.adds) or (reads and 0 < self._reads_max <= self.reads)
+
+    @property
+    def has_all_lists(self) -> bool:
+        return self.lists >= LISTS_MAX
+
+    def count_lists(self, change: int) -> None:
+        self.lists += change
 
     def count_adds(self, change: int) -> None:
         self.adds += change

@@ -1,69 +1,64 @@
-"""The long polls that wait until a ledger's last add confirmed (LAC) grows.
+"""Which connections wait until a ledger's last add confirmed (LAC) grows, and for how many long polls.
 
-Inside: for each ledger the waiting long polls, each with the LAC its client has seen. Not inside: waiting,
-timeouts and replies (``deferred_replies``), the LAC itself (``storage``).
-Always: a watcher is called at most once, and is removed before it is called.
+Inside: for each ledger the connections that have long polls on it, the count of all long polls. Not inside:
+the long polls of one connection (``long_polls``), the LAC itself (``storage``).
+Always: an event costs one call for each connection that waits for the ledger, not one for each long poll.
 
 Source: BookKeeper, WatchableImpl.java and LongPollReadEntryProcessorV3.java; docs/protocol.md 9.4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
-WATCHERS_MAX = 100_000  # of one bookie; each is a client's open request
+from bookie.server.in_progress import share_of
+
+LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
+
+
+class LacWatcher(Protocol):
+    """A connection with long polls. Its methods take no time: they mark what is to be done."""
+
+    def lac_is(self, ledger_id: int, lac: int) -> None: ...
+    def ledger_changed(self, ledger_id: int) -> None: ...
 
 
 class LacWatches:
-    """Callbacks for each ledger; true while there is any."""
+    """The watchers of each ledger; true while there is any."""
 
-    def __init__(self) -> None:
-        self._waiting: dict[int, dict[int, tuple[int, Callable[[], None]]]] = {}
-        self._next_token = 0
-        self._count = 0
+    def __init__(self, long_polls_max: int = LONG_POLLS_MAX) -> None:
+        self._watchers: dict[int, dict[LacWatcher, None]] = {}
+        self.long_polls_max = long_polls_max
+        self.long_polls = 0  # of all connections; each connection counts its own
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return bool(self._watchers)
 
-    @property
-    def is_full(self) -> bool:
-        return self._count >= WATCHERS_MAX
+    def __repr__(self) -> str:
+        return f"<LacWatches, {self.long_polls} long polls on {len(self._watchers)} ledgers>"
 
-    def watch(self, ledger_id: int, seen_lac: int, call: Callable[[], None]) -> int:
-        """Call once when the LAC exceeds ``seen_lac``, or the ledger is fenced or deleted.
+    def share(self, own: int) -> int:
+        """How many long polls the connection that has ``own`` of them may have."""
+        return share_of(self.long_polls_max, self.long_polls - own)
 
-        Returns:
-            A token for ``forget``.
-        """
-        self._next_token += 1
-        self._waiting.setdefault(ledger_id, {})[self._next_token] = (seen_lac, call)
-        self._count += 1
-        return self._next_token
+    def watch(self, ledger_id: int, watcher: LacWatcher) -> None:
+        """From now on call the watcher for each event of the ledger."""
+        self._watchers.setdefault(ledger_id, {})[watcher] = None
 
-    def forget(self, ledger_id: int, token: int) -> None:
-        """Remove a watcher. No error if it was called already."""
-        watchers = self._waiting.get(ledger_id)
-        if watchers is not None and watchers.pop(token, None) is not None:
-            self._count -= 1
+    def forget(self, ledger_id: int, watcher: LacWatcher) -> None:
+        """No error if the watcher does not watch the ledger."""
+        watchers = self._watchers.get(ledger_id)
+        if watchers is not None and watcher in watchers:
+            del watchers[watcher]
             if not watchers:
-                del self._waiting[ledger_id]
+                del self._watchers[ledger_id]
 
     def lac_is(self, ledger_id: int, lac: int) -> None:
         """The ledger's LAC is at least ``lac`` now."""
-        watchers = self._waiting.get(ledger_id)
-        if watchers:
-            ready = [token for token, (seen_lac, _) in watchers.items() if lac > seen_lac]
-            self._call(ledger_id, ready)
+        for watcher in self._watchers.get(ledger_id, ()):
+            watcher.lac_is(ledger_id, lac)
 
     def ledger_changed(self, ledger_id: int) -> None:
-        """The ledger was fenced or deleted: call all its watchers."""
-        watchers = self._waiting.get(ledger_id)
-        if watchers:
-            self._call(ledger_id, list(watchers))
-
-    def _call(self, ledger_id: int, tokens: list[int]) -> None:
-        calls = [self._waiting[ledger_id][token][1] for token in tokens]
-        for token in tokens:
-            self.forget(ledger_id, token)
-        for call in calls:
-            call()
+        """The ledger was fenced or deleted."""
+        for watcher in self._watchers.get(ledger_id, ()):
+            watcher.ledger_changed(ledger_id)

@@ -26,6 +26,7 @@ from bookie.server.in_progress import InProgress
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
+from bookie.server.turns import Turns
 from namespace.clock import wall_ms
 
 _SWEEP_S = 1.0
@@ -58,6 +59,8 @@ class Server:
             frame_sweeps=math.ceil(config.frame_timeout_s / self._sweep_s),
         )
         self._warnings = PeerWarnings()
+        self._turns = Turns()
+        service.watches.long_polls_max = config.all_long_polls_max
         self._unwatched: dict[Connection, None] = {}  # connections without a running ``_watch_peer``
         self._capacity = Signal()
         self.memory = SharedMemory(
@@ -128,6 +131,7 @@ class Server:
             self._unwatched,
             self.admitted,
             self._warnings,
+            self._turns,
         )
         peer = connection.peer
         is_full = self.admitted.is_full

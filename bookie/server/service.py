@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # this name tells a client that it is authenticated
 TOMBSTONES_MAX = 200_000  # fenced and deleted ledgers that are remembered
+SLOW_FRAMES_MAX = 512  # handled in one step of the loop; plain adds and plain reads do not count
 INLINE_READ_BYTES_MAX = 1_048_576  # of the immediate reads of one chunk; further reads are deferred
 
 _BODY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC
@@ -168,8 +169,12 @@ class ClientSession:
         self._adds_count = 0
         self._inline_bytes_left = 0
 
-    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Handle the frames of one chunk, in order.
+
+        Returns:
+            The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long. The
+            caller lets the loop go on, and calls again with them.
 
         Raises:
             WireError: A frame is no message. The frames before it were handled. Close the connection.
@@ -185,6 +190,7 @@ class ClientSession:
         ledger: LedgerRecord | None = None
         current_id = -1
         master_key = b""
+        slow_count = 0
         self._inline_bytes_left = min(self.inline_bytes_max, INLINE_READ_BYTES_MAX)
         try:
             for start, end in spans:
@@ -215,6 +221,10 @@ class ClientSession:
                         self._plain_read(data[start + 4 : end], ledger_id, entry_id)
                         continue
                 self._handle_frame(data, start, end)
+                slow_count += 1
+                if slow_count == SLOW_FRAMES_MAX:
+                    return spans[spans.index((start, end)) + 1 :]
+            return ()
         finally:
             # Also after a bad frame: a batch is filled and submitted in the same step of the loop.
             if added:

@@ -13,7 +13,8 @@ Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); docs/stora
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 
@@ -26,6 +27,9 @@ from bookie.ledger_record import LedgerRecord
 from bookie.storage.read_ahead import WINDOW_BYTES_MAX, ReadAhead
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
+from ledger.catalog.availability import encode_availability
+
+T = TypeVar("T")
 
 _MOVES_MAX = 4  # of one entry, while it is being read
 _LENGTH_BYTES = 4
@@ -181,14 +185,27 @@ class EntryReads:
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """See ``Storage.entry_ids``."""
+        return await self._with_entry_ids(ledger_id, sorted)
+
+    async def availability(self, ledger_id: int) -> bytes:
+        """See ``Storage.availability``."""
+        return await self._with_entry_ids(ledger_id, lambda ids: encode_availability(sorted(ids)))
+
+    async def _with_entry_ids(self, ledger_id: int, job: Callable[[set[int]], T]) -> T:
+        """Do a job with a ledger's ids in a reader thread: a ledger may have millions of them."""
         record = self._record(ledger_id)
         ids = self._write_cache.entry_ids(record)  # before the index: a flush moves entries there
-        if ledger_id not in self._deleting:
-            try:
-                ids.update(await self._disk.run(self._index.entry_ids, ledger_id))
-            except (OSError, FormatError) as exc:
-                raise EntryUnreadableError(ledger_id, -1, f"the index fails: {exc}") from exc
-        return sorted(ids)
+        is_deleting = ledger_id in self._deleting
+
+        def run() -> T:
+            if not is_deleting:
+                ids.update(self._index.entry_ids(ledger_id))
+            return job(ids)
+
+        try:
+            return await self._disk.run(run)
+        except (OSError, FormatError) as exc:
+            raise EntryUnreadableError(ledger_id, -1, f"the index fails: {exc}") from exc
 
     def drop_ledger(self, ledger_id: int) -> None:
         """The ledger is being deleted: drop its cached entries and its read-ahead state."""

@@ -296,6 +296,13 @@ class Storage:
         """
         return await self._store_of(ledger_id).reads.entry_ids(ledger_id)
 
+    async def availability(self, ledger_id: int) -> bytes:
+        """The ids of all entries of a ledger stored here, as the protocol encodes them.
+
+        Raises ``NoLedgerError``, or ``EntryUnreadableError`` if the index fails.
+        """
+        return await self._store_of(ledger_id).reads.availability(ledger_id)
+
     def _store_of(self, ledger_id: int) -> DirectoryStore:
         record = self._ledgers.get(ledger_id)
         if record is None:

@@ -36,7 +36,10 @@ class Connection:
         """Handle the requests, without the deferred work."""
         codec = v2 if version == 2 else v3
         frames = b"".join(codec.encode_request(request) for request in requests)
-        self._session.handle(*FrameBuffer().feed(frames))
+        data, spans = FrameBuffer().feed(frames)
+        rest = self._session.handle(data, spans)
+        while rest:
+            rest = self._session.handle(data, rest)
 
     async def replies(self, *, version: int = 3) -> list[Reply]:
         """Do the deferred work, and return all replies."""

@@ -117,7 +117,9 @@ class Peer:
 
     def send_frames(self, *frames: bytes) -> None:
         data, spans = FrameBuffer().feed(b"".join(frames))
-        self._session.handle(data, spans)
+        rest = self._session.handle(data, spans)
+        while rest:
+            rest = self._session.handle(data, rest)
 
     def add_again(self, deferred: DeferredRequest, stored: StoredEntry) -> None:
         assert isinstance(deferred, IncomingRequest)

@@ -60,18 +60,21 @@ class WatchedSession(ClientSession):
         self._pass_on = send
         super().__init__(service, self._watch_replies, defer)
 
-    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> None:
+    def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         for start, end in spans:
             if data[start] < v3.FIRST_BYTE_MIN:
                 self._watch_v2(data, start, end)
             else:
                 self._watch_v3(data, start, end)
         if not self._machine.refusal_chance:
-            super().handle(data, spans)
-            return
+            rest = super().handle(data, spans)
+            while rest:
+                rest = super().handle(data, rest)
+            return ()
         for span in spans:
             self._machine.draw_refusal()
             super().handle(data, [span])
+        return ()
 
     def _watch_v2(self, data: bytes, start: int, end: int) -> None:
         opcode, flags = data[start + 1], data[start + 3]

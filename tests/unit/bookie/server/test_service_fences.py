@@ -141,18 +141,24 @@ def test_adds_lacs_fences_and_deletion_wake_watchers(
     peer: Peer, service: BookieService, disk: HandDisk
 ) -> None:
     disk.ledgers[1] = LedgerRecord(1, KEY)
-    woken: list[str] = []
-    for name, seen in (("low", 0), ("high", 5)):
-        service.watches.watch(1, seen, lambda name=name: woken.append(name))  # type: ignore[misc]
+    events: list[tuple[str, float]] = []
+
+    class Watcher:
+        def lac_is(self, ledger_id: int, lac: int) -> None:
+            events.append(("lac", lac))
+
+        def ledger_changed(self, ledger_id: int) -> None:
+            events.append(("changed", ledger_id))
+
+    watcher = Watcher()
+    service.watches.watch(1, watcher)
     peer.ask(add(1, 1, lac=0))
-    assert woken == []
     peer.ask(add(1, 2, lac=1), version=3)
-    assert woken == ["low"]
     peer.ask(WriteLacRequest(1, 6, KEY, ENTRIES.pack_lac(1, 6)), version=3)
-    assert woken == ["low", "high"]
-    service.watches.watch(1, 100, lambda: woken.append("fence"))
+    assert events == [("lac", 0), ("lac", 1), ("lac", 6)]
     peer.ask(fence(1))
-    service.watches.watch(1, 100, lambda: woken.append("gone"))
     service.ledger_deleted(1, fenced=True)
-    assert woken == ["low", "high", "fence", "gone"]
+    assert events[3:] == [("changed", 1), ("changed", 1)]
+    service.watches.forget(1, watcher)
+    service.watches.forget(1, watcher)  # no error
     assert not service.watches

@@ -1,0 +1,251 @@
+"""The deferred requests of one connection: budgets, a few workers, long polls.
+
+Inside: which request is refused with TOO_MANY_REQUESTS, the queue, the workers. Not inside: the work
+(``deferred_replies``), waiting long polls (``long_polls``), the socket (``connection``).
+Always: each request is answered once, refused, or lost with its connection; every count is given back when
+the request is answered or the connection ends.
+
+Source: BookieRequestProcessor.java (``maxPendingReadRequestsPerThread``, ``maxPendingAddRequestsPerThread``);
+docs/security.md, "Budgets of a connection".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from bookie.server.config import ServerConfig
+from bookie.server.deferred import DeferredRequest, PlainReads
+from bookie.server.deferred_replies import SLICE_READS, DeferredReplies, is_long_poll
+from bookie.server.in_progress import share_of
+from bookie.server.long_polls import LongPolls
+from bookie.server.replies import refusal
+from bookie.server.reply_queue import ReplyQueue
+from bookie.server.service import BookieService, ClientSession
+from bookie.server.shared_memory import SharedMemory
+from bookie.server.turns import Turns
+from ledger.codes import Code
+from ledger.wire.messages import AddRequest, IncomingRequest, ListEntriesRequest, ReadRequest
+
+_REFUSAL_BYTES = 28  # of the reply to a plain read
+_ALL_CONNECTIONS = 8  # times the budget of one connection; Apache's default number of read threads
+
+
+class DeferredWork:
+    """See the module. On the loop."""
+
+    def __init__(
+        self,
+        service: BookieService,
+        config: ServerConfig,
+        session: ClientSession,
+        reply_queue: ReplyQueue,
+        memory: SharedMemory,
+        turns: Turns,
+        wall_ms: Callable[[], int],
+        on_refused: Callable[[], None],
+    ) -> None:
+        """``on_refused``: called for each request that is refused."""
+        self._config = config
+        self._session = session
+        self._memory = memory
+        self._reply_queue = reply_queue
+        self._turns = turns
+        self._in_progress = service.in_progress
+        self._on_refused = on_refused
+        self._replies = DeferredReplies(
+            service,
+            session,
+            reply_queue,
+            wall_ms,
+            config.batch_bytes_max,
+            turns,
+            lambda incoming, request: self._started_polls().park(incoming, request),
+        )
+        self._polls = LongPolls(
+            service.watches,
+            turns,
+            self._replies,
+            self._queue_request,
+            wall_ms,
+            long_polls_max=config.long_polls_max,
+        )
+        self._queue: deque[DeferredRequest] = deque()
+        self._count = 0  # requests in ``_queue`` and in work
+        self._lists_count = 0  # of them, lists of entries
+        self._held_bytes = 0  # of the entries that they hold
+        self.has_read = False  # this peer makes requests that wait
+        self._is_short: trio.Event | None = None  # set when the queue is short again
+        self._workers_count = 0
+        self._idle_worker: trio.lowlevel.Task | None = None
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<DeferredWork, {self._count} requests, {len(self._polls)} long polls>"
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Workers run in this nursery from now on."""
+        self._nursery = nursery
+
+    @property
+    def is_long(self) -> bool:
+        """True if nothing more should be received before ``wait_short`` returns."""
+        return self._count > self._config.deferred_queue_max
+
+    async def wait_short(self) -> None:
+        while self.is_long:
+            self._is_short = trio.Event()
+            await self._is_short.wait()
+
+    def add(self, request: DeferredRequest) -> None:
+        """Begin work whose reply comes later, or refuse it. Does nothing after the connection has ended."""
+        if self._living_nursery() is None:
+            return
+        if is_long_poll(request):
+            assert isinstance(request, IncomingRequest)
+            assert isinstance(request.request, ReadRequest)
+            if not self._started_polls().add(request, request.request):
+                self._refuse(request)
+        elif self._takes_budget(request):
+            self._queue_request(request)
+        else:
+            self._refuse(request)
+
+    def close(self) -> None:
+        """The connection has ended: give all counts back."""
+        self._nursery = None
+        self._polls.close()
+        self._in_progress.count_lists(-self._lists_count)
+        self._in_progress.count_reads(-self._count)
+        self._queue.clear()
+        self._give_back(self._held_bytes)
+
+    # Budgets
+
+    def _takes_budget(self, request: DeferredRequest) -> bool:
+        """Count what the request needs besides its place in the queue; False if there is too little.
+
+        However many requests the other connections have waiting, this one may have a few.
+        """
+        limit, count = self._config.pending_reads_max, 1
+        if isinstance(request, PlainReads):
+            count = len(request)
+        elif isinstance(request, IncomingRequest):
+            if isinstance(request.request, ListEntriesRequest):
+                return self._takes_list()
+            if isinstance(request.request, AddRequest):
+                limit = self._config.pending_adds_max
+        if limit and self._count + count > min(limit, self._share(limit)):
+            # A refusal takes more memory than a plain read that waits. Without memory for refusals the reads
+            # wait, and nothing more is received from the peer.
+            return count > 1 and self._reply_queue.free_bytes < _REFUSAL_BYTES * count
+        size_bytes = _held_bytes(request)
+        if size_bytes:
+            if self._memory.is_exhausted:
+                return False
+            self._held_bytes += size_bytes
+            self._memory.take(size_bytes)
+        return True
+
+    def _share(self, limit: int) -> int:
+        """How many requests this connection may have waiting, so that the others have some, too."""
+        return share_of(_ALL_CONNECTIONS * limit, self._in_progress.reads - self._count)
+
+    def _takes_list(self) -> bool:
+        if self._lists_count >= (1 if self._in_progress.has_all_lists else self._config.lists_max):
+            return False
+        self._lists_count += 1
+        self._in_progress.count_lists(1)
+        return True
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._memory.give_back(size_bytes)
+
+    def _refuse(self, request: DeferredRequest) -> None:
+        self._on_refused()
+        if isinstance(request, PlainReads):
+            for at in range(len(request)):
+                self._session.send_plain(*request[at], Code.TOO_MANY_REQUESTS)
+        elif isinstance(request, IncomingRequest):
+            self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
+
+    # Work
+
+    def _queue_request(self, request: DeferredRequest) -> None:
+        nursery = self._living_nursery()
+        if nursery is None:
+            return
+        count = len(request) if isinstance(request, PlainReads) else 1
+        self._queue.append(request)
+        self._count += count
+        self._in_progress.count_reads(count)
+        self.has_read = True
+        worker = self._idle_worker
+        if worker is not None:
+            self._idle_worker = None
+            trio.lowlevel.reschedule(worker)
+        elif self._workers_count < self._config.deferred_workers_max:
+            self._workers_count += 1
+            nursery.start_soon(self._work)
+
+    def _started_polls(self) -> LongPolls:
+        """The long polls, with their task."""
+        nursery = self._living_nursery()
+        if not self._polls.is_running and nursery is not None:
+            self._polls.is_running = True
+            nursery.start_soon(self._polls.run)
+        return self._polls
+
+    def _living_nursery(self) -> trio.Nursery | None:
+        """None once the connection ends: a nursery whose last task has ended starts no other."""
+        nursery = self._nursery
+        return None if nursery is None or nursery.cancel_scope.cancel_called else nursery
+
+    async def _work(self) -> None:
+        """Reply to deferred requests, one after the other."""
+        done_count = 0
+        try:
+            while True:
+                while self._queue:
+                    request = self._queue.popleft()
+                    await self._replies.reply_to(request)
+                    self._done(request)
+                    done_count += 1
+                    if not done_count % SLICE_READS:
+                        await self._turns.pause()  # requests that need no disk do not wait
+                if self._idle_worker is not None:
+                    return
+                # One idle worker stays: a peer that reads from disk reads again, and a new task for each read
+                # costs more.
+                self._idle_worker = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._stop_idling)
+        finally:
+            self._workers_count -= 1
+
+    def _done(self, request: DeferredRequest) -> None:
+        count = len(request) if isinstance(request, PlainReads) else 1
+        if isinstance(request, IncomingRequest):
+            if isinstance(request.request, ListEntriesRequest):
+                self._lists_count -= 1
+                self._in_progress.count_lists(-1)
+            elif size_bytes := _held_bytes(request):
+                self._give_back(size_bytes)
+        self._count -= count
+        self._in_progress.count_reads(-count)
+        if self._is_short is not None and self._count <= self._config.deferred_queue_max // 2:
+            self._is_short.set()
+            self._is_short = None
+
+    def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle_worker = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+def _held_bytes(request: DeferredRequest) -> int:
+    """The size of the entry that a deferred add holds; 0 for other requests."""
+    if isinstance(request, IncomingRequest) and isinstance(request.request, AddRequest):
+        return len(request.request.body)
+    return 0
