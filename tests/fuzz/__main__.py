@@ -49,20 +49,24 @@ def main(arguments: list[str] | None = None) -> int:
             print(failure.report(options.corpus), flush=True)
 
     fuzzers = [Fuzzer(TARGETS[name], seed, options.corpus) for name in names if name != PORT]
-    turn = 0
+    turn = connections = 0
     while True:
         for fuzzer in fuzzers:
             _turn(fuzzer, options.cases or TURN_CASES, report)
         if PORT in names:
-            cases = options.cases or TURN_CASES
-            for failure in fuzz_port(seed + turn, cases):
+            count = options.cases or TURN_CASES
+            connections += count
+            for failure in fuzz_port(seed + turn, count):
                 report(failure)
         turn += 1
         if end_s is None or time.monotonic() >= end_s:
             break
     cases = sum(fuzzer.cases for fuzzer in fuzzers)
     kept = sum(fuzzer.kept for fuzzer in fuzzers)
-    print(f"{cases} inputs of {len(fuzzers)} decoders, {kept} kept in {options.corpus}; {failures} failures")
+    print(
+        f"{cases} inputs of {len(fuzzers)} decoders, {connections} hostile connections, {kept} inputs kept in"
+        f" {options.corpus}; {failures} failures"
+    )
     return 1 if failures else 0
 
 

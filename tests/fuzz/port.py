@@ -79,6 +79,13 @@ def attacks_on_the_good_ledger() -> list[bytes]:
     return found
 
 
+def overwrites() -> list[bytes]:
+    """Adds of other bytes for a stored entry, with the ledger's own key. A change of these could fence."""
+    forged = GOOD.pack(LEDGER, 0, -1, 5, b"other")
+    requests = [AddRequest(LEDGER, 0, KEY, forged, recovery=recovery) for recovery in (False, True)]
+    return [codec.encode_request(request) for request in requests for codec in (v2, v3)]
+
+
 def seeds() -> list[bytes]:
     """Conversations: the frames of one connection."""
     messages = [framed(each) for protocol in ("v2", "v3") for each in captured(protocol, "c2b")]
@@ -230,7 +237,7 @@ def inputs_of(seed: int, cases: int) -> list[bytes]:
     rng = random.Random(f"{seed} {PORT}")
     mutator = Mutator(rng)
     found = seeds()
-    inputs = found[:: max(1, len(found) // max(cases // 4, 1))]
+    inputs = [*overwrites(), *found[:: max(1, len(found) // max(cases // 4, 1))]]
     while len(inputs) < cases:
         data = mutator.mutate(found)
         inputs.append(reframed(rng, data) if rng.random() < 0.7 else data)

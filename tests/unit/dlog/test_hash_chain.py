@@ -27,6 +27,7 @@ from dlog.format.hash_chain import (
     parse_head,
 )
 from dlog.format.record import decode_records, encode_records
+from dlog.metadata.segment import TruncationStatus
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
@@ -204,6 +205,26 @@ async def test_the_chain_goes_on_over_segments_and_after_truncation_begins_at_wh
         found = await verify_log(log.read_only, str(value_of(first[1])))
         assert found.problem is not None
         assert "before the first record that is left" in found.problem.evidence
+
+
+@pytest.mark.parametrize("first_left", [1, 3, 4, 5])
+async def test_a_segment_truncated_in_part_is_checked_from_what_is_left(first_left: int) -> None:
+    entries = chained_entries(PAYLOADS)
+    async with open_log() as log:
+        done = await log.complete(await log.begin(1, 10, entries, lac=4), 8)
+        await log.remove(done)
+        partly = attrs.evolve(
+            done, truncation=TruncationStatus.PARTIALLY_TRUNCATED, min_active_entry_id=first_left
+        )
+        await log.put(partly)
+        found = await verify_log(log.read_only)
+        assert found.problem is None
+        assert found.entries == 5 - first_left
+        assert found.records_before == (2 * first_left if first_left < 5 else 0)
+        entries[3] = entries[3].replace(b"pay 6", b"pay 9")
+        log.ledgers[10].entries = entries
+        found = await verify_log(log.read_only)
+        assert found.is_sound == (first_left >= 3), "the first entry left is believed: nothing is before it"
 
 
 async def test_records_missing_at_the_front_are_no_truncation() -> None:
