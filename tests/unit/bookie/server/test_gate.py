@@ -351,7 +351,8 @@ async def test_a_peer_that_does_not_authenticate_in_time_is_closed(
     for _ in range(9):
         assert await peer.ask(BookieInfoRequest()) is not None
         await trio.sleep(1)
-    assert await peer.reply() is None
+    with trio.fail_after(100):
+        assert await peer.reply() is None
     assert trio.current_time() - begin == pytest.approx(10)
 
 
@@ -480,6 +481,22 @@ async def test_any_other_certificate_opens_nothing(
     assert await secured.ask(AuthRequest("BookieAuthZFactory", b"")) == RefusedReply(
         Code.UNAUTHORIZED, Operation.AUTH
     )
+    assert await secured.reply() is None
+
+
+async def test_a_token_does_not_help_a_certificate_that_was_refused(
+    opened: Opened, certificates: Certificates
+) -> None:
+    class Both(Words):
+        def open(self) -> Both:
+            return self
+
+        def on_tls(self, certificate: PeerCertificate | None) -> None:
+            raise AuthRefusedError("revoked")
+
+    config = ServerConfig(auth=Both(), tls=lambda: certificates.bookie)
+    secured = await opened.connect(config).secured(certificates.client())
+    assert await secured.ask(AuthRequest("words", SECRET)) == RefusedReply(Code.UNAUTHORIZED, Operation.AUTH)
     assert await secured.reply() is None
 
 

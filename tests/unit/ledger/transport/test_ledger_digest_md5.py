@@ -55,6 +55,7 @@ def test_a_message_is_parsed() -> None:
         b"\x00" * 100,
         b"a=1," * MESSAGE_BYTES_MAX,
         b'"' * MESSAGE_BYTES_MAX,
+        b'a="' + b"x" * MESSAGE_BYTES_MAX + b'"',
         b'a="' + b"\\" * (MESSAGE_BYTES_MAX - 4),
     ],
 )
