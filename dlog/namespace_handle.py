@@ -221,7 +221,8 @@ class Namespace:
             ValueError: ``expect_head`` is no head.
             LogNotFoundError, LogMetadataError, LogUnavailableError
         """
-        return await verify_log(self._read_only_log(name), expect_head)
+        log = self._read_only_log(await self._permitted(name, Right.READ))
+        return await verify_log(log, expect_head)
 
     async def describe_log(self, name: str) -> LogDescription:
         """A log's segments, ends, number of records and writer, found without reading all of it.

@@ -157,6 +157,7 @@ async def test_a_namespace_obeys_its_policy(tmp_path: Path) -> None:
             lambda: namespace.segments("shop/orders"),
             lambda: namespace.last_dlsn("shop/orders"),
             lambda: namespace.describe_log("shop/orders"),
+            lambda: namespace.verify_log("shop/orders"),
             lambda: namespace.delete_log("public"),
             lambda: namespace.purge_log("shop/orders", dry_run=True),
         ):
