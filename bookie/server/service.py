@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # this name tells a client that it is authenticated
 TOMBSTONES_MAX = 200_000  # fenced and deleted ledgers that are remembered
-SLOW_FRAMES_MAX = 512  # handled in one step of the loop; plain adds and plain reads do not count
+SLOW_FRAMES_MAX = 256  # handled in one step of the loop; plain adds and plain reads do not count
 INLINE_READ_BYTES_MAX = 1_048_576  # of the immediate reads of one chunk; further reads are deferred
 
 _BODY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import trio
 
-SLICES_MAX = 8  # in one step of the loop
+SLICES_MAX = 4  # in one step of the loop
 
 
 class Turns:
