@@ -2,7 +2,7 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test interop check bench docs proto clean setup setup-test
+.PHONY: help demo test interop check bench docs proto lock clean setup setup-test
 
 help:
 	@echo "make demo    write lines, kill the writer, continue, read back, compare (embedded)"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
 	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"
+	@echo "make lock    take new versions of the packages of development into .ci/requirements.lock"
 	@echo "make clean   remove caches and build results (not .venv)"
 
 setup:
@@ -45,6 +46,9 @@ proto: setup
 	@test -x .cache/protoc/bin/python || $(PYTHON) -m venv .cache/protoc
 	@.cache/protoc/bin/python -m pip install --quiet 'grpcio-tools==1.62.*' 'setuptools<80'
 	@.cache/protoc/bin/python ledger/wire/regenerate.py
+
+lock: setup-test
+	@.ci/lock
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

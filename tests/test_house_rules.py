@@ -39,7 +39,6 @@ ONLY_IN = {
     "cramjam": ("dlog/",),
     "starlette": ("bookie/",),
     "hypercorn": ("bookie/",),
-    "prometheus_client": ("bookie/",),
     "cryptography": ("dlog/", "ledger/", "bookie/"),
     "asyncio": (),
     "anyio": (),
