@@ -196,6 +196,11 @@ class PageIndex(EntryIndex):
     # --- writing ---
 
     def put(self, ranges: Iterable[EntryRange], ledgers: Iterable[tuple[int, LedgerData]] = ()) -> None:
+        ledgers = list(ledgers)
+        # Before the pages: if the cache is too small for them, some files are written below. A file that is
+        # written without its header would be opened, written and synced twice.
+        for ledger_id, ledger_data in ledgers:
+            self._headers[ledger_id] = _header(ledger_data)
         unpaged: list[EntryRange] = []
         for entry_range in ranges:
             ids, start = entry_range.entry_ids, 0
@@ -211,10 +216,7 @@ class PageIndex(EntryIndex):
                 data = self._page_to_change(entry_range.ledger_id, number)
                 _store(data, first, ids[start:stop], entry_range.locations[start:stop])
                 start = stop
-        ledgers = list(ledgers)
         self._chunks.put(unpaged, ledgers)
-        for ledger_id, ledger_data in ledgers:
-            self._headers[ledger_id] = _header(ledger_data)
 
     def relocate(self, moves: Iterable[LedgerMove]) -> list[list[int]]:
         moved: list[list[int]] = []
@@ -316,7 +318,7 @@ class PageIndex(EntryIndex):
                 return page.data
             is_full = len(self._cache.dirty) >= self._dirty_max
         if is_full:
-            self._write_back()
+            self._write_back(with_pages_only=True)
         with self._cache_lock:
             page = self._cache.get(key)
         loaded = None
@@ -376,19 +378,23 @@ class PageIndex(EntryIndex):
 
     # --- writing pages; steps 1 and 2 of a sync, without the sync ---
 
-    def _write_back(self) -> None:
-        """Write all dirty pages and changed headers to their files, in order of ledger."""
+    def _write_back(self, *, with_pages_only: bool = False) -> None:
+        """Write all dirty pages and changed headers to their files, in order of ledger.
+
+        ``with_pages_only``: write no header of a ledger without dirty pages.
+        """
         ledgers: dict[int, list[tuple[int, Page]]] = {}
         with self._cache_lock:
             for (ledger_id, number), page in self._cache.dirty_pages():
                 ledgers.setdefault(ledger_id, []).append((number, page))
-        if not self._deleted.isdisjoint(ledgers.keys() | self._headers.keys()):
+        ledger_ids = set(ledgers) if with_pages_only else ledgers.keys() | self._headers.keys()
+        if not self._deleted.isdisjoint(ledger_ids):
             self._map.sync()  # a ledger was created again right after its deletion
             self._unlink_deleted()
         self._mark_overwritten(ledgers)
-        for ledger_id in sorted(ledgers.keys() | self._headers.keys()):
+        for ledger_id in sorted(ledger_ids):
             self._write_ledger(ledger_id, ledgers.get(ledger_id, []))
-        self._headers.clear()
+            self._headers.pop(ledger_id, None)
 
     def _mark_overwritten(self, ledgers: dict[int, list[tuple[int, Page]]]) -> None:
         marks: list[Operation] = []

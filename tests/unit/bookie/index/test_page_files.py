@@ -9,8 +9,17 @@ import pytest
 
 from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk, RealFile
-from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
+from bookie.index.entry_index import EntryRange
+from bookie.index.index_factory import IndexConfig, IndexKind, open_index
+from bookie.index.page_file import (
+    PAGE_FILE_HEADER_BYTES,
+    PageFileHeader,
+    decode_page_file_header,
+    page_file_path,
+)
 from bookie.index.page_files import PageFiles
+from bookie.index.page_index import PageIndexConfig
+from bookie.ledger_record import LedgerData
 
 LEDGER_IDS = [7919 * number for number in range(200)]  # nearly each in a directory of its own
 HEADER = bytes(PAGE_FILE_HEADER_BYTES)
@@ -93,3 +102,29 @@ def test_a_file_is_synced_before_it_is_closed_for_another(
     assert len(files) == 2
     assert page_file_path(tmp_path, 1) in synced
     files.close()
+
+
+def test_more_ledgers_than_pages_in_memory_are_written_and_synced_once(
+    tmp_path: Path, disk: CountingDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = PageFiles.write
+
+    def count(files: PageFiles, ledger_id: int, *args: object, **more: object) -> None:
+        writes.append(ledger_id)
+        write(files, ledger_id, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PageFiles, "write", count)
+    config = IndexConfig(kind=IndexKind.PAGES, pages=PageIndexConfig(pages_max=16, open_files_max=8))
+    index = open_index(disk, tmp_path, config)
+    data = LedgerData(b"k" * 20, True, None, -1, 0)
+    index.put(
+        [EntryRange(ledger_id, [0], [1 << 32 | 8]) for ledger_id in LEDGER_IDS],
+        [(ledger_id, data) for ledger_id in LEDGER_IDS],
+    )
+    index.sync()
+    index.close()
+    assert sorted(writes) == LEDGER_IDS
+    for ledger_id in LEDGER_IDS:
+        header = page_file_path(tmp_path, ledger_id).read_bytes()[:PAGE_FILE_HEADER_BYTES]
+        assert decode_page_file_header(header) == PageFileHeader(b"k" * 20, True, None)
