@@ -105,7 +105,6 @@ def test_the_blocking_objects_offer_what_the_asynchronous_ones_do() -> None:
     ]:
         names = {name for name in vars(plain) if not name.startswith("_")}
         names -= {"aclose", "config", "log", "bytes_in_flight", "bytes_in_flight_max"}
-        names -= {"forked"}  # the loop's own objects get this call
         assert names <= set(dir(blocking)), names - set(dir(blocking))
         for name in names:
             theirs, ours = getattr(plain, name), getattr(blocking, name)
