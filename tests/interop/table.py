@@ -161,6 +161,7 @@ ROWS = (
             "Java client, SASL in required TLS",
             "Java client, role of its certificate",
             "Java client, clear text refused",
+            "our bookie, a changed password",
         ),
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,7 +64,7 @@ class World:
         self.driver.ask("init_cluster", uri=self.originals.uri(root, layout="hierarchical"))
         cluster = Cluster(self.originals, root, java_options=self.java_options)
         if kind == "ours" and SASL_BOOKIE.items() <= settings.items():
-            settings["java.security.auth.login.config"] = self.jaas
+            settings.setdefault("java.security.auth.login.config", self.jaas)
         cluster.add(kind, **settings)
         return cluster
 
@@ -228,6 +230,33 @@ async def test_java_is_refused_with_a_wrong_password(
     settings = {} if section is None else {**SASL_CLIENT, "saslJaasClientSectionName": section}
     with trio.fail_after(TEST_TIMEOUT_S):
         await java_is_refused(await java_client(world.driver, our_sasl, version, **settings))
+
+
+@proves(14, "our bookie, a changed password")
+async def test_our_bookie_takes_a_changed_password_on_sighup(world: World) -> None:
+    jaas = world.jaas.with_name("changing.conf")
+    jaas.write_text(JAAS.format(module=MODULE, secret="old"))
+    settings = {**SASL_BOOKIE, "java.security.auth.login.config": jaas}
+    cluster = await trio.to_thread.run_sync(lambda: world.cluster("/our-changing", "ours", **settings))
+    bookie = cluster.bookies[0]
+    old, new = jaas.with_name("old"), jaas.with_name("new")
+    old.write_text("old")
+    new.write_text("new")
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with our_client(cluster, SaslAuth(username="bookkeeper", password_file=old)) as client:
+            await write_and_read(client)
+        jaas.write_text(JAAS.format(module=MODULE, secret="new"))
+        os.kill(bookie.process.pid, signal.SIGHUP)
+        async with our_client(cluster, SaslAuth(username="bookkeeper", password_file=new)) as client:
+            while True:  # until the bookie has read the file
+                try:
+                    await client.bookie_space(bookie.id)
+                    break
+                except BookieUnavailableError:
+                    continue
+        async with our_client(cluster, SaslAuth(username="bookkeeper", password_file=old)) as client:
+            with pytest.raises(BookieUnavailableError):
+                await client.bookie_space(bookie.id)
 
 
 @proves(14, "Java client, SASL in required TLS")
