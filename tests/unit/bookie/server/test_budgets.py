@@ -82,7 +82,8 @@ class Client:
     async def replies(self, count: int) -> list[Reply]:
         found: list[Reply] = []
         while len(found) < count:
-            data, spans = self.frames.feed(bytes(await self.stream.receive_some(1 << 20)))
+            with trio.fail_after(30):
+                data, spans = self.frames.feed(bytes(await self.stream.receive_some(1 << 20)))
             for start, end in spans:
                 codec = v2 if data[start] <= 2 else v3
                 found.append(codec.decode_reply(data, start, end).reply)
