@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ import attrs
 import trio
 
 from bookie.admin_guard import AdminGuard, read_token
+from bookie.admin_tls import admin_context
 from bookie.config.admin_config import AdminConfig
 from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError, StateError
@@ -258,7 +260,7 @@ async def serve_admin(
     """Serve until cancelled; ``task_status.started`` gets the address as a URL.
 
     Raises:
-        BookieConfigError: The libraries are not installed, or the token's file cannot be used.
+        BookieConfigError: The libraries are not installed, or a file of the token or of TLS cannot be used.
         ListenError: The port is taken or is not one of this machine's.
     """
     try:
@@ -270,7 +272,21 @@ async def serve_admin(
             " pip install 'dlog-streams[admin]'"
         ) from exc
     token = None if config.token_path is None else read_token(config.token_path)
-    settings = Config()
+    context = None if config.tls is None else admin_context(config.tls)
+
+    class Settings(Config):
+        """With the context that is made already: hypercorn itself reads PEM files only."""
+
+        @property
+        def ssl_enabled(self) -> bool:
+            return context is not None
+
+        def create_ssl_context(self) -> ssl.SSLContext | None:
+            if context is not None:
+                context.set_alpn_protocols(self.alpn_protocols)
+            return context
+
+    settings = Settings()
     settings.bind = [f"fd://{_bound(config)}"]
     settings.accesslog = None
     settings.errorlog = None
@@ -279,6 +295,7 @@ async def serve_admin(
         admin.application(),
         token=token,
         hosts=(config.host, *config.allowed_hosts),
+        has_certificates=config.tls is not None and config.tls.trust_store is not None,
     )
     async with trio.open_nursery() as nursery:
 

@@ -2,8 +2,9 @@
 
 Inside: the checks, as an ASGI application around another one; reading the token's file. Not inside: the
 routes (``admin``), addresses (``config.admin_config``).
-Always: a request that changes or reveals something has the token; without a token in the configuration there
-is no such request. A web page of another site reaches nothing, also not through a name that it points here.
+Always: a request that changes or reveals something has the token, or comes over TLS with a client certificate
+if the configuration has no token; with neither there is no such request. A web page of another site reaches
+nothing, also not through a name that it points here.
 
 Open to all that reach the port: ``/heartbeat``, ``/metrics`` and ``/api/v1/bookie/is_ready``, with GET.
 
@@ -36,14 +37,24 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 class AdminGuard:
     """An ASGI application that passes good requests on and answers the others itself."""
 
-    def __init__(self, application: Application, *, token: bytes | None, hosts: Collection[str]) -> None:
+    def __init__(
+        self,
+        application: Application,
+        *,
+        token: bytes | None,
+        hosts: Collection[str],
+        has_certificates: bool = False,
+    ) -> None:
         """
         Args:
             token: What ``Authorization: Bearer`` must hold; None refuses all but ``OPEN_PATHS``.
+            has_certificates: TLS has checked the certificate of every client; without a token in the
+                configuration that is enough.
             hosts: Names that a Host header may have, besides localhost, this machine's and IP addresses.
         """
         self._application = application
         self._token_digest = None if token is None else hashlib.sha256(token).digest()
+        self._has_certificates = has_certificates
         own = {"localhost", socket.gethostname(), socket.getfqdn()}
         self._hosts = {name.lower() for name in own | set(hosts)}
 
@@ -79,6 +90,8 @@ class AdminGuard:
         if origin and origin != [scope.get("scheme", "http").encode() + b"://" + host[0]]:
             return 403, "the request comes from a page of another site"
         if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+            return None
+        if self._token_digest is None and self._has_certificates:
             return None
         if self._token_digest is None:
             return 401, "set httpServerTokenPath to a file with a token, and send it as Authorization: Bearer"

@@ -1,7 +1,7 @@
 """The keys of ``bk_server.conf`` for the HTTP port of operators.
 
-Inside: address, port, the token's file, allowed names, and the refusal of TLS, which is not offered. Not
-inside: the server (``bookie.admin``), the checks of a request (``bookie.admin_guard``).
+Inside: address, port, the token's file, allowed names, the stores for TLS. Not inside: the server
+(``bookie.admin``), the checks of a request (``bookie.admin_guard``), reading stores (``bookie.admin_tls``).
 Always: without ``httpServerHost`` the port is reachable from this machine only.
 """
 
@@ -17,6 +17,16 @@ LOOPBACK = "127.0.0.1"
 
 
 @attrs.frozen(kw_only=True)
+class AdminTls:
+    """The stores for TLS. With a trust store clients need a certificate."""
+
+    key_store: Path
+    key_store_password: str | None = attrs.field(default=None, repr=False)
+    trust_store: Path | None = None
+    trust_store_password: str | None = attrs.field(default=None, repr=False)
+
+
+@attrs.frozen(kw_only=True)
 class AdminConfig:
     """The HTTP server for operators."""
 
@@ -28,6 +38,8 @@ class AdminConfig:
     """The file with the token for all that changes or reveals something; None refuses these requests."""
     allowed_hosts: tuple[str, ...] = ()
     """Names of the server that a Host header may have, besides the machine's own and IP addresses."""
+    tls: AdminTls | None = None
+    """None: requests and replies are in clear text."""
 
 
 def read_admin(settings: Settings) -> AdminConfig | None:
@@ -38,14 +50,30 @@ def read_admin(settings: Settings) -> AdminConfig | None:
         port=settings.integer("httpServerPort", 8080, most=65535),
         token_path=None if token_path is None else Path(token_path),
         allowed_hosts=settings.texts("httpServerAllowedHosts"),
+        tls=_read_tls(settings),
     )
-    wants_tls = settings.boolean("httpServerTlsEnable", False)
-    if not settings.boolean("httpServerEnabled", False):
+    return config if settings.boolean("httpServerEnabled", False) else None
+
+
+def _read_tls(settings: Settings) -> AdminTls | None:
+    key_store = settings.text("httpServerKeyStorePath")
+    trust_store = settings.text("httpServerTrustStorePath")
+    key_store_password = settings.text("httpServerKeyStorePassword")
+    trust_store_password = settings.text("httpServerTrustStorePassword")
+    if not settings.boolean("httpServerTlsEnable", False):
+        if trust_store is not None:
+            raise settings.error(
+                "httpServerTlsEnable", "true: httpServerTrustStorePath restricts access, but only with TLS"
+            )
         return None
-    if wants_tls:
+    if key_store is None:
         raise settings.error(
             "httpServerTlsEnable",
-            "false: the HTTP server has no TLS. Let it listen on loopback"
-            f" (httpServerHost={LOOPBACK}), behind a proxy with a certificate",
+            "httpServerKeyStorePath beside it: a store (JKS, PKCS12 or PEM) with the server's key",
         )
-    return config
+    return AdminTls(
+        key_store=Path(key_store),
+        key_store_password=key_store_password,
+        trust_store=None if trust_store is None else Path(trust_store),
+        trust_store_password=trust_store_password,
+    )

@@ -47,7 +47,8 @@ SUPPORTED = _names(
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerTokenPath
-    httpServerAllowedHosts
+    httpServerAllowedHosts httpServerKeyStorePath httpServerKeyStorePassword httpServerTrustStorePath
+    httpServerTrustStorePassword
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
     tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds
@@ -128,8 +129,6 @@ WITHOUT_EFFECT = _names(
 # This bookie has no such feature; setting one of these keys gives a warning.
 UNSUPPORTED = _names(
     """
-    httpServerKeyStorePath
-    httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
     autoRecoveryDaemonEnabled rereplicationEntryBatchSize openLedgerRereplicationGracePeriod
     lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes

@@ -8,6 +8,7 @@ Always: paths and bodies of the requests are those of Apache's bookie, so the co
 from __future__ import annotations
 
 import json
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,7 @@ import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
+from ledger.transport.tls import client_context
 
 _TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.5
@@ -39,6 +41,18 @@ _POLL_INTERVAL_S = 0.5
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file with the bookie's token. [default: httpServerTokenPath of --config]",
 )
+@click.option(
+    "--authorities",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Certificates to trust, in PEM, for https. [default: those of the system]",
+)
+@click.option(
+    "--certificate",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The client's certificate and key, in PEM, if the bookie demands one.",
+)
 @click.option("--force", is_flag=True, help="Start a round now, with compaction that is not suspended.")
 @click.option("--force-major", is_flag=True, help="Start a round now with major compaction.")
 @click.option("--force-minor", is_flag=True, help="Start a round now with minor compaction.")
@@ -50,6 +64,8 @@ def gc(
     config_path: Path | None,
     url: str | None,
     token_file: Path | None,
+    authorities: Path | None,
+    certificate: Path | None,
     force: bool,
     force_major: bool,
     force_minor: bool,
@@ -68,7 +84,7 @@ def gc(
     """
     from dlog.cli.terminal.output import print_facts, print_json, print_note
 
-    base = _server(config_path, url, token_file)
+    base = _server(config_path, url, token_file, _tls(authorities, certificate))
     try:
         if suspend is not None:
             _request(base, "gc/suspend_compaction", _levels(suspend, "suspendMinor", "suspendMajor"))
@@ -104,16 +120,28 @@ def gc(
 class _Server:
     url: str
     token: str | None = attrs.field(default=None, repr=False)
+    tls: ssl.SSLContext | None = None
 
     def __str__(self) -> str:
         return self.url
 
 
-def _server(config_path: Path | None, url: str | None, token_file: Path | None) -> _Server:
+def _tls(authorities: Path | None, certificate: Path | None) -> ssl.SSLContext | None:
+    if authorities is None and certificate is None:
+        return None
+    try:
+        return client_context(authorities=authorities, certificate=certificate)
+    except (OSError, ValueError) as exc:
+        raise click.UsageError(f"--authorities or --certificate cannot be used: {exc}") from exc
+
+
+def _server(
+    config_path: Path | None, url: str | None, token_file: Path | None, tls: ssl.SSLContext | None
+) -> _Server:
     if (config_path is None) == (url is None):
         raise click.UsageError("give either --config or --url")
     if url is not None:
-        return _Server(url.rstrip("/"), _token(token_file))
+        return _Server(url.rstrip("/"), _token(token_file), tls)
     from bookie.config.bookie_config import load_config
 
     assert config_path is not None
@@ -124,7 +152,8 @@ def _server(config_path: Path | None, url: str | None, token_file: Path | None) 
             " bookie"
         )
     host = "127.0.0.1" if admin.host == "0.0.0.0" else admin.host
-    return _Server(f"http://{host}:{admin.port}", _token(token_file or admin.token_path))
+    scheme = "http" if admin.tls is None else "https"
+    return _Server(f"{scheme}://{host}:{admin.port}", _token(token_file or admin.token_path), tls)
 
 
 def _token(file: Path | None) -> str | None:
@@ -145,7 +174,7 @@ def _request(server: _Server, path: str, body: dict[str, bool] | None = None) ->
         headers={"Content-Type": "application/json"}
         | ({} if server.token is None else {"Authorization": f"Bearer {server.token}"}),
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=server.tls) as reply:
         return json.loads(reply.read())
 
 

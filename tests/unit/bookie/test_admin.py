@@ -206,5 +206,5 @@ def test_the_server_is_off_unless_the_file_enables_it() -> None:
     assert parse_config(base + "httpServerEnabled=true", "f").admin == AdminConfig(
         host="127.0.0.1", port=8080
     )
-    with pytest.raises(BookieConfigError, match="has no TLS"):
+    with pytest.raises(BookieConfigError, match="httpServerKeyStorePath"):
         parse_config(base + "httpServerEnabled=true\nhttpServerTlsEnable=true", "f")
