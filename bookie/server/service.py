@@ -387,8 +387,10 @@ class ClientSession:
             if isinstance(held, bytes):
                 found = compare(held, body)
             elif held:
-                if stored is None or stored.ledger is not ledger:
+                if stored is None:
                     return self._defer(incoming)  # ``add_again`` follows
+                if stored.ledger is not ledger:  # it was deleted and created again during the read
+                    return self._refuse(incoming, Code.IO_ERROR)
                 found = stored.compare(body)
         if found is None:
             self._storage.stage_entry(self._batch, ledger, entry_id, lac, body)

@@ -153,7 +153,8 @@ def test_a_deferred_add_is_checked_again_when_its_entry_was_read(peer: Peer, dis
     record = disk.create_ledger_by_hand(1)
     record.last_entry_id = 0
     peer.add_again(waiting, stored)
-    assert peer.deferred == [waiting], "the entry was read from another ledger: it is read again"
+    assert peer.replies() == [AddReply(Code.IO_ERROR, 1, 0)], "the entry was read from another ledger"
+    assert peer.deferred == []
     assert disk.unsubmitted[-1].names == []
 
 
