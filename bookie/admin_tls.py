@@ -1,6 +1,6 @@
 """TLS of the HTTP port for operators: from the configured stores to an SSL context.
 
-Inside: stores in JKS, PKCS12 and PEM, told apart by their content, because Apache's keys have no type.
+Inside: stores in JKS, PKCS12 and PEM; the content shows the format, because Apache's keys have no type.
 Not inside: the server (``admin``), the keys of ``bk_server.conf`` (``config.admin_config``).
 Always: with a trust store, a client without a certificate of its authorities gets no HTTP reply.
 

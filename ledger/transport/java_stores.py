@@ -8,7 +8,7 @@ JKS, all numbers big-endian, texts with a length of two bytes in front:
     certificate      "X.509"; 4 length; DER
     20 SHA-1         of the password in UTF-16, "Mighty Aphrodite" and everything before
 
-Inside: both formats, told apart by their first bytes as Java tells them. Not inside: PEM files, contexts
+Inside: both formats; their first bytes show which, as in Java. Not inside: PEM files, contexts
 (``tls``).
 Always: the integrity of a store is checked with its password before anything in it is used; a store has at
 most ``STORE_BYTES_MAX`` bytes; no error has a password or a key in it.

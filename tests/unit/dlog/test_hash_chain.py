@@ -101,7 +101,7 @@ def change_a_byte(entries: list[bytes]) -> None:
 
 
 def drop_a_record(entries: list[bytes]) -> None:
-    """The entry keeps its chain record; positions after it are written anew."""
+    """The entry keeps its chain record; positions after it are written again."""
     body, start, stop = open_envelope(entries[1])
     _, (_, position, txid, kept), _ = decode_records(body, start, stop)
     entries[1] = seal_envelope(encode_records([kept], [txid], position - 1) + body[-CHAIN_RECORD_BYTES:])

@@ -106,7 +106,7 @@ async def test_twenty_thousand_strange_ledgers_go_and_one_real_one_stays(
 
 
 async def test_a_ledger_that_appears_between_the_looks_stays(world: World, autojump_clock: MockClock) -> None:
-    """Our own bookie may be told of a ledger by a store that was restored from a copy, and so on."""
+    """A store that was restored from a copy may name a ledger to our own bookie, and so on."""
     world.begin(5)
     await world.check.check()
     await world.create(5)
