@@ -25,6 +25,7 @@ from pathlib import Path
 
 import trio
 
+from bookie.auth.reloading import open_secrets
 from bookie.config.bookie_config import BookieConfig, load_config
 from bookie.disk.descriptor_limit import raise_limit
 from bookie.errors import (
@@ -34,7 +35,6 @@ from bookie.errors import (
     RegistrationError,
 )
 from bookie.main import run_bookie
-from bookie.server.reloading import open_secrets
 from ledger.task_errors import first_error
 from namespace.errors import NamespaceError
 from namespace.zookeeper import open_zookeeper_store

@@ -23,6 +23,8 @@ import attrs
 import trio
 
 from bookie.admin import Admin, serve_admin
+from bookie.auth.reloading import Secrets, open_secrets
+from bookie.auth.tls import peer_context
 from bookie.cluster.address import Identity, Machine, resolve_identity
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
@@ -46,10 +48,8 @@ from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgers
-from bookie.server.reloading import Secrets, open_secrets
 from bookie.server.server import Server
 from bookie.server.service import BookieService
-from bookie.server.tls import peer_context
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage

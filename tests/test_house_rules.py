@@ -102,7 +102,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/entrylog/open_log.py",
     "bookie/server/long_polls.py",
     "bookie/server/reply_queue.py",
-    "bookie/server/reloading.py",
+    "bookie/auth/reloading.py",
     "bookie/server/early_tokens.py",
     "bookie/server/turns.py",
     "bookie/disk/reader_pool.py",

@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 
+from bookie.auth.tls import TlsConfig
 from bookie.cluster.address import AddressConfig
 from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
@@ -47,7 +48,6 @@ from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgersConfig
-from bookie.server.tls import TlsConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
 from ledger.catalog.paths import Layout

@@ -144,7 +144,7 @@ UNSUPPORTED = _names(
 
 KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED
 
-# Keys of an authentication plug-in of another package (``bookie.server.auth_plugins``).
+# Keys of an authentication plug-in of another package (``bookie.auth.plugins``).
 PLUGIN_PREFIX = "authPlugin."
 
 # Keys of other programs, which stand in the same files.

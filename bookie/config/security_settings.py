@@ -1,7 +1,7 @@
 """The keys of ``bk_server.conf`` that restrict access: TLS, authentication, roles.
 
 Inside: which keys belong together, and the refusal of a key that would restrict nothing.
-Not inside: certificates (``bookie.server.tls``), mechanisms (``bookie.server.authentication``).
+Not inside: certificates (``bookie.auth.tls``), mechanisms (``bookie.auth.authentication``).
 Always: a key that restricts access is obeyed, or the bookie does not start.
 
 Source: ServerConfiguration.java, AbstractConfiguration.java; docs/protocol.md 12.
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import attrs
 
+from bookie.auth.authentication import AuthProvider
+from bookie.auth.certificate_roles import CertificateRoles
+from bookie.auth.plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
+from bookie.auth.tls import TlsConfig
 from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
-from bookie.server.auth_plugins import JAAS_FILE_KEY, TOKEN_FILE_KEY, open_provider
-from bookie.server.authentication import AuthProvider
-from bookie.server.certificate_roles import CertificateRoles
-from bookie.server.tls import TlsConfig
 from ledger.transport.sasl import SaslAuth
 from namespace.errors import StoreSecurityError
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment

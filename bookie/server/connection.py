@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import trio
 
+from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import StorageFailedError
-from bookie.server.authentication import certificate_identity, parse_certificate
 from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
 from bookie.server.deferred import DeferredRequest

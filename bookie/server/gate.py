@@ -5,7 +5,7 @@
        +--- refused ----------+--> the connection ends
 
 Inside: which frames pass, the reply to all others, the exchange of tokens.
-Not inside: mechanisms (``authentication``), TLS itself and the deadline (``connection``).
+Not inside: mechanisms (``bookie.auth``), TLS itself and the deadline (``connection``).
 Always: while the gate is closed, no request but START_TLS reaches the session; if TLS is needed, no token is
 answered in clear text; the exchange ends after ``EXCHANGES_MAX`` tokens.
 
@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from bookie.server.authentication import (
+from bookie.auth.authentication import (
     AuthProvider,
     AuthRefusedError,
     AuthStep,

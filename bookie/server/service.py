@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, assert_never
 
 import attrs
 
+from bookie.auth.authentication import PeerIdentity
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
-from bookie.server.authentication import PeerIdentity
 from bookie.server.deferred import DeferredRequest, PlainReads
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches

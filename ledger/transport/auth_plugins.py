@@ -9,7 +9,7 @@ The entry point loads a function that takes the settings, ``Mapping[str, str]``,
 ``AuthFactory``: a callable without arguments that makes the ``ClientAuth`` of one connection.
 
 Inside: finding a plug-in, our plug-ins' settings. Not inside: the bookie's plug-ins
-(``bookie.server.auth_plugins``).
+(``bookie.auth.plugins``).
 
 Source: docs/security.md, "Authentication, TLS and certificates".
 """

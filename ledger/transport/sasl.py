@@ -4,7 +4,7 @@
     client  AUTH response    -> bookie  rspauth
 
 Inside: the order of messages, login names and passwords from files. Not inside: the messages and the hash
-(``digest_md5``), the bookie's side (``bookie.server.sasl``).
+(``digest_md5``), the bookie's side (``bookie.auth.sasl``).
 Always: the bookie must prove that it knows the password too; the files are read again for each connection, so
 a changed password needs no restart.
 

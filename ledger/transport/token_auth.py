@@ -2,7 +2,7 @@
 
     client  AUTH token       -> bookie  AUTH ""
 
-Inside: the exchange, the token from its file. Not inside: the bookie's side (``bookie.server.tokens``).
+Inside: the exchange, the token from its file. Not inside: the bookie's side (``bookie.auth.tokens``).
 Always: without TLS the settings are refused; the file is read again for each connection, so a changed token
 needs no restart.
 

@@ -10,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie.auth.certificate_roles import CertificateRoles
+from bookie.auth.sasl import SaslUsers
+from bookie.auth.tokens import BearerTokens
 from bookie.config.bookie_config import BookieConfig, load_config, parse_config
 from bookie.config.keys import KNOWN, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
 from bookie.config.properties import PropertiesError, parse_properties
@@ -17,9 +20,6 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_index import PageIndexConfig
-from bookie.server.certificate_roles import CertificateRoles
-from bookie.server.sasl import SaslUsers
-from bookie.server.tokens import BearerTokens
 from ledger.catalog.paths import Layout
 from ledger.transport.sasl import SaslAuth
 
@@ -429,7 +429,7 @@ def test_another_package_adds_a_plug_in_by_entry_point(
 ) -> None:
     (tmp_path / "example_bookie_auth.py").write_text(
         "from pathlib import Path\n"
-        "from bookie.server.tokens import BearerTokens\n"
+        "from bookie.auth.tokens import BearerTokens\n"
         "def open_provider(settings):\n"
         "    return BearerTokens(Path(settings['authPlugin.file']))\n"
     )

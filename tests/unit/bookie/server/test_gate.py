@@ -12,10 +12,10 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.certificate_roles import CertificateRoles
 from bookie.errors import BookieConfigError
 from bookie.main import Bookie, open_bookie
-from bookie.server.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
-from bookie.server.certificate_roles import CertificateRoles
 from bookie.server.config import ServerConfig
 from bookie.server.deferred import DeferredRequest
 from bookie.server.gate import EXCHANGES_MAX, FRAME_BYTES_MAX

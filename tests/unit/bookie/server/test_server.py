@@ -12,6 +12,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
 
+from bookie.auth.tls import TlsConfig, server_context
 from bookie.journal.files import JournalConfig
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
@@ -19,7 +20,6 @@ from bookie.main import Bookie, open_bookie
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.server.service import BookieService
-from bookie.server.tls import TlsConfig, server_context
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from ledger.codes import Code, Operation

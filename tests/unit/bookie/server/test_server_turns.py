@@ -9,13 +9,13 @@ from collections.abc import Callable
 import trio
 from trio.testing import MemoryReceiveStream, MemorySendStream, memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import NoEntryError
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.server.service import BookieService
-from bookie.server.tls import TlsConfig, server_context
 from ledger.codes import Code
 from ledger.digest import master_key
 from ledger.wire import v2, v3

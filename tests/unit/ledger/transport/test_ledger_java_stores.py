@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.errors import BookieConfigError
-from bookie.server.tls import TlsConfig, peer_context, server_context
 from ledger.transport.java_stores import JavaStore, StoreError, read_store
 from ledger.transport.tls import client_context
 from tests.fakes.certificates import Signed, make_authority

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.sasl import SaslUsers
+from bookie.auth.sasl import SaslUsers
 from ledger.transport import digest_md5
 from ledger.transport.auth_plugins import client_auth
 from ledger.transport.config import TransportConfig

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import attrs
 
-from bookie.server.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.transport.secret_file import read_secret
 from ledger.transport.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
 

@@ -15,9 +15,9 @@ import ssl
 
 import trio
 
+from bookie.auth.authentication import AuthProvider
+from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
-from bookie.server.authentication import AuthProvider
-from bookie.server.tls import TlsConfig, server_context
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.authentication import AuthRefusedError, PeerIdentity
-from bookie.server.tokens import BearerTokens, parse_tokens
+from bookie.auth.authentication import AuthRefusedError, PeerIdentity
+from bookie.auth.tokens import BearerTokens, parse_tokens
 
 FIRST, SECOND = "0123456789abcdef-first", "0123456789abcdef-second"
 

@@ -7,8 +7,8 @@ import ssl
 import attrs
 import pytest
 
+from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
-from bookie.server.tls import TlsConfig, server_context
 from tests.places import GOLDEN_FILES
 
 TLS = GOLDEN_FILES / "tls"

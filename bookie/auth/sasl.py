@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from bookie.server.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from ledger.transport import digest_md5
 from ledger.transport.jaas import read_section
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie.server.authentication import AuthRefusedError
-from bookie.server.sasl import SaslExchange, SaslUsers
+from bookie.auth.authentication import AuthRefusedError
+from bookie.auth.sasl import SaslExchange, SaslUsers
 from ledger.transport import digest_md5
 from ledger.transport.sasl import SaslLogin
 

@@ -10,13 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.auth.reloading import Secrets, open_secrets
+from bookie.auth.sasl import SaslUsers
+from bookie.auth.tls import TlsConfig
+from bookie.auth.tokens import BearerTokens
 from bookie.errors import BookieConfigError
 from bookie.main import open_bookie
 from bookie.server.config import ServerConfig
-from bookie.server.reloading import Secrets, open_secrets
-from bookie.server.sasl import SaslUsers
-from bookie.server.tls import TlsConfig
-from bookie.server.tokens import BearerTokens
 from ledger.codes import Code
 from ledger.errors import BookieSecurityError, BookieUnavailableError
 from ledger.transport.auth import AuthFactory

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from bookie.server.authentication import AuthOpener, AuthProvider
-from bookie.server.sasl import ALLOWED_IDS, BOOKIE_SECTION, SaslUsers
-from bookie.server.tokens import BearerTokens
+from bookie.auth.authentication import AuthOpener, AuthProvider
+from bookie.auth.sasl import ALLOWED_IDS, BOOKIE_SECTION, SaslUsers
+from bookie.auth.tokens import BearerTokens
 
 BOOKIE_GROUP = "dlog.auth.bookie"
 JAAS_FILE_KEY = "java.security.auth.login.config"  # the JVM's system property, here a key of the file

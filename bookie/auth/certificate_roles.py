@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import attrs
 
-from bookie.server.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 
 PLUGIN = "BookieAuthZFactory"
 
