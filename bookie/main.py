@@ -35,7 +35,7 @@ from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombsto
 from bookie.cluster.new_ledger_check import NewLedgerCheck
 from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
-from bookie.cluster.startup_check import begin_startup_check
+from bookie.cluster.startup_check import START_RETRY_S, begin_startup_check
 from bookie.config.bookie_config import BookieConfig
 from bookie.disk.descriptor_limit import SPARES
 from bookie.disk.descriptors import Descriptors
@@ -53,6 +53,7 @@ from bookie.server.service import BookieService
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
+from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import Layout
 from ledger.catalog.service_info import (
     LOCATION_PROPERTY,
@@ -198,14 +199,16 @@ async def run_bookie(
             identity = resolve_identity(attrs.evolve(config.address, port=port), machine)
         async with open_store() as store:
             root = config.metadata.ledgers_root
-            layout = await prepare_cluster_root(store, root, config.metadata.layout)
+            layout = await retry_lost_connection(
+                lambda: prepare_cluster_root(store, root, config.metadata.layout), timeout_s=START_RETRY_S
+            )
             directories = config.directories
             cookie = Cookie(
                 identity.bookie_id,
                 directories.journal,
                 directories.ledger,
                 directories.index,
-                await read_instance_id(store, root),
+                await retry_lost_connection(lambda: read_instance_id(store, root), timeout_s=START_RETRY_S),
             )
             startup_check = await begin_startup_check(
                 store,

@@ -38,6 +38,7 @@ from bookie.cluster.incarnation import INCARNATION
 from bookie.errors import CookieError, DirectoryError
 from bookie.storage.dirty_marks import DOUBT
 from ledger.audit import audited_async
+from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import COOKIES, INSTANCE_ID, cookie_path
 from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
@@ -293,24 +294,39 @@ async def write_version_files(disk: Disk, check: CookieCheck) -> None:
         await disk.run(_write_version_file, disk, name, data)
 
 
-async def create_cookie(store: MetadataStore, root: str, check: CookieCheck) -> None:
+async def create_cookie(store: MetadataStore, root: str, check: CookieCheck, *, timeout_s: float) -> None:
     """Create a new bookie's cookie in the metadata store. If cancelled, it may exist.
+
+    Args:
+        timeout_s: How long to repeat it after a lost connection.
 
     Raises:
         CookieError: Another process created it.
+        ConnectionLostError: The store stayed out of reach. The cookie may exist.
     """
-    try:
+    data = encode_cookie(check.cookie)
+    is_repeated = False
+
+    async def create() -> None:
+        nonlocal is_repeated
+        was_repeated, is_repeated = is_repeated, True
         try:
             await store.create(f"{root}/{COOKIES}", parents=True)
         except NodeExistsError:
             pass
-        async with audited_async("create cookie", check.node_path):
-            await store.create(check.node_path, encode_cookie(check.cookie))
-    except NodeExistsError as exc:
-        raise CookieError(
-            f"another process has just written node {check.node_path}: two bookies with the same id are"
-            " starting. Stop one, or give it another bookieId"
-        ) from exc
+        try:
+            await store.create(check.node_path, data)
+        except NodeExistsError as exc:
+            # The reply to the first attempt may have been lost after the node was created.
+            if was_repeated and (await store.get(check.node_path)).value == data:
+                return
+            raise CookieError(
+                f"another process has just written node {check.node_path}: two bookies with the same id are"
+                " starting. Stop one, or give it another bookieId"
+            ) from exc
+
+    async with audited_async("create cookie", check.node_path):
+        await retry_lost_connection(create, timeout_s=timeout_s)
 
 
 async def _read_registered(store: MetadataStore, path: str) -> StoredCookie | None:

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 import trio
 
 from bookie.errors import RegistrationError
+from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import READONLY, available_path, readonly_path
 from namespace.errors import (
     NamespaceError,
@@ -79,10 +80,11 @@ class Registration:
 
         Raises:
             RegistrationError: Another session holds the node and does not end.
+            ConnectionLostError: The store stayed out of reach for ``reopen_s``.
         """
         async with self._changing:
             self._is_read_only = read_only
-            await self._announce()
+            await retry_lost_connection(self._announce, timeout_s=self._reopen_s)
 
     async def become_read_only(self) -> None:
         """Create the read-only node, then remove the other: without any node the bookie would look dead."""

@@ -51,6 +51,7 @@ from bookie.errors import DirectoryError
 from bookie.storage import dirty_marks
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
+from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import Layout
 from namespace.store import MetadataStore
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+START_RETRY_S = 30.0  # a lost connection must not end a start; as long as the listing for limbo
 NEW = "the bookie is new: another one may have had its id"
 
 
@@ -122,10 +124,12 @@ class StartupCheck:
                 )
         try:
             if check.verdict is DirectoryVerdict.NEW:
-                await create_cookie(self._store, self._root, check)
+                await create_cookie(self._store, self._root, check, timeout_s=START_RETRY_S)
             if check.verdict is not DirectoryVerdict.START:
                 log.info("cookie of bookie %s: %s", bookie_id, check.verdict.value)
-            await self._incarnation.raise_number(self._store)
+            await retry_lost_connection(
+                lambda: self._incarnation.raise_number(self._store), timeout_s=START_RETRY_S
+            )
             if self.loss_reason is not None:
                 await disk.run(dirty_marks.remove_loss_mark, disk, check.paths)
         except OSError as exc:
@@ -184,17 +188,20 @@ async def begin_startup_check(
     Raises:
         CookieError: The disks, the configuration and the metadata store disagree. Nothing was changed.
         DirectoryError: A directory cannot be created, read or written.
-        NamespaceError: The metadata store failed.
+        NamespaceError: The metadata store failed. A lost connection was tried again for ``START_RETRY_S``.
     """
     config = config or StartupCheckConfig()
-    check = await check_cookies(
-        store,
-        root,
-        disk,
-        cookie,
-        possible_ids=possible_ids,
-        allow_expansion=config.allow_expansion,
-        replace_lost=config.replace_lost_directories and config.limbo,
+    check = await retry_lost_connection(
+        lambda: check_cookies(
+            store,
+            root,
+            disk,
+            cookie,
+            possible_ids=possible_ids,
+            allow_expansion=config.allow_expansion,
+            replace_lost=config.replace_lost_directories and config.limbo,
+        ),
+        timeout_s=START_RETRY_S,
     )
     try:
         loss_reason = await disk.run(_possible_loss, disk, check, storage_config)

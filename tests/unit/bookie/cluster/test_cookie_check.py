@@ -47,7 +47,7 @@ async def check(
     check = await check_cookies(store, ROOT, disk, cookie, possible_ids=ids, allow_expansion=expand)
     await write_version_files(disk, check)
     if check.verdict is DirectoryVerdict.NEW:
-        await create_cookie(store, ROOT, check)
+        await create_cookie(store, ROOT, check, timeout_s=0)
     elif check.verdict is DirectoryVerdict.EXPAND:
         await store.put(check.node_path, encode_cookie(cookie))
     return check.verdict

@@ -17,7 +17,7 @@ from bookie.storage.opening import open_storage
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import cookie_path
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.errors import ConnectionLostError
+from namespace.errors import ConnectionLostError, SessionExpiredError
 from namespace.memory import MemoryStore
 from namespace.store import Node, Stat
 from tests.fakes.bookies_by_hand import LAYOUT, ROOT, Bookies, open_bookies
@@ -144,13 +144,13 @@ async def test_a_crash_after_the_cookie_and_before_the_end_keeps_the_loss_mark(
 
     async def fails(self: MemoryStore, path: str, *arguments: Any, **more: Any) -> Stat:
         if path == cookie_path(ROOT, NAME):
-            raise ConnectionLostError(path, "unreachable")
+            raise SessionExpiredError(path)
         return await put(self, path, *arguments, **more)
 
     startup_check = await bookies.begin(NAME)
     async with open_storage(RealDisk(), bookies.storage_config(NAME)) as storage:
         monkeypatch.setattr(MemoryStore, "put", fails)
-        with pytest.raises(ConnectionLostError):
+        with pytest.raises(SessionExpiredError):
             await startup_check.complete(storage)
         monkeypatch.undo()
     assert (current(bookies) / "DOUBT").exists()
