@@ -25,7 +25,7 @@ from bookie.server.connections import Connections, Peer
 from bookie.server.deferred import DeferredRequest
 from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
-from bookie.server.gate import FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
+from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService
@@ -104,6 +104,7 @@ class Connection:
                 config.auth,
                 needs_tls=config.tls_required,
                 on_open=self._gate_opened.set,
+                on_early_token=self._limit_early_token,
             )
         self._is_draining = False  # received bytes are ignored
         self._nursery: trio.Nursery | None = None
@@ -246,6 +247,16 @@ class Connection:
             await self._gate_opened.wait()
             return
         raise WireError(f"the peer is not authenticated after {self._config.authentication_s:g} s")
+
+    def _limit_early_token(self) -> None:
+        nursery = self._living_nursery()
+        if nursery is not None:
+            nursery.start_soon(self._refuse_early_token)
+
+    async def _refuse_early_token(self) -> None:
+        assert self._gate is not None
+        await trio.sleep(EARLY_TOKEN_S)
+        self._gate.refuse_early_token()
 
     async def _watch_peer(self) -> None:
         """Close a connection whose peer takes no bytes of its replies while other connections need memory.

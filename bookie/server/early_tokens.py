@@ -1,7 +1,8 @@
 """Clear text that arrives between START_TLS and the TLS handshake.
 
 Apache's client with SASL and TLS sends START_TLS and its first AUTH, both in clear text, without waiting for
-a reply. The AUTH may come in the chunk of START_TLS, or just before the client's first TLS record.
+a reply. Two threads of the client send them, so their order varies (``gate`` holds an AUTH that comes first).
+The AUTH may come in the chunk of START_TLS, or just before the client's first TLS record.
 
 Inside: cutting those frames off, the stream that returns the rest of the bytes first.
 Not inside: which frames are allowed there (``gate``), TLS (``connection``).

@@ -12,6 +12,7 @@ answered in clear text; the exchange ends after ``EXCHANGES_MAX`` tokens.
 | before authentication | version 3 | version 2 |
 |---|---|---|
 | START_TLS | passes | does not exist |
+| an empty first AUTH in clear text where TLS is needed | waits ``EARLY_TOKEN_S`` for START_TLS | the same |
 | AUTH for another plug-in, or in clear text where TLS is needed | EUA | the connection closes |
 | the plug-in refuses a token | EUA, then the connection closes | the connection closes |
 | add, read; also if the plug-in refuses the certificate | EUA | EUA |
@@ -51,6 +52,7 @@ from ledger.wire.messages import (
 
 EXCHANGES_MAX = 32  # tokens of one connection, as the client allows
 FRAME_BYTES_MAX = 65_536  # of a peer that is not authenticated
+EARLY_TOKEN_S = 2.0
 UNENCRYPTED = "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
 
 
@@ -65,18 +67,23 @@ class Gate:
         *,
         needs_tls: bool,
         on_open: Callable[[], None],
+        on_early_token: Callable[[], None],
     ) -> None:
+        """Args:
+        on_early_token: Called when a token waits for START_TLS; call ``refuse_early_token`` later.
+        """
         self.is_open = False
         self.refused: str | None = None  # why; the connection must end after its replies are sent
         self.rejected: str | None = None  # why its certificate opens nothing; every request is refused
         self._session = session
         self._send = send
         self._on_open = on_open
+        self._on_early_token = on_early_token
         self._plugin = None if provider is None else provider.plugin
         self._auth = None if provider is None else provider.open()
         self._lacks_tls = needs_tls or (provider is not None and provider.needs_tls)
         self._certificate: PeerCertificate | None = None
-        self._waiting: IncomingRequest | None = None  # an empty first token, sent behind START_TLS
+        self._waiting: IncomingRequest | None = None  # an empty first token, sent around START_TLS
         self._exchanges = 0
         self._is_upgrading = False  # from START_TLS until TLS begins
 
@@ -101,13 +108,27 @@ class Gate:
         for index, (start, end) in enumerate(spans):
             if self.refused is not None:
                 break
-            if self.is_open:
+            if self.is_open and not self._is_upgrading:
                 return self._session.handle(data, spans[index:])
             self._handle_frame(data, start, end)
         return ()
 
+    def refuse_early_token(self) -> None:
+        """The peer has had enough time to send START_TLS behind its first token.
+
+        Raises:
+            WireError: The token is of version 2, so the connection closes.
+        """
+        if self._waiting is not None and not self._is_upgrading:
+            incoming, self._waiting = self._waiting, None
+            self._refuse(incoming)
+
     def on_tls(self, certificate: PeerCertificate | None) -> None:
-        """The connection uses TLS from now on."""
+        """The connection uses TLS from now on.
+
+        Raises:
+            WireError: The plug-in refuses the certificate of a peer that it took in clear text.
+        """
         self._lacks_tls = self._is_upgrading = False
         self._certificate = certificate
         if self._auth is None:
@@ -116,9 +137,14 @@ class Gate:
         try:
             identity = self._auth.on_tls(certificate)
         except AuthRefusedError as exc:
+            if self.is_open:
+                raise WireError(f"authentication by {self._plugin!r} failed: {exc}") from exc
             self.rejected = str(exc)
             return
-        if identity is not None:
+        if self.is_open:
+            assert self._session.identity is not None
+            self._session.identity = attrs.evolve(self._session.identity, certificate=certificate)
+        elif identity is not None:
             self._open(identity)
         elif self._waiting is not None:
             incoming, self._waiting = self._waiting, None
@@ -131,12 +157,20 @@ class Gate:
         if incoming.version > v3.VERSION or (incoming.version == v3.VERSION) is not is_v3:
             raise WireError(f"a request of protocol version {incoming.version} before authentication")
         match incoming.request:
+            case AuthRequest() if self.is_open:
+                self._session.handle(data, [(start, end)])  # Apache's client sends one token too many
             case AuthRequest(plugin, token) if plugin == self._plugin:
-                if not (self._lacks_tls or self._is_upgrading):
+                # Apache's client sends START_TLS and its first token, both in clear text, without waiting for
+                # a reply, in this order or the other. If TLS is optional and the token came first, the
+                # exchange has begun, and goes on in clear text until TLS begins.
+                if not self._lacks_tls and (self._exchanges or not self._is_upgrading):
                     self._take_token(incoming, token)
-                elif self._is_upgrading and not token and self._waiting is None:
-                    # Apache's client sends its first token in clear text right behind START_TLS.
+                elif (
+                    not token and self._waiting is None and (self._is_upgrading or self._session.may_upgrade)
+                ):
                     self._waiting = incoming
+                    if not self._is_upgrading:
+                        self._on_early_token()
                 else:
                     self._refuse(incoming)
             case _ if self._is_upgrading:
@@ -145,6 +179,7 @@ class Gate:
                 self._is_upgrading = self._session.may_upgrade
                 self._session.handle(data, [(start, end)])
             case _:
+                self.refuse_early_token()
                 self._refuse(incoming)
 
     def _take_token(self, incoming: IncomingRequest, token: bytes) -> None:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import logging
-import ssl
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock, memory_stream_pair, open_stream_to_socket_listener, wait_all_tasks_blocked
+from trio.testing import MockClock, open_stream_to_socket_listener
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.authentication import AuthRefusedError, PeerCertificate, PeerIdentity
 from bookie.auth.certificate_roles import CertificateRoles
 from bookie.errors import BookieConfigError
-from bookie.main import Bookie, open_bookie
+from bookie.main import open_bookie
 from bookie.server.config import ServerConfig
-from bookie.server.deferred import DeferredRequest
 from bookie.server.gate import EXCHANGES_MAX, FRAME_BYTES_MAX
-from bookie.server.server import Server
-from bookie.server.service import BookieService, ClientSession
 from ledger.codes import Code, Operation
-from ledger.digest import DigestType, EntryCodec, master_key
-from ledger.wire import v2, v3
-from ledger.wire.frame import FrameBuffer
+from ledger.digest import DigestType, EntryCodec
+from ledger.wire import v3
 from ledger.wire.messages import (
     AddReply,
-    AddRequest,
     AuthReply,
     AuthRequest,
     BatchReadRequest,
@@ -38,143 +31,20 @@ from ledger.wire.messages import (
     ReadReply,
     ReadRequest,
     RefusedReply,
-    Reply,
     Request,
-    StartTlsReply,
-    StartTlsRequest,
     WriteLacRequest,
 )
-from tests.fakes.certificates import TestAuthority, make_authority
+from tests.unit.bookie.server.gated_bookie import (
+    ADD,
+    FENCE,
+    KEY,
+    SECRET,
+    Certificates,
+    Opened,
+    Peer,
+    Words,
+)
 from tests.unit.bookie.server.test_server import storage_config
-
-KEY = master_key(b"")  # of the default password, which every stranger knows
-ENTRY = EntryCodec(DigestType.CRC32C, b"").pack(7, 0, -1, 5, b"bytes")
-ADD = AddRequest(7, 0, KEY, ENTRY)
-FENCE = ReadRequest(7, 0, fence=True, master_key=KEY)
-SECRET = b"open sesame"
-
-
-class Words:
-    """A plug-in: a peer that sends ``SECRET`` is ``alice``, and every other token is answered by ``?``."""
-
-    plugin, needs_tls = "words", False
-
-    def open(self) -> Words:
-        return self
-
-    def reload(self) -> None:
-        pass
-
-    def on_tls(self, certificate: PeerCertificate | None) -> None:
-        pass
-
-    def answer(self, token: bytes) -> AuthStep:
-        if token == b"wrong":
-            raise AuthRefusedError("not the word")
-        if token == SECRET:
-            return AuthStep(b"welcome", PeerIdentity("alice", "words"))
-        return AuthStep(b"?")
-
-
-class Peer:
-    """A client that knows only frames."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self.stream = stream
-        self._frames = FrameBuffer()
-        self._replies: list[Reply] = []
-
-    async def ask(self, *requests: Request, version: int = 3) -> Reply | None:
-        """The next reply; None if the bookie closed the connection."""
-        codec = v2 if version == 2 else v3
-        try:
-            await self.stream.send_all(b"".join(map(codec.encode_request, requests)))
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # what it replied may still be read
-        return await self.reply()
-
-    async def reply(self) -> Reply | None:
-        while not self._replies:
-            try:
-                chunk = await self.stream.receive_some(1 << 20)
-            except trio.BrokenResourceError:
-                return None
-            if not chunk:
-                return None
-            data, spans = self._frames.feed(bytes(chunk))
-            for start, end in spans:
-                codec = v2 if data[start] <= 2 else v3
-                self._replies.append(codec.decode_reply(data, start, end).reply)
-        return self._replies.pop(0)
-
-    async def secured(self, context: ssl.SSLContext) -> Peer:
-        assert await self.ask(StartTlsRequest()) == StartTlsReply(Code.OK)
-        stream = trio.SSLStream(self.stream, context, server_hostname="bookie.test", https_compatible=True)
-        await stream.do_handshake()
-        return Peer(stream)
-
-
-@attrs.frozen
-class Certificates:
-    """One authority, a bookie's context that demands certificates, and contexts of clients."""
-
-    home: Path
-    authority: TestAuthority
-    bookie: ssl.SSLContext
-
-    def client(self, name: str | None = "client.test", *, units: tuple[str, ...] = ()) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self.home / "authority.pem"))
-        if name is not None:
-            signed = self.authority.sign(name, units=units)
-            context.load_cert_chain(signed.write_pem(self.home / "client.pem"))
-        return context
-
-
-@pytest.fixture
-def certificates(tmp_path: Path) -> Certificates:
-    authority = make_authority()
-    trusted = authority.write_pem(tmp_path / "authority.pem")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.sign("bookie.test").write_pem(tmp_path / "bookie.pem"))
-    context.load_verify_locations(trusted)
-    context.verify_mode = ssl.CERT_OPTIONAL
-    return Certificates(tmp_path, authority, context)
-
-
-class RecordingService(BookieService):
-    """Keeps the session of each connection."""
-
-    sessions: list[ClientSession]
-
-    def open_session(
-        self, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
-    ) -> ClientSession:
-        session = super().open_session(send, defer)
-        self.sessions.append(session)
-        return session
-
-
-class Opened:
-    """A bookie whose connections each test configures."""
-
-    def __init__(self, bookie: Bookie, nursery: trio.Nursery) -> None:
-        self.bookie, self._nursery = bookie, nursery
-        self.service = RecordingService(bookie.storage)
-        self.sessions = self.service.sessions = []
-
-    def connect(self, config: ServerConfig) -> Peer:
-        server = Server(self.service, config)
-        ours, theirs = memory_stream_pair()
-        self._nursery.start_soon(server.serve_stream, theirs)
-        return Peer(ours)
-
-
-@pytest.fixture
-async def opened(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[Opened]:
-    async with open_bookie(storage_config(tmp_path)) as bookie:
-        yield Opened(bookie, nursery)
-        nursery.cancel_scope.cancel()
-
 
 # Clear text where TLS is needed
 
@@ -361,64 +231,6 @@ async def test_an_authenticated_peer_is_not_closed(opened: Opened, autojump_cloc
     await peer.ask(AuthRequest("words", SECRET))
     await trio.sleep(100)
     assert await peer.ask(ReadRequest(7, 0)) == ReadReply(Code.NO_LEDGER, 7, 0)
-
-
-@pytest.mark.parametrize("pieces", [1, 7, 1000])
-@pytest.mark.parametrize("is_required", [True, False])
-async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
-    opened: Opened, certificates: Certificates, pieces: int, is_required: bool
-) -> None:
-    """Apache's client does not wait for the reply to START_TLS before it sends its first token."""
-    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=is_required)
-    peer = opened.connect(config)
-    frames = v3.encode_request(StartTlsRequest()) + v2.encode_request(AuthRequest("words", b""))
-    for at in range(0, len(frames), pieces):
-        await peer.stream.send_all(frames[at : at + pieces])
-        await wait_all_tasks_blocked()
-    assert await peer.reply() == StartTlsReply(Code.OK)
-    stream = trio.SSLStream(
-        peer.stream, certificates.client(), server_hostname="bookie.test", https_compatible=True
-    )
-    secured = Peer(stream)
-    assert await secured.reply() == AuthReply(Code.OK, "words", b"?")
-    assert await secured.ask(AuthRequest("words", SECRET)) == AuthReply(Code.OK, "words", b"welcome")
-    assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
-    identity = opened.sessions[0].identity
-    assert identity is not None
-    assert identity.name == "alice"
-    assert identity.certificate is not None
-
-
-@pytest.mark.parametrize(
-    "behind",
-    [
-        v2.encode_request(ADD),
-        v3.encode_request(BookieInfoRequest()),
-        v2.encode_request(AuthRequest("words", SECRET)),
-        v2.encode_request(AuthRequest("words", b"")) * 2,
-        v2.encode_request(AuthRequest("other", b"")),
-        v3.encode_request(StartTlsRequest()),
-        bytes(8),
-        b"\x00\x02\x00\x00" + bytes(100_000),
-        b"GET / HTTP/1.1",
-    ],
-)
-async def test_anything_else_behind_start_tls_closes_the_connection(
-    opened: Opened, certificates: Certificates, behind: bytes, autojump_clock: MockClock
-) -> None:
-    begin = trio.current_time()
-    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
-    await peer.stream.send_all(v3.encode_request(StartTlsRequest()))
-    await wait_all_tasks_blocked()
-    await peer.stream.send_all(behind)
-    assert await peer.reply() == StartTlsReply(Code.OK)
-    assert await peer.reply() is None
-    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
-    await peer.stream.send_all(v3.encode_request(StartTlsRequest()) + behind)
-    assert await peer.reply() in (None, StartTlsReply(Code.OK))
-    assert await peer.reply() is None
-    assert opened.bookie.storage.ledger(7) is None
-    assert trio.current_time() == begin  # not only at a deadline
 
 
 async def test_a_secret_in_clear_text_is_refused_where_tls_is_needed(

@@ -1,0 +1,201 @@
+"""An AUTH in clear text around START_TLS, as Apache's client sends it."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from bookie.auth.authentication import AuthRefusedError, PeerCertificate
+from bookie.server.config import ServerConfig
+from bookie.server.gate import EARLY_TOKEN_S
+from ledger.codes import Code, Operation
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    AddReply,
+    AuthReply,
+    AuthRequest,
+    BookieInfoRequest,
+    RefusedReply,
+    StartTlsReply,
+    StartTlsRequest,
+)
+from tests.unit.bookie.server.gated_bookie import (
+    ADD,
+    SECRET,
+    Certificates,
+    Opened,
+    Peer,
+    Words,
+)
+
+
+FIRST = v3.encode_request(AuthRequest("words", b""))
+START_TLS = v3.encode_request(StartTlsRequest())
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+@pytest.mark.parametrize("is_required", [True, False])
+async def test_a_first_token_behind_start_tls_is_answered_inside_tls(
+    opened: Opened, certificates: Certificates, pieces: int, is_required: bool
+) -> None:
+    """Apache's client does not wait for the reply to START_TLS before it sends its first token."""
+    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=is_required)
+    peer = opened.connect(config)
+    frames = v3.encode_request(StartTlsRequest()) + v2.encode_request(AuthRequest("words", b""))
+    for at in range(0, len(frames), pieces):
+        await peer.stream.send_all(frames[at : at + pieces])
+        await wait_all_tasks_blocked()
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    stream = trio.SSLStream(
+        peer.stream, certificates.client(), server_hostname="bookie.test", https_compatible=True
+    )
+    secured = Peer(stream)
+    assert await secured.reply() == AuthReply(Code.OK, "words", b"?")
+    assert await secured.ask(AuthRequest("words", SECRET)) == AuthReply(Code.OK, "words", b"welcome")
+    assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
+    identity = opened.sessions[0].identity
+    assert identity is not None
+    assert identity.name == "alice"
+    assert identity.certificate is not None
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        v2.encode_request(ADD),
+        v3.encode_request(BookieInfoRequest()),
+        v2.encode_request(AuthRequest("words", SECRET)),
+        v2.encode_request(AuthRequest("words", b"")) * 2,
+        v2.encode_request(AuthRequest("other", b"")),
+        v3.encode_request(StartTlsRequest()),
+        bytes(8),
+        b"\x00\x02\x00\x00" + bytes(100_000),
+        b"GET / HTTP/1.1",
+    ],
+)
+async def test_anything_else_behind_start_tls_closes_the_connection(
+    opened: Opened, certificates: Certificates, behind: bytes, autojump_clock: MockClock
+) -> None:
+    begin = trio.current_time()
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(v3.encode_request(StartTlsRequest()))
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(behind)
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    assert await peer.reply() is None
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(v3.encode_request(StartTlsRequest()) + behind)
+    assert await peer.reply() in (None, StartTlsReply(Code.OK))
+    assert await peer.reply() is None
+    assert opened.bookie.storage.ledger(7) is None
+    assert trio.current_time() == begin  # not only at a deadline
+
+
+async def in_tls(peer: Peer, certificates: Certificates) -> Peer:
+    stream = trio.SSLStream(
+        peer.stream, certificates.client(), server_hostname="bookie.test", https_compatible=True
+    )
+    await stream.do_handshake()
+    return Peer(stream)
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 1000])
+async def test_a_first_token_before_start_tls_is_answered_inside_tls_where_tls_is_needed(
+    opened: Opened, certificates: Certificates, pieces: int
+) -> None:
+    """Two threads of Apache's client send START_TLS and the token, so the token may be first."""
+    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=True)
+    peer = opened.connect(config)
+    frames = v2.encode_request(AuthRequest("words", b"")) + v3.encode_request(StartTlsRequest())
+    for at in range(0, len(frames), pieces):
+        await peer.stream.send_all(frames[at : at + pieces])
+        await wait_all_tasks_blocked()
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    secured = await in_tls(peer, certificates)
+    assert await secured.reply() == AuthReply(Code.OK, "words", b"?")
+    assert await secured.ask(AuthRequest("words", SECRET)) == AuthReply(Code.OK, "words", b"welcome")
+    assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_first_token_without_start_tls_is_refused_after_a_while(
+    opened: Opened, certificates: Certificates, version: int, autojump_clock: MockClock
+) -> None:
+    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=True)
+    peer = opened.connect(config)
+    begin = trio.current_time()
+    refused = RefusedReply(Code.UNAUTHORIZED, Operation.AUTH) if version == 3 else None
+    assert await peer.ask(AuthRequest("words", b""), version=version) == refused
+    assert trio.current_time() == begin + EARLY_TOKEN_S
+
+
+@pytest.mark.parametrize(
+    "behind", [AuthRequest("words", SECRET), AuthRequest("words", b""), BookieInfoRequest()]
+)
+async def test_any_other_request_behind_the_first_token_is_refused_at_once(
+    opened: Opened,
+    certificates: Certificates,
+    behind: AuthRequest | BookieInfoRequest,
+    autojump_clock: MockClock,
+) -> None:
+    config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=True)
+    peer = opened.connect(config)
+    begin = trio.current_time()
+    first = await peer.ask(AuthRequest("words", b""), behind)
+    assert isinstance(first, RefusedReply)
+    assert first.code is Code.UNAUTHORIZED
+    assert trio.current_time() == begin
+    assert opened.sessions[0].identity is None
+
+
+async def test_an_exchange_begun_in_clear_text_may_end_there_where_tls_is_optional(
+    opened: Opened, certificates: Certificates
+) -> None:
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(FIRST + START_TLS)
+    assert await peer.reply() == AuthReply(Code.OK, "words", b"?")
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    # The last one is the empty token that Apache's client sends after its success.
+    for behind in (SECRET, b""):
+        await peer.stream.send_all(v3.encode_request(AuthRequest("words", behind)))
+    secured = await in_tls(peer, certificates)
+    assert await secured.reply() == AuthReply(Code.OK, "words", b"welcome")
+    assert await secured.reply() == AuthReply(Code.OK, "AuthDisabledPlugin", b"")
+    assert await secured.ask(ADD, version=2) == AddReply(Code.OK, 7, 0)
+    identity = opened.sessions[0].identity
+    assert identity is not None
+    assert (identity.name, identity.certificate is not None) == ("alice", True)
+
+
+async def test_an_authenticated_peer_does_nothing_in_clear_text_behind_start_tls(
+    opened: Opened, certificates: Certificates
+) -> None:
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(FIRST + START_TLS + v3.encode_request(AuthRequest("words", SECRET)))
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(v2.encode_request(ADD))
+    while await peer.reply() is not None:
+        pass
+    assert opened.bookie.storage.ledger(7) is None
+
+
+async def test_a_certificate_that_a_plug_in_refuses_ends_what_began_in_clear_text(
+    opened: Opened, certificates: Certificates
+) -> None:
+    class Choosy(Words):
+        def open(self) -> Choosy:
+            return self
+
+        def on_tls(self, certificate: PeerCertificate | None) -> None:
+            raise AuthRefusedError("not this one")
+
+    peer = opened.connect(ServerConfig(auth=Choosy(), tls=lambda: certificates.bookie))
+    await peer.stream.send_all(FIRST + START_TLS)
+    await wait_all_tasks_blocked()
+    await peer.stream.send_all(v3.encode_request(AuthRequest("words", SECRET)))
+    assert await peer.reply() == AuthReply(Code.OK, "words", b"?")
+    assert await peer.reply() == StartTlsReply(Code.OK)
+    secured = await in_tls(peer, certificates)
+    assert await secured.ask(ADD, version=2) is None
+    assert opened.bookie.storage.ledger(7) is None
