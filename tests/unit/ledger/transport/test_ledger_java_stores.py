@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.errors import BookieConfigError
-from ledger.transport.java_stores import JavaStore, StoreError, read_store
+from ledger.transport.java_stores import ITERATIONS_MAX, JavaStore, StoreError, read_store
 from ledger.transport.tls import client_context
 from tests.fakes.certificates import Signed, make_authority
 from tests.places import GOLDEN_FILES
@@ -153,6 +153,96 @@ def test_a_pkcs12_store_with_a_key_trusts_nothing(tmp_path: Path) -> None:
         client_context(key=GOLDEN / "trusted.p12", key_type="PKCS12", key_password=PASSWORD)
     context = client_context(key=path, key_type="PKCS12", key_password=PASSWORD)
     assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def pkcs12_with(path: Path, signed: Signed, *, mac: int, content: int) -> Path:
+    """Write a store by hand: OpenSSL would need minutes to write the counts that it must not obey."""
+
+    def der(tag: int, *parts: bytes) -> bytes:
+        body = b"".join(parts)
+        size = len(body)
+        length = bytes([size]) if size < 128 else bytes([0x82]) + size.to_bytes(2, "big")
+        return bytes([tag]) + length + body
+
+    def number(value: int) -> bytes:
+        return der(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
+
+    def oid(text: str) -> bytes:
+        return der(6, bytes.fromhex(text))
+
+    data = "2a864886f70d010701"
+    bag_kind = oid("2a864886f70d010c0a0102")
+    scheme = der(0x30, oid("2a864886f70d010c0103"), der(0x30, der(4, bytes(8)), number(content)))
+    encrypted = der(0x30, scheme, der(4, signed.certificate.public_bytes(serialization.Encoding.DER)[:64]))
+    bags = der(0x30, der(0x30, bag_kind, der(0xA0, encrypted)))
+    safe = der(0x30, der(0x30, oid(data), der(0xA0, der(4, bags))))
+    digest = der(0x30, der(0x30, oid("2b0e03021a"), der(5)), der(4, bytes(20)))
+    path.write_bytes(
+        der(
+            0x30,
+            number(3),
+            der(0x30, oid(data), der(0xA0, der(4, safe))),
+            der(0x30, digest, der(4, bytes(8)), number(mac)),
+        )
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("mac", "content"),
+    [(2_000_000_000, 1), (1, 2_000_000_000), (ITERATIONS_MAX, 1), (1, ITERATIONS_MAX), (1 << 900, 1)],
+    ids=["mac", "key", "both", "both turned round", "a number of 113 bytes"],
+)
+def test_a_pkcs12_store_with_absurd_iterations_is_refused_before_the_computation(
+    mac: int, content: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count of two thousand million would keep a core busy for half an hour."""
+    path = pkcs12_with(tmp_path / "store.p12", make_authority().sign("a.test"), mac=mac, content=content)
+    computed: list[object] = []
+    monkeypatch.setattr(pkcs12, "load_pkcs12", lambda *arguments: computed.append(arguments))
+    with pytest.raises(
+        StoreError, match=r"store.p12: .* iterations; at most 5000000 .* openssl pkcs12 -iter"
+    ):
+        read_store(path, PASSWORD)
+    assert computed == []
+
+
+def test_the_iterations_of_a_pkcs12_store_are_added(tmp_path: Path) -> None:
+    path = tmp_path / "store.p12"
+    signed = make_authority().sign("a.test")
+    with pytest.raises(StoreError, match="password is wrong"):
+        read_store(pkcs12_with(path, signed, mac=1000, content=1000), PASSWORD)
+    with pytest.raises(StoreError, match=f"takes {ITERATIONS_MAX + 1} iterations"):
+        read_store(pkcs12_with(path, signed, mac=1, content=ITERATIONS_MAX), PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["bookie.p12", "trusted.p12"])
+def test_every_changed_count_or_length_of_a_pkcs12_store_is_noticed(name: str, tmp_path: Path) -> None:
+    """The top bit of any byte, of a length or of a count, costs no long computation."""
+    content = (GOLDEN / name).read_bytes()
+    path = tmp_path / "store.p12"
+    for at in range(0, len(content), 29):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x80]) + content[at + 1 :])
+        with pytest.raises(StoreError):
+            read_store(path, PASSWORD)
+
+
+def test_a_pkcs12_store_nested_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "store.p12"
+    path.write_bytes(b"\x30\x80" * 100_000)
+    with pytest.raises(StoreError, match="no undamaged PKCS12 store"):
+        read_store(path, PASSWORD)
+    path.write_bytes(b"\x30\x80" + b"\x05\x00" * 300_001)
+    with pytest.raises(StoreError, match="more than 300000 elements"):
+        read_store(path, PASSWORD)
+
+
+def test_a_jks_store_with_an_endless_key_is_refused(tmp_path: Path) -> None:
+    key = struct.pack(">IIIIHQI", 0xFEEDFEED, 2, 1, 1, 0, 0, 70_000) + bytes(70_000)
+    path = tmp_path / "store.jks"
+    path.write_bytes(sealed(key))
+    with pytest.raises(StoreError, match="its key has 70000 bytes; at most 65536"):
+        read_store(path, PASSWORD)
 
 
 def test_a_bookie_names_the_keys_of_a_store_that_it_cannot_use(tmp_path: Path) -> None:
