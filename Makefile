@@ -12,7 +12,7 @@ help:
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
 	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"
-	@echo "make lock    take new versions of the packages of development into .ci/requirements.lock"
+	@echo "make lock    take new versions of the locked packages into .ci/requirements*.lock"
 	@echo "make clean   remove caches and build results (not .venv)"
 
 setup:

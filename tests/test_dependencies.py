@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.places import ROOT
 from tests.test_house_rules import PACKAGES, modules
@@ -29,6 +33,12 @@ TOOLS = {
     "mkdocstrings": (".ci/mkdocs.yml", "mkdocstrings"),
     # kazoo imports it for SASL.
     "pure-sasl": ("namespace/zookeeper_security.py", "puresasl"),
+}
+# The platform of the locks, for the markers of requirements.
+LOCKED_FOR = {"python_version": "3.11", "python_full_version": "3.11.9", "sys_platform": "linux"} | {
+    "os_name": "posix",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
 }
 LOCKED = re.compile(r"([a-z0-9.-]+)==([0-9][^ ]*) --hash=sha256:[0-9a-f]{64}")
 
@@ -80,12 +90,54 @@ def test_the_lock_has_each_dependency_with_a_version_and_a_hash() -> None:
     assert sorted(wanted - locked) == [], "run `make lock`"
 
 
-def test_the_set_up_checks_the_hashes() -> None:
-    script = (ROOT / ".ci" / "setup").read_text("utf-8")
-    installs = [line.strip() for line in script.splitlines() if "requirements.lock" in line and "pip" in line]
-    assert len(installs) == 1
-    assert "--require-hashes" in installs[0]
-    assert "--no-deps" in installs[0]
+def reached(name: str, extra: str = "") -> set[str]:
+    """All distributions that an installed one needs, at any distance."""
+    found: set[tuple[str, str]] = set()
+    waiting: set[tuple[str, str]] = {(name, extra)}
+    while waiting:
+        found |= waiting
+        waiting = {
+            (str(canonicalize_name(requirement.name)), each)
+            for one, extra in waiting
+            for requirement in map(Requirement, requires(one) or [])
+            if requirement.marker is None or requirement.marker.evaluate({**LOCKED_FOR, "extra": extra})
+            for each in {"", *requirement.extras}
+        } - found
+    return {one for one, _ in found} - {name}
+
+
+def test_the_lock_of_an_application_has_all_that_it_reaches_and_no_more() -> None:
+    """`make lock` writes both files. An application gets the versions that the tests have."""
+    every, base = (
+        {line for line in (ROOT / ".ci" / name).read_text("utf-8").splitlines() if "==" in line}
+        for name in ("requirements.lock", "requirements-base.lock")
+    )
+    assert sorted(base - every) == [], "run `make lock`"
+    locked = {line.partition("==")[0] for line in base}
+    assert locked == reached("dlog-streams") | {"setuptools", "wheel", "packaging"}, "run `make lock`"
+    assert len(locked) == len(base)
+
+
+@pytest.mark.parametrize(
+    ("target", "lock"), [("base", "requirements-base.lock"), ("test", "requirements.lock")]
+)
+def test_the_set_up_installs_by_hash(target: str, lock: str, tmp_path: Path) -> None:
+    """The script runs with an interpreter that only notes its arguments."""
+    (tmp_path / ".ci").mkdir()
+    for name in (".ci/setup", ".ci/requirements.lock", ".ci/requirements-base.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    noted = tmp_path / "noted"
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo 3 11 linux x86_64\necho "$*" >> "{noted}"\n')
+    python.chmod(0o755)
+    subprocess.run([tmp_path / ".ci" / "setup", target], check=True, stdout=subprocess.DEVNULL)
+    installs = [line for line in noted.read_text().splitlines() if "pip install" in line]
+    assert len(installs) == 3
+    assert all("--no-deps" in line for line in installs)
+    assert [("--require-hashes" in line) for line in installs] == [True, True, False]
+    assert installs[1].endswith(f"--no-build-isolation --requirement .ci/{lock}")
+    assert installs[2].endswith("--no-build-isolation --editable .")
 
 
 @pytest.mark.parametrize(("allowed", "calls"), [("", []), ("1", ["sudo", "sudo"])])
