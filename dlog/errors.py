@@ -348,6 +348,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
         case ledger_errors.AuditError():
             return DLogError(str(exc))
+        case ledger_errors.AccessDeniedError() | ledger_errors.LedgerReadError(is_denied=True):
+            return AccessDeniedError(f"{subject}, {doing}: {exc}")
         case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
             return AccessDeniedError(f"{subject}, {doing}: {exc}")
         case namespace_errors.SessionExpiredError():

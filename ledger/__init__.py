@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ledger.deploy.deployment import open_client as open_client
     from ledger.digest import DigestType as DigestType
     from ledger.digest import Entry as Entry
+    from ledger.errors import AccessDeniedError as AccessDeniedError
     from ledger.errors import BookieError as BookieError
     from ledger.errors import BookieRefusal as BookieRefusal
     from ledger.errors import BookieTimeoutError as BookieTimeoutError
@@ -97,6 +98,7 @@ _EXPORTS = {
 }
 
 __all__ = [
+    "AccessDeniedError",
     "AdvWriteHandle",
     "AuthFactory",
     "BookieError",

@@ -184,6 +184,7 @@ class LedgerClient:
         Raises:
             NoSuchLedgerError: There is no such ledger.
             WrongPasswordError: The ledger was created with another password.
+            AccessDeniedError: A bookie refuses the recovery.
             LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
             LedgerReadError: Without recovery: too few bookies returned the LAC.
             namespace.errors.NamespaceError: The metadata store failed.
@@ -213,7 +214,7 @@ class LedgerClient:
 
         Raises:
             NoSuchLedgerError: There is no such ledger.
-            WrongPasswordError: The bookies have the ledger under another password than the metadata.
+            AccessDeniedError: A bookie refuses this client, or has the ledger under another password.
             LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
             namespace.errors.NamespaceError: The metadata store failed.
         """

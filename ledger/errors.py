@@ -45,6 +45,10 @@ class LedgerMetadataError(LedgerError):
     """Metadata are invalid, or the state of the ledger forbids the change. Nothing was stored."""
 
 
+class PolicyError(LedgerError, ValueError):
+    """A policy does not parse, or could never be changed. It grants nothing."""
+
+
 class BookieError(LedgerError):
     """A request to one bookie brought no usable reply."""
 
@@ -99,7 +103,13 @@ class IoErrorRefusal(BookieRefusal, code=Code.IO_ERROR):
 
 
 class UnauthorizedRefusal(BookieRefusal, code=Code.UNAUTHORIZED):
-    """The password of the ledger is wrong, or the connection is not authenticated."""
+    """The identity lacks the right, the password is wrong, or the connection is not authenticated."""
+
+    def __init__(self, bookie: str, ledger_id: int, entry_id: int | None = None) -> None:
+        super().__init__(bookie, ledger_id, entry_id)
+        self.args = (
+            f"{self}: the identity with which this client authenticates lacks the right to this ledger's log",
+        )
 
 
 class BadVersionRefusal(BookieRefusal, code=Code.BAD_VERSION):
@@ -219,6 +229,12 @@ class LedgerReadError(LedgerError):
         super().__init__(f"{what}: {evidence}")
         self.ledger_id, self.entry_id, self.reasons = ledger_id, entry_id, reasons
 
+    @property
+    def is_denied(self) -> bool:
+        """True if each bookie refused because this client lacks the right to read."""
+        reasons = self.reasons.values()
+        return bool(reasons) and all(isinstance(reason, UnauthorizedRefusal) for reason in reasons)
+
 
 class NoSuchEntryError(LedgerReadError):
     """Every replica replied that it never stored the entry."""
@@ -236,11 +252,23 @@ class AuditError(LedgerError):
     """The audit log cannot be written; the message says whether the act was done."""
 
 
-class WrongPasswordError(LedgerError):
+class AccessDeniedError(LedgerError):
+    """A bookie refused a request to a ledger. Nothing was changed; trying again does not help."""
+
+    def __init__(self, ledger_id: int, bookie: str, right: str) -> None:
+        super().__init__(
+            f"ledger {ledger_id}: bookie {bookie} refuses to {right}: the identity with which this client"
+            f" authenticates lacks the right to {right} this ledger's log, or the ledger's password is not"
+            " the one that the bookie knows. `dlog policy show` prints the rights"
+        )
+        self.ledger_id, self.bookie, self.right = ledger_id, bookie, right
+
+
+class WrongPasswordError(AccessDeniedError):
     """The ledger was created with another password."""
 
     def __init__(self, ledger_id: int) -> None:
-        super().__init__(f"ledger {ledger_id}: the password is not the one it was created with")
+        LedgerError.__init__(self, f"ledger {ledger_id}: the password is not the one it was created with")
         self.ledger_id = ledger_id
 
 

@@ -9,6 +9,8 @@ Source: DistributedLog, LogMetadata.java, LogMetadataForReader.java, LogMetadata
 
 from __future__ import annotations
 
+from ledger.policy import POLICY_NODE
+
 # Logs once could have several partitions. Every log has this one; its name is part of the format.
 UNPARTITIONED = "<default>"
 LOCK = "lock"
@@ -17,8 +19,8 @@ SUBSCRIBERS = "subscribers"
 
 
 def policy_path(namespace_path: str) -> str:
-    """The policy of the namespace (``policy``). No log has this name: those with a dot are reserved."""
-    return f"{namespace_path}/.dlog-policy"
+    """The policy of the namespace. No log has this name: those with a dot are reserved."""
+    return f"{namespace_path}/{POLICY_NODE}"
 
 
 def log_path(namespace_path: str, log_name: str) -> str:

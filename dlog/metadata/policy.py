@@ -1,103 +1,20 @@
-"""Who may do what with the logs of a namespace: the policy, and its stored form.
+"""The policy of a namespace with the errors of this package.
 
-Inside: the values, the decision, JSON. Not inside: the node (``policies``), where rights are checked
-(``namespace_handle``).
-Always: what no rule grants is denied; a policy that does not parse grants nothing; every policy has a rule
-that lets a principal change it.
-
-The node ``.dlog-policy`` of a namespace holds JSON. Without the node everything is allowed. Apache's programs
-and older releases ignore it: names that begin with a dot are reserved::
-
-    {"version": 1, "rules": [{"principal": "alice", "logs": "shop/*", "rights": ["read", "write"]}]}
-
-``principal`` and ``logs`` are patterns of ``fnmatch``: ``*`` matches any text, also a slash.
+Inside: the errors. Not inside: what rules mean and their stored form (``ledger.policy``, which bookies use
+too), the node (``policies``).
+Always: a policy that does not parse grants nothing.
 
 Source: our own.
 """
 
 from __future__ import annotations
 
-import enum
-import json
-from fnmatch import fnmatchcase
-
-import attrs
-
+import ledger.policy
 from dlog.errors import ConfigError, LogMetadataError
+from ledger.errors import PolicyError
+from ledger.policy import Policy, Right, Rule, encode_policy
 
-VERSION = 1
-RULES_MAX = 1_000
-PATTERN_MAX = 255  # characters
-
-
-class Right(enum.Enum):
-    """What a rule grants. The value is the stored text; each right includes those before it."""
-
-    READ = "read"  # read records, segments and descriptions
-    WRITE = "write"  # create a log, append
-    ADMIN = "admin"  # delete and truncate a log; with the logs "*": change the policy
-
-    @property
-    def level(self) -> int:
-        """The number of rights that this one includes."""
-        return list(Right).index(self)
-
-
-@attrs.frozen
-class Rule:
-    """Rights of the principals that match, on the logs that match."""
-
-    principal: str
-    logs: str
-    rights: frozenset[Right]
-
-    def grants(self, principal: str, log: str, right: Right) -> bool:
-        """True if this rule gives the principal the right on the log."""
-        return (
-            any(each.level >= right.level for each in self.rights)
-            and fnmatchcase(principal, self.principal)
-            and fnmatchcase(log, self.logs)
-        )
-
-
-@attrs.frozen
-class Policy:
-    """All rules of a namespace.
-
-    Raises:
-        ConfigError: No rule leaves the right to change the policy, or there are too many rules.
-    """
-
-    rules: tuple[Rule, ...]
-
-    def __attrs_post_init__(self) -> None:
-        if len(self.rules) > RULES_MAX:
-            raise ConfigError(f"a policy with {len(self.rules)} rules; at most {RULES_MAX} are allowed")
-        if not any(Right.ADMIN in rule.rights and rule.logs == "*" for rule in self.rules):
-            raise ConfigError(
-                'the policy could never be changed: add a rule with the right "admin" on the logs "*"'
-            )
-
-    def allows(self, principal: str, log: str, right: Right) -> bool:
-        """True if a rule gives the principal the right on the log."""
-        return any(rule.grants(principal, log, right) for rule in self.rules)
-
-    def may_change_policy(self, principal: str) -> bool:
-        """True if the principal may store another policy or delete this one."""
-        return any(rule.logs == "*" and rule.grants(principal, "", Right.ADMIN) for rule in self.rules)
-
-
-def encode_policy(policy: Policy) -> bytes:
-    """The bytes to store."""
-    rules = [
-        {
-            "principal": rule.principal,
-            "logs": rule.logs,
-            "rights": [right.value for right in Right if right in rule.rights],
-        }
-        for rule in policy.rules
-    ]
-    return json.dumps({"version": VERSION, "rules": rules}, indent=1).encode()
+__all__ = ["Policy", "Right", "Rule", "decode_policy", "encode_policy", "parse_policy"]
 
 
 def parse_policy(text: str | bytes) -> Policy:
@@ -107,16 +24,9 @@ def parse_policy(text: str | bytes) -> Policy:
         ConfigError: The message names the rule and the mistake.
     """
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"the policy is not JSON: {exc}") from exc
-    if not isinstance(document, dict) or set(document) != {"version", "rules"}:
-        raise ConfigError('a policy is an object with the keys "version" and "rules"')
-    if document["version"] != VERSION:
-        raise ConfigError(f"a policy of version {document['version']!r}; this release knows {VERSION}")
-    if not isinstance(document["rules"], list):
-        raise ConfigError('"rules" of a policy is a list')
-    return Policy(tuple(_rule(index, value) for index, value in enumerate(document["rules"], 1)))
+        return ledger.policy.parse_policy(text)
+    except PolicyError as exc:
+        raise ConfigError(str(exc)) from exc
 
 
 def decode_policy(data: bytes) -> Policy:
@@ -126,22 +36,6 @@ def decode_policy(data: bytes) -> Policy:
         LogMetadataError: It does not parse. Nothing is allowed then: guessing could grant too much.
     """
     try:
-        return parse_policy(data)
-    except ConfigError as exc:
+        return ledger.policy.parse_policy(data)
+    except PolicyError as exc:
         raise LogMetadataError(f"the stored policy: {exc}; nothing is allowed until it is corrected") from exc
-
-
-def _rule(index: int, value: object) -> Rule:
-    if not isinstance(value, dict) or set(value) != {"principal", "logs", "rights"}:
-        raise ConfigError(f'rule {index}: expected an object with "principal", "logs" and "rights"')
-    for key in ("principal", "logs"):
-        pattern = value[key]
-        if not isinstance(pattern, str) or not 1 <= len(pattern) <= PATTERN_MAX:
-            raise ConfigError(f'rule {index}: "{key}" is a text of 1 to {PATTERN_MAX} characters')
-    known = {right.value: right for right in Right}
-    rights = value["rights"]
-    if not isinstance(rights, list) or not rights or not all(isinstance(each, str) for each in rights):
-        raise ConfigError(f'rule {index}: "rights" is a list of {", ".join(known)}')
-    if unknown := [each for each in rights if each not in known]:
-        raise ConfigError(f"rule {index}: unknown right {unknown[0]!r}; there are {', '.join(known)}")
-    return Rule(value["principal"], value["logs"], frozenset(known[each] for each in rights))

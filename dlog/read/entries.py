@@ -8,7 +8,7 @@ Not inside: the records in the entries (``segment_reader``).
 from __future__ import annotations
 
 from ledger.client import LedgerClient
-from ledger.errors import WrongPasswordError
+from ledger.errors import AccessDeniedError
 from ledger.handle import ReadHandle
 
 SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX = 2, 16  # windows of the backward scan for the last record
@@ -34,6 +34,6 @@ async def open_segment_ledger(
     if password:
         try:
             return await client.open(ledger_id, password=password, recover=recover)
-        except WrongPasswordError:
+        except AccessDeniedError:
             pass  # the log has ledgers of several passwords: one was configured later, or random ones were
     return await client.open(ledger_id, password=None, recover=recover)

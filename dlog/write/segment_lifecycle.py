@@ -49,6 +49,7 @@ from dlog.write.space import mark_truncated, purge_segments
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
+from ledger.policy import LogMark
 from namespace.errors import ConnectionLostError, NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 
@@ -140,6 +141,7 @@ class SegmentLifecycle:
                 ack_quorum=config.ack_quorum,
                 digest_type=config.digest_type,
                 password=config.password,
+                custom=LogMark(self._namespace_path, self.log).custom,
             )
             left_over = before.allocated_ledger_id
             try:

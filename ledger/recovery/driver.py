@@ -77,7 +77,7 @@ class RecoveryDriver:
 
         Raises:
             LedgerRecoveryError: Too few bookies replied, or accepted adds.
-            WrongPasswordError: A bookie has the ledger under another key.
+            AccessDeniedError: A bookie refuses this client, or has the ledger under another key.
         """
         try:
             self._perform(self._recovery.start())

@@ -29,7 +29,7 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
 
     Raises:
         LedgerRecoveryError: Too few bookies replied, or accepted adds.
-        WrongPasswordError: A bookie has the ledger under another key.
+        AccessDeniedError: A bookie refuses this client, or has the ledger under another key.
         NoSuchLedgerError: The ledger was deleted in the meantime.
         namespace.errors.NamespaceError: The metadata store failed.
     """

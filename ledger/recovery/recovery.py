@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 
 from ledger.digest import Entry
-from ledger.errors import LedgerError, LedgerRecoveryError, UnauthorizedRefusal, WrongPasswordError
+from ledger.errors import AccessDeniedError, LedgerError, LedgerRecoveryError, UnauthorizedRefusal
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import denials_needed
 from ledger.read.replica_rules import LacQuery, is_denial, replicas
@@ -171,7 +171,7 @@ class Recovery:
         if isinstance(result, Entry):
             query.on_entry(bookie, result)
         elif isinstance(result, UnauthorizedRefusal):
-            return self._give_up(WrongPasswordError(self._ledger_id))
+            return self._give_up(AccessDeniedError(self._ledger_id, bookie, "write"))
         else:
             query.on_failure(bookie, result)
         if query.is_covered:
@@ -193,7 +193,7 @@ class Recovery:
         if isinstance(result, Entry):
             reads.result = result
         elif isinstance(result, UnauthorizedRefusal):
-            return self._give_up(WrongPasswordError(self._ledger_id))
+            return self._give_up(AccessDeniedError(self._ledger_id, bookie, "write"))
         else:
             reads.reasons[bookie] = result
             # Only denials count. After write_quorum - ack_quorum + 1 of them, each from a bookie that this
@@ -231,7 +231,7 @@ class Recovery:
         if error is None:
             writer.adds_answered(bookie, (entry_id,))
         elif isinstance(error, UnauthorizedRefusal):
-            return self._give_up(WrongPasswordError(self._ledger_id))
+            return self._give_up(AccessDeniedError(self._ledger_id, bookie, "write"))
         elif writer.failed(bookie, error, lost=False):
             actions += self._replace_failed()
         return actions + self._decide()

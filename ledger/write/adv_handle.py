@@ -65,7 +65,7 @@ class AdvWriteHandle:
             ValueError: The id is negative.
             DuplicateEntryIdError: An entry with this id was submitted before.
             EntryTooLargeError: The entry was not taken.
-            LedgerClosedError, LedgerFencedError, LedgerWriteError, WrongPasswordError: The handle has ended.
+            LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
         if entry_id < 0:
             raise ValueError(f"entry {entry_id}: ids begin at 0")

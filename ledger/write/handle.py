@@ -29,6 +29,7 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import (
+    AccessDeniedError,
     BookieError,
     BookieRefusal,
     EntryTooLargeError,
@@ -36,7 +37,6 @@ from ledger.errors import (
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
-    WrongPasswordError,
 )
 from ledger.metadata import LedgerMetadata
 from ledger.wire import v2, v3
@@ -167,7 +167,7 @@ class WriteHandle:
 
         Raises:
             EntryTooLargeError: The entry was not taken.
-            LedgerClosedError, LedgerFencedError, LedgerWriteError, WrongPasswordError: The handle has ended.
+            LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
         if not self._is_accepting or len(payload) > self._payload_bytes_max:
             self.check_submit(payload)
@@ -215,7 +215,7 @@ class WriteHandle:
             LedgerFencedError: Another client recovers the ledger; its end shows whether it keeps the entry.
             LedgerWriteError: No ack quorum could be reached; a later recovery may or may not find the entry.
             LedgerClosedError: The ledger was closed without it.
-            WrongPasswordError: A bookie holds the ledger under another key.
+            AccessDeniedError: A bookie refuses this client, or holds the ledger under another key.
         """
         if entry_id <= self._writer.lac:
             await trio.lowlevel.checkpoint()
@@ -284,7 +284,7 @@ class WriteHandle:
         Raises:
             LedgerWriteError: A bookie refused, or did not answer. With deferred sync the handle has ended,
                 and entries after ``lac`` may be lost.
-            LedgerClosedError, LedgerFencedError, WrongPasswordError: The handle has ended.
+            LedgerClosedError, LedgerFencedError, AccessDeniedError: The handle has ended.
         """
         if self._make_error is not None:
             raise self._make_error()
@@ -322,7 +322,7 @@ class WriteHandle:
             NoSuchLedgerError: The ledger was deleted meanwhile; there is nothing left to close.
             MetadataFormatError: The stored metadata do not parse. They are left as they are, and the ledger
                 is not closed: repair them, then open it with recovery.
-            WrongPasswordError: A bookie holds the ledger under another key, which had ended the handle.
+            AccessDeniedError: A bookie refuses this client, which had ended the handle.
             LedgerClosedError: The handle was abandoned, or its client has ended; a recovery decides the end.
         """
         self._is_accepting = False
@@ -411,7 +411,7 @@ class WriteHandle:
         elif code is Code.FENCED:
             self._end(lambda: LedgerFencedError(self.ledger_id, f"bookie {bookie} has fenced it"))
         elif code is Code.UNAUTHORIZED:
-            self._end(lambda: WrongPasswordError(self.ledger_id))
+            self._end(lambda: AccessDeniedError(self.ledger_id, bookie, "write"))
         else:
             cause = BookieRefusal.by_code[code](bookie, self.ledger_id, entry_ids[0])
             self._on_failure(bookie, cause, len(entry_ids), lost=False)

@@ -63,6 +63,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ledger_errors.MetadataFormatError, ExitCode.DAMAGED),
     (ledger_errors.NoSuchEntryError, ExitCode.DAMAGED),
     (ledger_errors.CorruptEntryError, ExitCode.DAMAGED),
+    (ledger_errors.AccessDeniedError, ExitCode.DENIED),
     (ledger_errors.LedgerReadError, ExitCode.UNAVAILABLE),
     (ledger_errors.LedgerWriteError, ExitCode.UNAVAILABLE),
     (ledger_errors.LedgerRecoveryError, ExitCode.UNAVAILABLE),

@@ -1,4 +1,4 @@
-"""The passwords of a log's ledgers: random unless Java must read them, and checked by bookies."""
+"""The passwords of a log's ledgers, random unless Java must read them, and the mark of their log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import trio
 
 import dlog
+from dlog.connect import EMBEDDED_NAMESPACE_PATH
 from ledger.codes import Code
 from ledger.deploy.deployment import open_deployment
 from ledger.deploy.directory import SOCKET
@@ -15,6 +16,7 @@ from ledger.deploy.embedded import BOOKIE_ID
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.errors import WrongPasswordError
 from ledger.metadata import LedgerMetadata
+from ledger.policy import LogMark
 from ledger.transport.dial import Address
 from ledger.transport.transport import open_transport
 from ledger.wire.messages import AddRequest, ReadRequest, WriteLacRequest
@@ -55,6 +57,12 @@ async def test_each_ledger_of_a_directory_has_a_random_password_of_its_own(tmp_p
     assert len(passwords) == len(set(passwords)) == 2
     assert all(password is not None and len(password) >= 16 for password in passwords)
     assert await read(tmp_path) == [b"first", b"second"]
+
+
+async def test_each_ledger_names_its_namespace_and_log(tmp_path: Path) -> None:
+    await written(tmp_path, [b"first"])
+    (metadata,) = (await ledgers_of(tmp_path)).values()
+    assert LogMark.of(metadata.custom) == LogMark(EMBEDDED_NAMESPACE_PATH, "orders")
 
 
 async def test_a_stranger_with_the_empty_password_neither_adds_nor_fences(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+import dlog
+from dlog.errors import as_dlog_error
 from ledger.client import LedgerClient
 from ledger.codes import Code
 from ledger.config import ClientConfig
@@ -316,3 +318,19 @@ async def test_a_read_after_the_client_was_closed_raises(cluster: DictCluster) -
         reader = await written(client, 3)
     with pytest.raises(LedgerReadError, match="the transport is closed"):
         await reader.read(0, 2)
+
+
+async def test_a_read_that_all_bookies_deny_names_the_missing_right(cluster: DictCluster) -> None:
+    async with cluster.client() as client:
+        reader = await written(client, 1)
+        for bookie in cluster.bookies.values():
+            bookie.refuse = lambda _request: Code.UNAUTHORIZED
+        with pytest.raises(LedgerReadError, match="lacks the right") as denied:
+            await reader.read(0, 0)
+        assert denied.value.is_denied
+        error = as_dlog_error(denied.value, "orders", "reading")
+        assert isinstance(error, dlog.AccessDeniedError)  # a retry would not help
+        cluster.bookies["b1:1"].refuse = lambda _request: Code.IO_ERROR
+        with pytest.raises(LedgerReadError) as failed:
+            await reader.read(0, 0)
+        assert not failed.value.is_denied

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from ledger.codes import Code
 from ledger.config import ClientConfig
-from ledger.errors import LedgerRecoveryError, WrongPasswordError
+from ledger.errors import AccessDeniedError, LedgerRecoveryError
 from ledger.metadata import LedgerState
 from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest
 from tests.fakes.dict_bookies import DictCluster, abandon_ledger
@@ -75,7 +75,7 @@ async def test_a_bookie_with_another_key_ends_a_recovery_without_a_decision(
         cluster.bookies["b2:1"].refuse = lambda request: Code.UNAUTHORIZED if wanted(request) else None
         for name in ("b1:1", "b3:1"):
             cluster.bookies[name].delay_s = 0.1  # the refusal is the first reply in each step
-        with pytest.raises(WrongPasswordError):
+        with pytest.raises(AccessDeniedError):
             await client.open(ledger_id)
         assert (await client.metadata(ledger_id)).state is LedgerState.IN_RECOVERY
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from ledger.digest import DigestType, Entry, EntryCodec
 from ledger.errors import (
+    AccessDeniedError,
     BookieTimeoutError,
     CorruptEntryError,
     IoErrorRefusal,
@@ -17,7 +18,6 @@ from ledger.errors import (
     NoEntryRefusal,
     UnauthorizedRefusal,
     UnknownLedgerStateRefusal,
-    WrongPasswordError,
 )
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from ledger.recovery.recovery import (
@@ -227,7 +227,7 @@ def test_a_wrong_key_ends_the_recovery_in_each_step() -> None:
     ):
         (gave_up,) = actions
         assert isinstance(gave_up, GiveUp)
-        assert isinstance(gave_up.error, WrongPasswordError)
+        assert isinstance(gave_up.error, AccessDeniedError)
         assert one.on_entry_read(B3, 0, entry(0, -1)) == []
         assert one.on_entry_added(B2, 0, None) == []
 

@@ -12,10 +12,10 @@ from ledger.catalog.catalog import open_catalog
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.errors import (
+    AccessDeniedError,
     LedgerClosedError,
     LedgerFencedError,
     LedgerWriteError,
-    WrongPasswordError,
 )
 from ledger.metadata import LedgerState
 from ledger.wire.messages import AddRequest
@@ -233,7 +233,7 @@ async def test_a_bookie_with_another_key_ends_the_writer(cluster: DictCluster) -
         await trio.testing.wait_all_tasks_blocked()
         for name in ("b1:1", "b2:1"):
             cluster.bookies[name].ledgers[writer.ledger_id].key = b"x" * 20
-        with pytest.raises(WrongPasswordError):
+        with pytest.raises(AccessDeniedError):
             await writer.append(b"1")
 
 
