@@ -38,7 +38,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 class LedgerData:
     """The stored part of a record."""
 
-    master_key: bytes
+    master_key: bytes = attrs.field(repr=False)
     fenced: bool
     explicit_lac: bytes | None
     lac: int
@@ -51,7 +51,7 @@ class LedgerRecord:
     """One ledger on this bookie. Any module may read the fields; only ``Storage`` changes them."""
 
     ledger_id: int
-    master_key: bytes
+    master_key: bytes = attrs.field(repr=False)
     fenced: bool = False
     explicit_lac: bytes | None = None  # the last LAC packet, as received
     lac: int = -1  # the greatest last-add-confirmed of any entry or LAC packet

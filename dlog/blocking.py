@@ -45,6 +45,7 @@ from dlog.write.log_writer import as_bytes
 from dlog.write.pending import Pending
 from ledger.forks import call_in_child
 from ledger.loop_thread import Held, LoopThread
+from namespace.service_uri import without_user_info
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
 
@@ -278,7 +279,7 @@ class Namespace:
 
     def __init__(self, uri: str, config: NamespaceConfig | None = None) -> None:
         self._loop = LoopThread(
-            f"dlog {uri}", NamespaceClosedError, "it was closed; open the namespace again"
+            f"dlog {without_user_info(uri)}", NamespaceClosedError, "it was closed; open the namespace again"
         )
         self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
         self._is_closed = False

@@ -56,7 +56,7 @@ class WriterConfig:
     """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
     hash_chain: bool = False
     """Keep a hash chain over the records, for ``dlog verify``. Set it for every writer of the log."""
-    encryption: KeyProvider | None = None
+    encryption: KeyProvider | None = attrs.field(default=None, repr=False)
     """Encrypt each payload with the provider's current key (``dlog.encryption``). Apache's readers get the
     encrypted bytes."""
 
@@ -85,7 +85,7 @@ class ReaderConfig:
     """The pause before a failed read is tried again. It doubles up to 16-fold."""
     check_positions: bool = True
     """True: a gap in the positions of records is an error (``positionGapDetectionEnabled``)."""
-    encryption: KeyProvider | None = None
+    encryption: KeyProvider | None = attrs.field(default=None, repr=False)
     """Decrypt each payload; a record that is not encrypted is a ``DecryptionError``. None: return payloads as
     they are stored."""
 
@@ -128,7 +128,7 @@ class NamespaceConfig:
     """The bookies' protocol on the data path."""
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
     """Use TLS with bookies (``tlsProviderFactoryClass``); made by ``ledger.transport.tls.client_context``."""
-    auth: AuthFactory | None = None
+    auth: AuthFactory | None = attrs.field(default=None, repr=False)
     """Authenticate with bookies (``bookieAuthProviderFactoryClass``): ``ledger.SaslAuth``,
     ``ledger.TokenAuth`` or ``ledger.client_auth``."""
     zookeeper_security: ZooKeeperSecurity | None = attrs.field(

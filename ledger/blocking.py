@@ -29,6 +29,7 @@ from ledger.loop_thread import Held, LoopThread
 from ledger.metadata import LedgerMetadata
 from ledger.read.handle import ReadHandle as AsyncReadHandle
 from ledger.write.handle import WriteHandle as AsyncWriteHandle
+from namespace.service_uri import without_user_info
 
 Buffer = bytes | bytearray | memoryview
 
@@ -224,7 +225,9 @@ class LedgerClient:
     Python ends. Closing ends the handles, without closing their ledgers."""
 
     def __init__(self, uri: str, config: ClientConfig | None = None) -> None:
-        self._loop = LoopThread(f"ledger {uri}", ClientClosedError, "the client was closed; open another one")
+        self._loop = LoopThread(
+            f"ledger {without_user_info(uri)}", ClientClosedError, "the client was closed; open another one"
+        )
         try:
             self._held = Held(self._loop, open_async(uri, config=config))
         except BaseException:

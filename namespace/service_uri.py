@@ -21,6 +21,9 @@ from namespace.errors import InvalidPathError, InvalidStoreAddressError
 from namespace.store import check_path
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+_QUERY = re.compile(r"([?#]).+", re.DOTALL)
+_USER_INFO = re.compile(r"\A(\s*[A-Za-z0-9+.-]*:?/*).*@", re.DOTALL)  # up to the last "@"
+_OWN_DIRECTORY = re.compile(r"\s*file:///", re.IGNORECASE)
 _LAYOUTS = {"": None, "null": None, "flat": "flat", "hierarchical": "hierarchical"} | {
     "longhierarchical": "longhierarchical"
 }
@@ -53,7 +56,7 @@ def parse_metadata_service_uri(text: str) -> ServiceUri:
             raise ValueError(f"ledger layout {layout!r} is none of {', '.join(filter(None, _LAYOUTS))}")
         return ServiceUri(connect_string(authority), node_path(path), _LAYOUTS[layout])
     except ValueError as exc:
-        raise InvalidStoreAddressError(f"URI {text!r}: {exc}") from None
+        raise InvalidStoreAddressError(f"URI {without_user_info(text)!r}: {exc}") from None
 
 
 def parse_directory_uri(text: str) -> str:
@@ -68,14 +71,15 @@ def parse_directory_uri(text: str) -> str:
             raise ValueError(f"scheme {scheme!r} is not 'file'")
         return directory_path(authority, path)
     except ValueError as exc:
-        raise InvalidStoreAddressError(f"URI {text!r}: {exc}") from None
+        raise InvalidStoreAddressError(f"URI {without_user_info(text)!r}: {exc}") from None
 
 
 def split_uri(text: str) -> tuple[str, str, str]:
     """Split a URI into its scheme in lower case, its authority, and its path without the first slash.
 
     Raises:
-        ValueError: A part is missing, or there is a query or a fragment.
+        ValueError: A part is missing, or there is a query, a fragment, a user name or a password. The message
+            quotes none of them.
     """
     scheme, separator, rest = text.strip().partition(":")
     if not separator or not scheme:
@@ -85,7 +89,19 @@ def split_uri(text: str) -> tuple[str, str, str]:
     if "?" in rest or "#" in rest:
         raise ValueError("it has a query or a fragment; neither is supported")
     authority, _, path = rest[2:].partition("/")
+    # A password may have a slash in it, and then the first part is no list of hosts.
+    if "@" in authority or ("@" in path and authority and not _are_hosts(authority)):
+        raise ValueError(
+            "it has a user name or a password; commands, logs and lists of processes show a URI, so remove"
+            " them and name a file with the identity in DLOG_ZK_SECURITY (docs/security.md)"
+        )
     return scheme.lower(), authority, path
+
+
+def without_user_info(text: str) -> str:
+    """A URI or a list of hosts for a message: ``***`` in place of user names, passwords and the query."""
+    shown = _QUERY.sub(r"\1***", text)
+    return shown if _OWN_DIRECTORY.match(shown) else _USER_INFO.sub(r"\1***@", shown)
 
 
 def connect_string(authority: str) -> str:
@@ -102,6 +118,10 @@ def connect_string(authority: str) -> str:
         if match is None or not 0 < int(match[1] or 2181) < 65536:
             raise ValueError(f"{host!r} is not a host, or host:port")
     return ",".join(hosts)
+
+
+def _are_hosts(authority: str) -> bool:
+    return all(map(_HOST.fullmatch, authority.replace(";", ",").split(",")))
 
 
 def node_path(path: str) -> str:

@@ -41,6 +41,7 @@ from namespace.errors import (
     StoreSecurityError,
     StoreUnreachableError,
 )
+from namespace.service_uri import without_user_info
 from namespace.session import Session, WatchKind
 from namespace.store import (
     ANY_VERSION,
@@ -426,6 +427,11 @@ async def open_zookeeper_store(
     """
     if not math.isfinite(connect_timeout_s) or connect_timeout_s <= 0 or session_timeout_ms <= 0:
         raise ValueError("timeouts must be positive and finite")
+    if "@" in hosts:
+        raise InvalidStoreAddressError(
+            f"ZooKeeper hosts {without_user_info(hosts)!r}: a user name or a password; name a file with the"
+            " identity in DLOG_ZK_SECURITY (docs/security.md)"
+        )
     security = security_of_environment() if security is None else security
     await trio.to_thread.run_sync(security.check_usable)
     try:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from dlog.metadata.namespace_uri import parse_namespace_uri
 from spark_integration.errors import OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, parse_position_option
 
@@ -51,6 +52,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
 
     Raises:
         OptionError: An option is missing, unknown or invalid; the message names it.
+        dlog.InvalidUriError: The URI does not parse, or has a user name or a password.
         OffsetFormatError: A position in an option is invalid.
     """
     options = {key.lower(): value for key, value in given.items()}
@@ -70,8 +72,10 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
             f"option endingOffsets={ending!r} is for batch queries; a streaming query has no end, so remove"
             " the option"
         )
+    uri = _required(options, "uri")
+    parse_namespace_uri(uri)  # a URI with a password must not reach a plan
     return SourceOptions(
-        uri=_required(options, "uri"),
+        uri=uri,
         stream=stream,
         starting=_starting(options, stream, streaming=streaming),
         ending=ending if ending == LATEST else parse_position_option("endingOffsets", ending, stream),

@@ -77,7 +77,7 @@ class PeerIdentity:
 class AuthStep:
     """The plug-in's answer to one token."""
 
-    token: bytes
+    token: bytes = attrs.field(repr=False)
     """The bytes for the peer; may be empty."""
     identity: PeerIdentity | None = None
     """Set once the peer is authenticated."""

@@ -54,7 +54,8 @@ class AffectedLedger:
     """A ledger of which entries may be missing, and how to put it in limbo."""
 
     ledger_id: int
-    master_key: bytes  # UNKNOWN_KEY: the first client's key is accepted
+    # UNKNOWN_KEY: the first client's key is accepted
+    master_key: bytes = attrs.field(repr=False)
     fence: bool
 
 

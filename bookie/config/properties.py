@@ -39,10 +39,11 @@ class PropertiesError(ValueError):
 class Setting:
     """The values of one key."""
 
-    values: tuple[str, ...]
+    values: tuple[str, ...] = attrs.field(repr=False)  # may be a password
     line: int  # 1-based; the first line that sets it
     set_count: int = 1
-    written: tuple[str, ...] | None = None  # as in the file, if a value is taken from the environment
+    # As in the file, if a value is taken from the environment.
+    written: tuple[str, ...] | None = attrs.field(default=None, repr=False)
 
     @property
     def first(self) -> str:

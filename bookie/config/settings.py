@@ -5,11 +5,15 @@ Inside: reading one value at a time, and the record of the keys read. Not inside
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from bookie.config.properties import Setting
 from bookie.errors import BookieConfigError
+from namespace.service_uri import without_user_info
 
+_SECRET = re.compile(r"passw(or)?d$|secret$|token$", re.IGNORECASE)  # a value, not the path of a file
+_ADDRESSES = frozenset({"metadataServiceUri", "zkServers"})  # may have a user name and a password
 _TRUE = frozenset({"true", "yes", "on", "t", "y"})
 _FALSE = frozenset({"false", "no", "off", "f", "n"})
 
@@ -38,6 +42,10 @@ class Settings:
         if setting.written is not None:
             # A value of the environment may be a secret, and the reason in parentheses may quote it.
             value, expectation = ", ".join(setting.written), expectation.partition(" (")[0]
+        if _SECRET.search(key):
+            value = "***"
+        elif key in _ADDRESSES:
+            value = without_user_info(value)
         return BookieConfigError(
             f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}"
         )

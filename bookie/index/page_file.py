@@ -48,7 +48,7 @@ _NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
 class PageFileHeader:
     """The ledger data in the header of an index file."""
 
-    master_key: bytes
+    master_key: bytes = attrs.field(repr=False)
     fenced: bool
     explicit_lac: bytes | None
 

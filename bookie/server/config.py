@@ -55,6 +55,7 @@ class ServerConfig:
     tls_handshake_s: float = 10.0
     tls: Callable[[], ssl.SSLContext] | None = None  # the context of the next connection
     tls_required: bool = False  # answer nothing but START_TLS in clear text
-    auth: AuthProvider | None = None  # None: every peer that may connect may do everything
+    # None: every peer that may connect may do everything.
+    auth: AuthProvider | None = attrs.field(default=None, repr=False)
     authentication_s: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
     tcp_keepalive: bool = True

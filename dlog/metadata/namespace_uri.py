@@ -15,7 +15,7 @@ import urllib.parse
 import attrs
 
 from dlog.errors import InvalidUriError
-from namespace.service_uri import connect_string, directory_path, node_path, split_uri
+from namespace.service_uri import connect_string, directory_path, node_path, split_uri, without_user_info
 
 
 @attrs.frozen
@@ -48,4 +48,4 @@ def parse_namespace_uri(text: str) -> NamespaceUri:
             raise ValueError(f"backend {backend!r} is not known, only 'bk' is")
         return NamespaceUri("distributedlog", connect_string(authority), node_path(path))
     except ValueError as exc:
-        raise InvalidUriError(f"URI {text!r}: {exc}") from None
+        raise InvalidUriError(f"URI {without_user_info(text)!r}: {exc}") from None

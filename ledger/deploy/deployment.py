@@ -20,7 +20,7 @@ from ledger.config import ClientConfig
 from ledger.errors import ClusterNotFoundError
 from ledger.transport.dial import dial_tcp
 from namespace.errors import InvalidStoreAddressError
-from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri
+from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
 from namespace.store import MetadataStore
 from namespace.zookeeper_security import ZooKeeperSecurity
 
@@ -98,8 +98,8 @@ async def open_deployment(
         return
     if scheme.startswith("distributedlog"):
         raise InvalidStoreAddressError(
-            f"URI {uri!r}: it names a namespace of logs; open that with dlog.open_namespace, or name the"
-            " ledgers: zk+hierarchical://HOST:PORT/ledgers"
+            f"URI {without_user_info(uri)!r}: it names a namespace of logs; open that with"
+            " dlog.open_namespace, or name the ledgers: zk+hierarchical://HOST:PORT/ledgers"
         )
     from namespace.zookeeper import open_zookeeper_store
 

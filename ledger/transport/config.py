@@ -34,7 +34,7 @@ class TransportConfig:
     """If more bytes are queued for one bookie, producers should wait (``wait_writable``)."""
     tls: ssl.SSLContext | None = None
     """With a context, every connection uses TLS or fails; see ``ledger.transport.tls.client_context``."""
-    auth: AuthFactory | None = None
+    auth: AuthFactory | None = attrs.field(default=None, repr=False)
     """Makes the authentication of one connection: ``ledger.SaslAuth``, ``ledger.TokenAuth`` or
     ``ledger.client_auth``. None if the bookies require none."""
 

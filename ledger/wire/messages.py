@@ -26,7 +26,7 @@ class AddRequest:
 
     ledger_id: int
     entry_id: int
-    master_key: bytes  # 20 bytes
+    master_key: bytes = attrs.field(repr=False)  # 20 bytes
     body: bytes  # header, digest and payload, exactly as stored
     recovery: bool = False  # allowed on a fenced ledger
     deferred_sync: bool = False  # reply before fsync; v3 only
@@ -39,7 +39,7 @@ class ReadRequest:
     ledger_id: int
     entry_id: int  # LAST_ENTRY: the last entry of this bookie
     fence: bool = False
-    master_key: bytes | None = None  # with fence
+    master_key: bytes | None = attrs.field(default=None, repr=False)  # with fence
     previous_lac: int | None = None  # v3, without fence: reply once the LAC is greater
     timeout_ms: int | None = None  # v3, with previous_lac: reply at the latest after this time
     piggyback_entry: bool = False  # v3, with previous_lac: include entry previous_lac + 1
@@ -55,7 +55,7 @@ class BatchReadRequest:
     count_max: int  # <= 0: no limit
     size_bytes_max: int
     fence: bool = False
-    master_key: bytes | None = None
+    master_key: bytes | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen
@@ -64,7 +64,7 @@ class WriteLacRequest:
 
     ledger_id: int
     lac: int  # informational: the bookie uses the body
-    master_key: bytes
+    master_key: bytes = attrs.field(repr=False)
     body: bytes  # LAC packet
 
 
@@ -107,7 +107,7 @@ class AuthRequest:
     """One step of an authentication exchange."""
 
     plugin: str
-    payload: bytes
+    payload: bytes = attrs.field(repr=False)  # may be a password or a token
 
 
 Request = (
@@ -213,7 +213,7 @@ class AuthReply:
 
     code: Code  # v2 cannot carry it: always OK there
     plugin: str = ""
-    payload: bytes = b""
+    payload: bytes = attrs.field(default=b"", repr=False)
 
 
 @attrs.frozen

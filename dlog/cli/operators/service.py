@@ -49,7 +49,7 @@ class Service:
     tls_certificate: Path | None = None
     tls_key: Path | None = None
     tls_any_host_name: bool = False
-    auth: AuthFactory | None = None
+    auth: AuthFactory | None = attrs.field(default=None, repr=False)
 
     @property
     def config(self) -> ClientConfig:
