@@ -33,6 +33,13 @@ def make_private_directories(path: Path) -> list[Path]:
     Raises:
         OSError: One cannot be made, or the path is no directory.
     """
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except (FileNotFoundError, FileExistsError):
+        pass  # a parent is missing, or there is nothing to make
+    else:
+        os.chmod(path, DIRECTORY_MODE)  # the umask may have taken rights of the owner
+        return [path]
     missing = []
     here = path
     while not here.exists():

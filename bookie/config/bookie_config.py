@@ -43,7 +43,7 @@ from bookie.entrylog.reader import READ_BYTES_MAX
 from bookie.errors import BookieConfigError
 from bookie.gc.collector import GcConfig
 from bookie.index.index_factory import IndexConfig, IndexKind
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.server.config import ServerConfig

@@ -81,7 +81,8 @@ class File(abc.ABC):
     def size(self) -> int: ...
 
     @abc.abstractmethod
-    def truncate(self, size_bytes: int) -> None: ...
+    def truncate(self, size_bytes: int) -> None:
+        """Set the size. A file that grows has a hole at its end, which takes no space and reads as zeros."""
 
     @abc.abstractmethod
     def close(self) -> None: ...

@@ -22,7 +22,7 @@ import os
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
@@ -223,10 +223,12 @@ class RealDisk(Disk):
         # Concurrent syncs share one commit of the file system's journal: 8 times as fast.
         if self._syncers is None:
             self._syncers = ThreadPoolExecutor(_SYNCER_THREADS, thread_name_prefix="bookie-sync")
-        for jobs in (
-            [self._syncers.submit(file.sync) for file in files],
-            [self._syncers.submit(self.sync_directory, directory) for directory in directories],
+        for syncs in (
+            [file.sync for file in files],
+            [functools.partial(self.sync_directory, directory) for directory in directories],
         ):
+            remaining = iter(syncs)  # shared: a job for each sync would take longer than the sync
+            jobs = [self._syncers.submit(_call_each, remaining) for _ in range(_SYNCER_THREADS)]
             wait(jobs)  # also after an error: no sync may run while its file is closed
             for job in jobs:
                 job.result()
@@ -284,6 +286,11 @@ class RealDisk(Disk):
         if readers is None or readers.token is not trio.lowlevel.current_trio_token():
             readers = self._readers = ReaderPool(_READER_THREADS_MAX)
         return await readers.run(job, *args)
+
+
+def _call_each(calls: Iterator[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
 
 
 _locks: set[int] = set()  # descriptors of this process's lock files

@@ -19,7 +19,8 @@ from bookie.errors import IndexKindError
 from bookie.index import chunk_index, page_index
 from bookie.index.chunk_index import ChunkIndex
 from bookie.index.entry_index import EntryIndex
-from bookie.index.page_index import PageIndex, PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
+from bookie.index.page_index import PageIndex
 from bookie.ledger_record import LedgerData
 
 INDEX_DIRECTORY = "index"  # the directory of the key-value map, below ``current``

@@ -1,7 +1,7 @@
 """The page cache of the page index: a bounded number of pages in memory, evicted by the clock algorithm.
 
-Inside: cached pages, dirty pages, the choice of a page to evict. Not inside: files, locks, the content of a
-page.
+Inside: cached pages, dirty pages, the choice of a page to evict, the limits of a page index. Not inside:
+files, locks, the content of a page.
 Always: there are at most ``pages_max`` pages. A dirty page is never evicted, so a page that is absent here is
 up to date in its file.
 
@@ -13,7 +13,25 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+import attrs
+
+from bookie.index.page_file import SECTOR_BYTES
+
 PageKey = tuple[int, int]  # ledger id, number of the page in its file
+
+
+@attrs.frozen(kw_only=True)
+class PageIndexConfig:
+    """Limits on the pages in memory and the open files of one directory."""
+
+    page_bytes: int = attrs.field(default=8192)
+    pages_max: int = attrs.field(default=8192, validator=attrs.validators.ge(4))
+    open_files_max: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
+
+    @page_bytes.validator
+    def _check(self, _: object, value: int) -> None:
+        if value < SECTOR_BYTES or value % SECTOR_BYTES:
+            raise ValueError(f"page_bytes must be a multiple of 512, not {value}")
 
 
 class Page:

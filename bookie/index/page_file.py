@@ -23,9 +23,9 @@ Source: FileInfo.java, IndexPersistenceMgr.java, LedgerEntryPage.java.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct, unpack_from
+from struct import Struct, pack_into, unpack_from
 
 import attrs
 
@@ -34,6 +34,7 @@ from bookie.index.entry_index import EntryRange
 
 PAGE_FILE_HEADER_BYTES = 1024
 LOCATION_BYTES = 8
+SECTOR_BYTES = 512  # a page has a multiple of it
 
 _PREFIX = Struct(">4sii")  # magic, version, length of the key
 _NUMBER = Struct(">i")
@@ -41,6 +42,7 @@ _MAGIC = b"BKLE"
 _FENCED = 1
 _LAC_BYTES_MIN = 16
 _READ_BYTES = 8192
+_ZEROS = bytes(SECTOR_BYTES)
 _NAME = re.compile(r"([0-9a-f]{1,16})\.idx")
 
 
@@ -112,3 +114,22 @@ def decode_page_file_header(data: bytes) -> PageFileHeader:
     if (lac_bytes and lac_bytes < _LAC_BYTES_MIN) or start + lac_bytes > stop:
         raise FormatError(f"index file header: explicit LAC of {lac_bytes} bytes")
     return PageFileHeader(key, fenced, data[start : start + lac_bytes] if lac_bytes else None)
+
+
+def put_locations(data: bytearray, first: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
+    """Put locations into a page's slots; consecutive ids with one call."""
+    count = len(entry_ids)
+    if entry_ids[-1] - entry_ids[0] == count - 1:
+        pack_into(f">{count}q", data, LOCATION_BYTES * (entry_ids[0] - first), *locations)
+        return
+    for entry_id, location in zip(entry_ids, locations, strict=True):
+        pack_into(">q", data, LOCATION_BYTES * (entry_id - first), location)
+
+
+def used_page_bytes(data: bytes | bytearray) -> int:
+    """The bytes of a page up to its last location; 0 if it has none."""
+    stop = len(data)
+    while stop and data[stop - SECTOR_BYTES : stop] == _ZEROS:  # ``rstrip`` of a whole page takes longer
+        stop -= SECTOR_BYTES
+    used_bytes = len(data[:stop].rstrip(b"\0"))
+    return used_bytes + -used_bytes % LOCATION_BYTES

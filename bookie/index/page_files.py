@@ -56,32 +56,42 @@ class PageFiles:
     def write(
         self,
         ledger_id: int,
-        pieces: Sequence[tuple[int, Sequence[bytearray]]],
+        pieces: Sequence[tuple[int, Sequence[bytearray | memoryview]]],
         header: bytes,
         *,
         has_pages: Callable[[], bool],
+        grow_to_bytes: int = 0,
     ) -> None:
         """Write buffers at offsets, and the header if it has changed. Durable after ``sync``.
 
-        ``has_pages`` is called when the file is opened: True if the index has durable or written pages of the
-        ledger. If False, an existing file belongs to a deleted ledger of this id, or to a flush that a crash
-        has undone; it is deleted.
+        Args:
+            has_pages: Called when the file is opened: True if the index has durable or written pages of the
+                ledger. If False, an existing file belongs to a deleted ledger of this id, or to a flush that
+                a crash has undone; it is deleted.
+            grow_to_bytes: Make the file this long if it is shorter. What is not written is a hole.
         """
         with self._using(ledger_id, has_pages) as opened:
             if opened.header is None:
                 opened.header = opened.file.pread(PAGE_FILE_HEADER_BYTES, 0)
             opened.is_unsynced = True
+            at = 0
             if opened.header != header:
-                opened.file.pwrite(header, 0)
+                if pieces and pieces[0][0] == len(header):  # the header and the first page with one write
+                    opened.file.pwritev([header, *pieces[0][1]], 0)
+                    at = 1
+                else:
+                    opened.file.pwrite(header, 0)
                 opened.header = header
-            for offset, buffers in pieces:
+            for offset, buffers in pieces[at:]:
                 opened.file.pwritev(buffers, offset)
+            if grow_to_bytes > opened.file.size():
+                opened.file.truncate(grow_to_bytes)
 
     def sync(self) -> None:
         """Make writes durable, then the names of created and deleted files."""
         with self._lock:
             unsynced = [opened for opened in self._open.values() if opened.is_unsynced]
-        self._disk.sync_all([opened.file for opened in unsynced], sorted(self._unsynced_directories))
+        self._disk.sync_all([opened.file for opened in unsynced], sorted(self._unsynced_directories, key=str))
         for opened in unsynced:
             opened.is_unsynced = False
         self._unsynced_directories.clear()
@@ -132,20 +142,16 @@ class PageFiles:
         may_sync = has_pages is not None  # only the storage thread passes it
         should_exist = has_pages is None or has_pages()
         file = self._disk.open(path, write=True) if should_exist else self._create(path)
-        surplus: list[_OpenFile] = []
         with self._lock:
             if (meanwhile := self._open.get(ledger_id)) is not None:
                 file.close()
                 meanwhile.users += 1
                 return meanwhile
             opened = self._open[ledger_id] = _OpenFile(file)
+            if not should_exist:
+                opened.header = b""
             opened.users += 1
-            for other_id, other in list(self._open.items()):
-                if len(self._open) <= self._open_files_max:
-                    break
-                if other.users == 0 and (may_sync or not other.is_unsynced):
-                    del self._open[other_id]
-                    surplus.append(other)
+            surplus = self._take_surplus(may_sync=may_sync)
         try:
             if any(other.is_unsynced for other in surplus):
                 self._sync_files(surplus)
@@ -153,6 +159,19 @@ class PageFiles:
             for other in surplus:
                 other.file.close()
         return opened
+
+    def _take_surplus(self, *, may_sync: bool) -> list[_OpenFile]:
+        """Remove as many files as there are too many, those used longest ago first. The caller locks."""
+        count = len(self._open) - self._open_files_max
+        ledger_ids: list[int] = []
+        if count > 0:
+            # Not over a copy: this runs for each file that is opened.
+            for ledger_id, opened in self._open.items():
+                if opened.users == 0 and (may_sync or not opened.is_unsynced):
+                    ledger_ids.append(ledger_id)
+                    if len(ledger_ids) == count:
+                        break
+        return [self._open.pop(ledger_id) for ledger_id in ledger_ids]
 
     def _sync_files(self, closing: Sequence[_OpenFile] = ()) -> None:
         """Sync all unsynced files at once: concurrent syncs are many times as fast as single ones."""
@@ -163,13 +182,16 @@ class PageFiles:
             opened.is_unsynced = False
 
     def _create(self, path: Path) -> File:
-        self._disk.make_directory(path.parent, durably=False)
-        with contextlib.suppress(FileNotFoundError):
+        parent = path.parent
+        self._disk.make_directory(parent, durably=False)
+        try:
+            file = self._disk.open(path, create=True, write=True)
+        except FileExistsError:
             self._disk.unlink(path)
-        file = self._disk.open(path, create=True, write=True)
+            file = self._disk.open(path, create=True, write=True)
         # ``sync`` syncs them all at once. Directories that exist too: a process that was killed may have made
         # them and not synced their names.
-        self._unsynced_directories.update((path.parent, path.parent.parent, self._directory))
+        self._unsynced_directories.update((parent, parent.parent, self._directory))
         return file
 
     def _close_unused(self, opened: _OpenFile) -> None:

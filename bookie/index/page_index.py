@@ -40,9 +40,8 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from struct import Struct, pack_into, unpack_from
+from struct import Struct, unpack_from
 
-import attrs
 from crc32c import crc32c
 
 from bookie.disk.disk import Disk
@@ -50,13 +49,15 @@ from bookie.disk.key_values import BATCH_OPERATIONS_MAX, KeyValues, Operation
 from bookie.errors import FormatError, StartError
 from bookie.index.chunk_index import ChunkIndex
 from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
-from bookie.index.page_cache import Page, PageCache, PageKey
+from bookie.index.page_cache import Page, PageCache, PageIndexConfig, PageKey
 from bookie.index.page_file import (
     LOCATION_BYTES,
     PAGE_FILE_HEADER_BYTES,
     PageFileHeader,
     encode_page_file_header,
     page_file_path,
+    put_locations,
+    used_page_bytes,
 )
 from bookie.index.page_files import PageFiles
 from bookie.ledger_record import LedgerData, decode_ledger_data
@@ -71,20 +72,6 @@ _CRC = Struct(">I")
 COMPLETE = b"p"  # the key that marks the index as complete
 _NUMBER_MAX = 2**63 - 1
 _STRIPES = 64
-
-
-@attrs.frozen(kw_only=True)
-class PageIndexConfig:
-    """Limits on the pages in memory and the open files of one directory."""
-
-    page_bytes: int = attrs.field(default=8192)
-    pages_max: int = attrs.field(default=8192, validator=attrs.validators.ge(4))
-    open_files_max: int = attrs.field(default=1024, validator=attrs.validators.ge(1))
-
-    @page_bytes.validator
-    def _check(self, _: object, value: int) -> None:
-        if value < 512 or value % 512:
-            raise ValueError(f"page_bytes must be a multiple of 512, not {value}")
 
 
 class PageIndex(EntryIndex):
@@ -160,8 +147,7 @@ class PageIndex(EntryIndex):
         data = None if number < 0 else self._page(ledger_id, number)
         if data is None:
             return -1
-        used_bytes = len(bytes(data).rstrip(b"\0"))
-        return number * self._page_entries + (used_bytes - 1) // LOCATION_BYTES
+        return number * self._page_entries + used_page_bytes(data) // LOCATION_BYTES - 1
 
     def ranges(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[EntryRange]:
         keys = self._map.scan(
@@ -214,7 +200,7 @@ class PageIndex(EntryIndex):
                 first = number * self._page_entries
                 stop = bisect_left(ids, min(first + self._page_entries, PAGED_ENTRY_ID_STOP), start)
                 data = self._page_to_change(entry_range.ledger_id, number)
-                _store(data, first, ids[start:stop], entry_range.locations[start:stop])
+                put_locations(data, first, ids[start:stop], entry_range.locations[start:stop])
                 start = stop
         self._chunks.put(unpaged, ledgers)
 
@@ -364,7 +350,7 @@ class PageIndex(EntryIndex):
             kept = [at for at, entry_id in enumerate(ids) if locations[entry_id - first] == old[at]]
             ids, new = [ids[at] for at in kept], [new[at] for at in kept]
         if ids:
-            _store(self._page_to_change(move.ledger_id, number), first, ids, new)
+            put_locations(self._page_to_change(move.ledger_id, number), first, ids, new)
         return ids
 
     def _offset(self, number: int) -> int:
@@ -417,22 +403,48 @@ class PageIndex(EntryIndex):
             header = _header(
                 LedgerData(b"", False, None, -1, -1) if stored is None else decode_ledger_data(stored)
             )
-        pieces: list[tuple[int, list[bytearray]]] = []
+        pieces: list[tuple[int, list[bytearray | memoryview]]] = []
         crcs: dict[int, int] = {}
+        has_pages = self._has_pages(ledger_id)
         for number, page in pages:
-            if pieces and number - 1 in crcs:  # adjacent to the previous page: one write for both
-                pieces[-1][1].append(page.data)
+            data = self._without_hole(ledger_id, number, page.data, has_pages=has_pages)
+            if pieces and number - 1 in crcs and len(pieces[-1][1][-1]) == self._page_bytes:
+                pieces[-1][1].append(data)  # adjacent to the previous page: one write for both
             else:
-                pieces.append((self._offset(number), [page.data]))
+                pieces.append((self._offset(number), [data]))
             crcs[number] = crc32c(page.data)
         stripe = ledger_id % _STRIPES
         with self._stripes[stripe]:
-            self._files.write(ledger_id, pieces, header, has_pages=lambda: self._has_pages(ledger_id))
+            self._files.write(
+                ledger_id,
+                pieces,
+                header,
+                has_pages=lambda: has_pages,
+                # Whole pages, as Apache's bookie reads them.
+                grow_to_bytes=self._offset(pages[-1][0] + 1) if pages else 0,
+            )
             self._written.setdefault(ledger_id, {}).update(crcs)
             with self._cache_lock:
                 self._writes[stripe] += 1
                 for number, _ in pages:
                     self._cache.mark_clean((ledger_id, number))
+
+    def _without_hole(
+        self, ledger_id: int, number: int, data: bytearray, *, has_pages: bool
+    ) -> bytearray | memoryview:
+        """The part of a page to be written: all but the zeros at its end, if the file has zeros there.
+
+        So a ledger of few entries takes one block of the disk, together with its header.
+        """
+        if (
+            has_pages
+            and number not in self._written.get(ledger_id, ())
+            and (ledger_id, number) not in self._marked  # it has no ``c``
+        ):
+            return data  # a crash may have left other bytes here
+        # A slot that was used stays used, so the zeros were zeros whenever the page was written.
+        used_bytes = used_page_bytes(data)
+        return data if used_bytes == len(data) else memoryview(data)[:used_bytes]
 
     def _has_pages(self, ledger_id: int) -> bool:
         if self._written.get(ledger_id):
@@ -485,13 +497,3 @@ def _page_keys(kind: bytes, ledger_id: int) -> tuple[bytes, bytes]:
 
 def _header(data: LedgerData) -> bytes:
     return encode_page_file_header(PageFileHeader(data.master_key, data.fenced, data.explicit_lac))
-
-
-def _store(data: bytearray, first: int, entry_ids: Sequence[int], locations: Sequence[int]) -> None:
-    """Put locations into a page's slots; consecutive ids with one call."""
-    count = len(entry_ids)
-    if entry_ids[-1] - entry_ids[0] == count - 1:
-        pack_into(f">{count}q", data, LOCATION_BYTES * (entry_ids[0] - first), *locations)
-        return
-    for entry_id, location in zip(entry_ids, locations, strict=True):
-        pack_into(">q", data, LOCATION_BYTES * (entry_id - first), location)

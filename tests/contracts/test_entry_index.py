@@ -18,7 +18,8 @@ from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk
 from bookie.index.chunk_index import ChunkIndex
 from bookie.index.entry_index import EntryIndex, EntryRange, LedgerMove
-from bookie.index.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
+from bookie.index.page_index import PAGED_ENTRY_ID_STOP, PageIndex
 from bookie.ledger_record import LedgerData
 from tests.effort import examples
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk

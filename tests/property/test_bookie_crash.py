@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bookie.errors import StorageFailedError
 from bookie.index.index_factory import IndexConfig, IndexKind
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from bookie.storage.opening import open_storage
 from tests.effort import examples, sampled
 from tests.fakes.bookie_work import CONFIG, KEY, AcknowledgedState, body_of, check, play

@@ -40,7 +40,7 @@ from bookie.errors import (
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.gc.compaction_rules import CompactionConfig
 from bookie.index.index_factory import IndexConfig, IndexKind
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgers, NewLedgersConfig

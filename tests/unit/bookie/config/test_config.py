@@ -19,7 +19,7 @@ from bookie.config.properties import PropertiesError, parse_properties
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from ledger.catalog.paths import Layout
 from ledger.transport.sasl import SaslAuth
 

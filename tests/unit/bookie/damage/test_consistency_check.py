@@ -16,8 +16,8 @@ from bookie.errors import DirectoryInUseError, IndexMissingError
 from bookie.index.entry_index import EntryRange
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
 from bookie.index.index_view import PageFilesView, open_index_view
+from bookie.index.page_cache import PageIndexConfig
 from bookie.index.page_file import page_file_path
-from bookie.index.page_index import PageIndexConfig
 from bookie.ledger_record import LedgerData
 from tests.places import GOLDEN_FILES
 

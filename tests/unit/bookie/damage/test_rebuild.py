@@ -17,7 +17,7 @@ from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import IndexMissingError, LogDamagedError
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.format import NO_MARK
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
 from tests.effort import examples

@@ -15,8 +15,8 @@ from bookie.errors import EntryUnreadableError, FormatError
 from bookie.gc.compaction_rules import CompactionLevel
 from bookie.gc.compactor import CompactionCopy
 from bookie.index.index_factory import IndexConfig, IndexKind
+from bookie.index.page_cache import PageIndexConfig
 from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, page_file_path
-from bookie.index.page_index import PageIndexConfig
 from bookie.storage.storage import Storage
 from tests.fakes.logs_by_hand import collect, complete_log, logs, names, opened, readable
 

@@ -18,6 +18,8 @@ from bookie.index.page_file import (
     encode_page_file_header,
     page_file_ledger_id,
     page_file_path,
+    put_locations,
+    used_page_bytes,
 )
 from tests.places import GOLDEN_FILES
 
@@ -98,3 +100,12 @@ def test_any_bytes_are_a_header_or_a_format_error(data: bytes) -> None:
     except FormatError:
         return
     assert header.master_key in data
+
+
+@given(st.integers(1, 4), st.sets(st.integers(0, 255), max_size=5))
+def test_the_used_part_of_a_page_ends_with_its_last_location(sectors: int, slots: set[int]) -> None:
+    data = bytearray(512 * sectors)
+    entry_ids = sorted(slot for slot in slots if slot < len(data) // 8)
+    if entry_ids:
+        put_locations(data, 0, entry_ids, [256 + slot for slot in entry_ids])
+    assert used_page_bytes(data) == 8 * (max(entry_ids, default=-1) + 1)

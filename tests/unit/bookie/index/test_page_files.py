@@ -11,6 +11,7 @@ from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.index.entry_index import EntryRange
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
+from bookie.index.page_cache import PageIndexConfig
 from bookie.index.page_file import (
     PAGE_FILE_HEADER_BYTES,
     PageFileHeader,
@@ -18,7 +19,6 @@ from bookie.index.page_file import (
     page_file_path,
 )
 from bookie.index.page_files import PageFiles
-from bookie.index.page_index import PageIndexConfig
 from bookie.ledger_record import LedgerData
 
 LEDGER_IDS = [7919 * number for number in range(200)]  # nearly each in a directory of its own

@@ -20,8 +20,9 @@ from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.errors import FormatError, IndexKindError, StartError
 from bookie.index.entry_index import EntryRange, LedgerMove
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
+from bookie.index.page_cache import PageIndexConfig
 from bookie.index.page_file import PageFileHeader, decode_page_file_header, page_file_path
-from bookie.index.page_index import PAGED_ENTRY_ID_STOP, PageIndex, PageIndexConfig
+from bookie.index.page_index import PAGED_ENTRY_ID_STOP, PageIndex
 from bookie.ledger_record import LedgerData
 from tests.effort import examples
 
@@ -266,4 +267,57 @@ def test_a_file_with_unsynced_writes_is_synced_before_it_is_closed(tmp_path: Pat
         index.sync()
     assert closed_dirty == []
     assert not unsynced
+    index.close()
+
+
+@pytest.mark.parametrize("entry_ids", [[0], [0, 1], [3, 20], [1024], [5, 3000]])
+def test_what_a_small_ledger_writes_grows_with_its_entries_and_its_file_has_whole_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry_ids: list[int]
+) -> None:
+    """Apache's bookie reads whole pages, so the rest of the last one is a hole."""
+    written_bytes = 0
+    write, writev = RealFile.pwrite, RealFile.pwritev
+
+    def pwrite(self: RealFile, data: bytes, offset: int) -> None:
+        nonlocal written_bytes
+        written_bytes += len(data)
+        write(self, data, offset)
+
+    def pwritev(self: RealFile, buffers: list[bytes], offset: int) -> None:
+        nonlocal written_bytes
+        written_bytes += sum(map(len, buffers))
+        writev(self, buffers, offset)
+
+    index = open_pages(tmp_path, PageIndexConfig())
+    pages = sorted({entry_id // 1024 for entry_id in entry_ids})
+    monkeypatch.setattr(RealFile, "pwrite", pwrite)
+    monkeypatch.setattr(RealFile, "pwritev", pwritev)
+    index.put([EntryRange(7, entry_ids, [100 + entry_id for entry_id in entry_ids])], [(7, DATA)])
+    index.sync()
+    last_slots = [max(e for e in entry_ids if e // 1024 == page) % 1024 + 1 for page in pages]
+    assert written_bytes == 1024 + 8 * sum(last_slots)
+    assert page_file_path(tmp_path, 7).stat().st_size == 1024 + 8192 * (pages[-1] + 1)
+    index.put([EntryRange(7, [entry_ids[-1] + 1], [9])], [(7, DATA)])
+    index.sync()
+    assert written_bytes <= 1024 + 16 * (sum(last_slots) + 1), "the same holds for the second flush"
+    index.close()
+    index = open_pages(tmp_path, PageIndexConfig())
+    assert index.entry_ids(7) == [*entry_ids, entry_ids[-1] + 1]
+    assert list(index.locate(7, entry_ids[0])) == [100 + entry_ids[0]]
+    index.close()
+
+
+def test_slots_of_a_flush_that_a_kill_has_undone_do_not_remain_behind_fewer_new_ones(tmp_path: Path) -> None:
+    index = filled(tmp_path)  # the last page has the entries from 192 to 199
+    index.put([EntryRange(7, range(200, 320), range(2000, 2120))])
+    index._write_back()
+    index.close()
+    index = open_pages(tmp_path)
+    assert index.entry_ids(7) == list(range(256)), "a page that was durable keeps what was added to it"
+    index.put([EntryRange(7, [256], [77])])
+    index.sync()
+    index.close()
+    index = open_pages(tmp_path)
+    assert index.entry_ids(7) == list(range(257))
+    assert list(index.locate(7, 256)) == [77]
     index.close()

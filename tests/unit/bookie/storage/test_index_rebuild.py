@@ -20,7 +20,7 @@ from bookie.errors import (
     StartError,
 )
 from bookie.index.index_factory import IndexConfig, IndexKind
-from bookie.index.page_index import PageIndexConfig
+from bookie.index.page_cache import PageIndexConfig
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
 from bookie.storage.config import StorageConfig
 from bookie.storage.dirty_marks import read_loss_mark
