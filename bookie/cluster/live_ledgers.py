@@ -22,7 +22,7 @@ from bookie.disk.disk import Disk
 from bookie.disk.token_bucket import TokenBucket
 from bookie.errors import BookieServerError, DirectoryError
 from bookie.gc.log_collector import LogCollector
-from bookie.gc.tombstones import TOMBSTONES_FILE, Tombstones
+from bookie.gc.tombstones import Tombstones
 from bookie.server.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
@@ -140,7 +140,7 @@ class ServedLedgers:
         """Delete a ledger that does not exist any more. If it is fenced, that is remembered."""
         ledger = self.service.storage.ledger(ledger_id)
         if ledger is not None and ledger.fenced and self.tombstones is not None:
-            await self.tombstones.add(ledger_id)
+            await self.tombstones.add(ledger_id, is_confirmed=self.service.is_confirmed(ledger_id))
         await self.delete_local_copy(ledger_id)
 
     async def delete_local_copy(self, ledger_id: int) -> None:
@@ -163,13 +163,16 @@ async def load_tombstones(service: BookieService, ledger_directory: Path, disk: 
     Raises:
         DirectoryError: They cannot be read.
     """
-    path = ledger_directory / CURRENT / TOMBSTONES_FILE
-    tombstones = Tombstones(disk, path, wall_ms)
-    try:
-        deleted = await disk.run(tombstones.read)
-    except OSError as exc:
-        raise DirectoryError(f"{path} cannot be read: {exc.strerror or exc}") from exc
-    for ledger_id in deleted:
-        if service.storage.ledger(ledger_id) is None:
-            service.ledger_deleted(ledger_id, fenced=True)
+    directory = ledger_directory / CURRENT
+    tombstones = Tombstones.in_directory(disk, directory, wall_ms)
+    for file, is_confirmed in ((tombstones.unconfirmed, False), (tombstones.confirmed, True)):
+        try:
+            deleted = await disk.run(file.read)
+        except OSError as exc:
+            raise DirectoryError(
+                f"the tombstones in {directory} cannot be read: {exc.strerror or exc}"
+            ) from exc
+        for ledger_id in deleted:
+            if service.storage.ledger(ledger_id) is None:
+                service.deleted_fences.add(ledger_id, is_confirmed=is_confirmed)
     return tombstones

@@ -4,14 +4,16 @@ The record of a deleted ledger is gone, and its fence with it. An old writer tha
 deletion would create the ledger again with its next add, and the bookie would acknowledge that add. So the id
 is kept for a week after the deletion. Apache's bookies keep it in memory; this file also survives a restart.
 
-``TOMBS``, in the first ledger directory: records of 20 bytes, appended.
+``TOMBS``, in the first ledger directory: records of 20 bytes, appended. ``TOMBS.UNCONFIRMED`` is the same for
+ledgers that the metadata never confirmed. A stranger can make such ledgers without end, and must not push out
+the others.
 
 offset  size  field
      0     8  ledger id               signed, big-endian, like all that follow
      8     8  deleted                 Unix time, milliseconds
     16     4  CRC-32 of the above     a torn record ends the file
 
-Inside: that file. Not inside: refusing adds (``service``), deleting ledgers (``live_ledgers``).
+Inside: these files. Not inside: refusing adds (``service``), deleting ledgers (``live_ledgers``).
 Always: an id is durable here before its ledger is deleted. If the file cannot be written, the id is only in
 memory: a deletion must not need disk space.
 
@@ -27,23 +29,47 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
 
+import attrs
+
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk
 
-TOMBSTONES_FILE = "TOMBS"
+CONFIRMED_FILE = "TOMBS"
+UNCONFIRMED_FILE = "TOMBS.UNCONFIRMED"
 KEEP_MS = 7 * 24 * 3600 * 1000
-COUNT_MAX = 200_000  # as many as the service remembers; the file has at most twice as many records
+CONFIRMED_MAX = 200_000  # as many as the service remembers; a file has at most twice as many records
+UNCONFIRMED_MAX = 20_000
 _IDS = Struct(">qq")
 _RECORD = Struct(">qqI")
 
 log = logging.getLogger(__name__)
 
 
+@attrs.frozen
 class Tombstones:
-    """The tombstones file of one bookie."""
+    """The two files of one bookie."""
+
+    confirmed: TombstonesFile
+    unconfirmed: TombstonesFile
+
+    @classmethod
+    def in_directory(cls, disk: Disk, directory: Path, wall_ms: Callable[[], int]) -> Tombstones:
+        """The files in this directory. They need not exist."""
+        return cls(
+            TombstonesFile(disk, directory / CONFIRMED_FILE, wall_ms, count_max=CONFIRMED_MAX),
+            TombstonesFile(disk, directory / UNCONFIRMED_FILE, wall_ms, count_max=UNCONFIRMED_MAX),
+        )
+
+    async def add(self, ledger_id: int, *, is_confirmed: bool) -> None:
+        """As ``TombstonesFile.add``. ``is_confirmed``: the metadata confirmed once that the ledger exists."""
+        await (self.confirmed if is_confirmed else self.unconfirmed).add(ledger_id)
+
+
+class TombstonesFile:
+    """One file of tombstones."""
 
     def __init__(
-        self, disk: Disk, path: Path, wall_ms: Callable[[], int], *, count_max: int = COUNT_MAX
+        self, disk: Disk, path: Path, wall_ms: Callable[[], int], *, count_max: int = CONFIRMED_MAX
     ) -> None:
         self._disk, self._path, self._wall_ms = disk, path, wall_ms
         self._count_max = count_max

@@ -27,6 +27,7 @@ from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.deferred import DeferredRequest, PlainReads
+from bookie.server.deleted_fences import DeletedFences
 from bookie.server.in_progress import InProgress
 from bookie.server.lac_watch import LacWatches
 from bookie.server.new_ledgers import NewLedgers
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from bookie.storage.storage import Storage
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # this name tells a client that it is authenticated
-TOMBSTONES_MAX = 200_000  # fenced and deleted ledgers that are remembered
 SLOW_FRAMES_MAX = 256  # handled in one step of the loop; plain adds and plain reads do not count
 INLINE_READ_BYTES_MAX = 1_048_576  # of the immediate reads of one chunk; further reads are deferred
 
@@ -96,8 +96,8 @@ class BookieService:
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
     refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
     in_progress: InProgress = attrs.field(factory=InProgress, init=False)
+    deleted_fences: DeletedFences = attrs.field(factory=DeletedFences, init=False)
     _pending_fences: dict[int, int] = attrs.field(factory=dict, init=False)  # ledger -> staged, not durable
-    _fenced_and_deleted: dict[int, None] = attrs.field(factory=dict, init=False)
 
     def open_session(
         self, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
@@ -115,16 +115,18 @@ class BookieService:
 
         Without this memory the next add of the ledger's old writer would create the ledger again.
         """
+        if fenced:
+            self.deleted_fences.add(ledger_id, is_confirmed=self.is_confirmed(ledger_id))
         if self.new_ledgers is not None:
             self.new_ledgers.forget([ledger_id])
-        if fenced:
-            self._fenced_and_deleted[ledger_id] = None
-            if len(self._fenced_and_deleted) > TOMBSTONES_MAX:
-                del self._fenced_and_deleted[next(iter(self._fenced_and_deleted))]
         self.watches.ledger_changed(ledger_id)
 
+    def is_confirmed(self, ledger_id: int) -> bool:
+        """False if the ledger began here, and the metadata have not confirmed it since then."""
+        return self.new_ledgers is None or self.new_ledgers.created_s(ledger_id) is None
+
     def was_fenced_and_deleted(self, ledger_id: int) -> bool:
-        return ledger_id in self._fenced_and_deleted
+        return ledger_id in self.deleted_fences
 
     def fence_is_durable(self, ledger: LedgerRecord) -> bool:
         return ledger.fenced and ledger.ledger_id not in self._pending_fences

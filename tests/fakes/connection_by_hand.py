@@ -20,11 +20,16 @@ from ledger.wire.messages import Reply, Request
 class Connection:
     """See the module."""
 
-    def __init__(self, storage: Storage, digest_type_of: DigestTypeOf | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        digest_type_of: DigestTypeOf | None = None,
+        service: BookieService | None = None,
+    ) -> None:
         self.deferred: deque[DeferredRequest] = deque()
         self._out = bytearray()
         self.storage = storage
-        self.service = BookieService(storage, digest_type_of=digest_type_of)
+        self.service = service or BookieService(storage, digest_type_of=digest_type_of)
         self._session: ClientSession = self.service.open_session(self._out.extend, self.deferred.append)
 
     async def ask(self, *requests: Request, version: int = 3) -> list[Reply]:

@@ -25,7 +25,7 @@ from bookie.entrylog.format import (
     encode_map,
 )
 from bookie.errors import CookieError, FormatError, JournalCorruptError
-from bookie.gc.tombstones import Tombstones
+from bookie.gc.tombstones import TombstonesFile
 from bookie.index.chunk_index import Chunk
 from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, decode_page_file_header, page_file_ranges
 from bookie.journal.format import (
@@ -168,7 +168,7 @@ class OneFile:
 
 def read_tombstones(data: bytes) -> None:
     disk: Any = OneFile(data)
-    found = Tombstones(disk, Path("tombstones"), lambda: 5).read()
+    found = TombstonesFile(disk, Path("tombstones"), lambda: 5).read()
     assert len(found) <= len(data) // 20
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bookie.cluster.live_ledgers import ServedLedgers, load_tombstones
 from bookie.config.bookie_config import parse_config
 from bookie.disk.real_disk import RealDisk
-from bookie.gc.tombstones import KEEP_MS, Tombstones
+from bookie.gc.tombstones import KEEP_MS, Tombstones, TombstonesFile
 from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from namespace.clock import wall_ms
@@ -21,8 +21,8 @@ from namespace.clock import wall_ms
 async def test_a_tombstone_is_kept_for_a_week(tmp_path: Path) -> None:
     now = 1_000_000
 
-    def tombstones() -> Tombstones:
-        return Tombstones(RealDisk(), tmp_path / "TOMBS", lambda: now)
+    def tombstones() -> TombstonesFile:
+        return TombstonesFile(RealDisk(), tmp_path / "TOMBS", lambda: now)
 
     first = tombstones()
     assert first.read() == []
@@ -40,23 +40,23 @@ async def test_a_tombstone_is_kept_for_a_week(tmp_path: Path) -> None:
 
 async def test_a_torn_record_is_ignored_and_overwritten_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "TOMBS"
-    first = Tombstones(RealDisk(), path, lambda: 0)
+    first = TombstonesFile(RealDisk(), path, lambda: 0)
     await first.add(1)
     await first.add(2)
     path.write_bytes(path.read_bytes()[:-3])
-    second = Tombstones(RealDisk(), path, lambda: 0)
+    second = TombstonesFile(RealDisk(), path, lambda: 0)
     await second.add(9)
-    assert Tombstones(RealDisk(), path, lambda: 0).read() == [1, 9]
+    assert TombstonesFile(RealDisk(), path, lambda: 0).read() == [1, 9]
 
 
 async def test_fences_without_end_do_not_fill_the_file(tmp_path: Path) -> None:
     path = tmp_path / "TOMBS"
-    first = Tombstones(RealDisk(), path, lambda: 0, count_max=10)
+    first = TombstonesFile(RealDisk(), path, lambda: 0, count_max=10)
     for ledger_id in range(100):
         await first.add(ledger_id)
         assert path.stat().st_size <= 2 * 10 * 20
     await first.add(93)  # again
-    kept = Tombstones(RealDisk(), path, lambda: 0, count_max=10).read()
+    kept = TombstonesFile(RealDisk(), path, lambda: 0, count_max=10).read()
     assert kept == [*range(90, 93), *range(94, 100), 93]
 
 
@@ -69,7 +69,9 @@ def test_any_bytes_decode_to_some_ids(data: bytes) -> None:
         def replace_file(self, path: Path, kept: bytes) -> None:
             assert len(kept) <= len(data)
 
-    assert all(isinstance(ledger_id, int) for ledger_id in Tombstones(Bytes(), Path("x"), lambda: 0).read())
+    assert all(
+        isinstance(ledger_id, int) for ledger_id in TombstonesFile(Bytes(), Path("x"), lambda: 0).read()
+    )
 
 
 async def test_a_full_disk_does_not_prevent_a_deletion(
@@ -79,13 +81,13 @@ async def test_a_full_disk_does_not_prevent_a_deletion(
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(RealDisk, "replace_file", full)
-    await Tombstones(RealDisk(), tmp_path / "TOMBS", lambda: 0).add(1)
+    await TombstonesFile(RealDisk(), tmp_path / "TOMBS", lambda: 0).add(1)
     assert not (tmp_path / "TOMBS").exists()
 
 
 async def test_only_fenced_ledgers_that_no_longer_exist_get_a_tombstone(tmp_path: Path) -> None:
     config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
-    tombstones = Tombstones(RealDisk(), tmp_path / "TOMBS", lambda: 0)
+    tombstones = Tombstones.in_directory(RealDisk(), tmp_path, lambda: 0)
     async with open_bookie(config) as bookie:
         for ledger_id in (1, 2, 3):
             batch = bookie.storage.new_batch()
@@ -97,13 +99,14 @@ async def test_only_fenced_ledgers_that_no_longer_exist_get_a_tombstone(tmp_path
         await served.delete_ledger(1)
         await served.delete_ledger(2)
         await served.delete_local_copy(3)  # it exists, and may be stored here again
-        assert tombstones.read() == [1]
+        assert tombstones.confirmed.read() == [1]
+        assert tombstones.unconfirmed.read() == []
         assert bookie.service.was_fenced_and_deleted(1)
 
 
 async def test_a_bookie_loads_tombstones_at_its_start(tmp_path: Path) -> None:
     (tmp_path / "ledgers" / "current").mkdir(parents=True)
-    await Tombstones(RealDisk(), tmp_path / "ledgers/current/TOMBS", wall_ms).add(1)
+    await TombstonesFile(RealDisk(), tmp_path / "ledgers/current/TOMBS", wall_ms).add(1)
     config = parse_config(
         "metadataServiceUri=zk+null://nowhere:1/ledgers\n"
         f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n",
