@@ -22,6 +22,7 @@ from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from ledger.digest import DigestType
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.transport.auth import AuthFactory
+from ledger.transport.bookie_security import BookieSecurity
 from namespace.zookeeper_security import ZooKeeperSecurity
 
 _POSITIVE_OR_NONE: Any = optional(gt(0))
@@ -131,6 +132,12 @@ class NamespaceConfig:
     auth: AuthFactory | None = attrs.field(default=None, repr=False)
     """Authenticate with bookies (``bookieAuthProviderFactoryClass``): ``ledger.SaslAuth``,
     ``ledger.TokenAuth`` or ``ledger.client_auth``."""
+    bookie_security: BookieSecurity | None = attrs.field(
+        default=None, validator=optional(instance_of(BookieSecurity))
+    )
+    """TLS and authentication with bookies, in place of ``tls`` and ``auth``
+    (``ledger.load_bookie_security``). None: the file that the variable DLOG_BOOKIE_SECURITY names, if it is
+    set and neither ``tls`` nor ``auth`` is given."""
     zookeeper_security: ZooKeeperSecurity | None = attrs.field(
         default=None, validator=optional(instance_of(ZooKeeperSecurity))
     )
@@ -155,6 +162,8 @@ class NamespaceConfig:
                 f"ack_quorum={self.ack_quorum}: each may be at most as large as the one before"
             )
 
+        if self.bookie_security is not None and (self.tls or self.auth):
+            raise ConfigError("bookie_security: it has TLS and authentication; leave out tls and auth")
         if self.tls is None and getattr(self.auth, "needs_tls", False):
             raise ConfigError("auth: this plug-in sends its secret over TLS only; set tls too")
 
@@ -169,6 +178,10 @@ class NamespaceConfig:
             raise ConfigError("tls: a directory is not reached over a network; leave it out for file://")
         if scheme == "file" and self.auth is not None:
             raise ConfigError("auth: a directory is not reached over a network; leave it out for file://")
+        if scheme == "file" and self.bookie_security is not None:
+            raise ConfigError(
+                "bookie_security: a directory is not reached over a network; leave it out for file://"
+            )
         if scheme == "file" and self.zookeeper_security is not None:
             raise ConfigError("zookeeper_security: a directory has no ZooKeeper; leave it out for file://")
         if scheme == "file" and self.placement.policy is not PlacementPolicy.RANDOM:

@@ -30,6 +30,7 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.service_tasks import open_service_tasks
+from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.errors import NamespaceError, NodeExistsError
@@ -157,6 +158,7 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
             raise ConfigError(
                 f"namespace {where}: it is federated, which is not supported; name one of its sub-namespaces"
             )
+        config = await trio.to_thread.run_sync(_with_bookie_security, config)
         # The ledgers may have a ZooKeeper of their own.
         bookies_store = (
             store if _same_hosts(binding.bk_hosts, where.hosts) else await open_store(binding.bk_hosts)
@@ -210,6 +212,15 @@ def _same_hosts(one: str, other: str) -> bool:
         return {host if ":" in host else f"{host}:2181" for host in hosts.replace(";", ",").split(",")}
 
     return canonical(one) == canonical(other)
+
+
+def _with_bookie_security(config: NamespaceConfig) -> NamespaceConfig:
+    """The settings with ``tls`` and ``auth`` from the files of ``bookie_security`` or of the environment."""
+    if config.tls is not None or config.auth is not None:
+        return config
+    security = config.bookie_security or bookie_security.security_of_environment()
+    context, auth = security.open()
+    return attrs.evolve(config, tls=context, auth=auth, bookie_security=None)
 
 
 def client_config(config: NamespaceConfig) -> ClientConfig:

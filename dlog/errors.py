@@ -346,6 +346,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return InvalidUriError(str(exc))
         case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
             return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
+        case ledger_errors.SecuritySettingsError():
+            return ConfigError(str(exc))
         case ledger_errors.AuditError():
             return DLogError(str(exc))
         case ledger_errors.AccessDeniedError() | ledger_errors.LedgerReadError(is_denied=True):

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ledger.errors import NoSuchLedgerError as NoSuchLedgerError
     from ledger.errors import NotEnoughBookiesError as NotEnoughBookiesError
     from ledger.errors import PlacementError as PlacementError
+    from ledger.errors import SecuritySettingsError as SecuritySettingsError
     from ledger.errors import WrongPasswordError as WrongPasswordError
     from ledger.metadata import Ensemble as Ensemble
     from ledger.metadata import LedgerMetadata as LedgerMetadata
@@ -59,6 +60,8 @@ if TYPE_CHECKING:
     from ledger.transport.auth import AuthFactory as AuthFactory
     from ledger.transport.auth import ClientAuth as ClientAuth
     from ledger.transport.auth_plugins import client_auth as client_auth
+    from ledger.transport.bookie_security import BookieSecurity as BookieSecurity
+    from ledger.transport.bookie_security import load_bookie_security as load_bookie_security
     from ledger.transport.config import TransportConfig as TransportConfig
     from ledger.transport.sasl import SaslAuth as SaslAuth
     from ledger.transport.token_auth import TokenAuth as TokenAuth
@@ -74,6 +77,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 _EXPORTS = {
     "AdvWriteHandle": "ledger.write.adv_handle",
     "AuthFactory": "ledger.transport.auth",
+    "BookieSecurity": "ledger.transport.bookie_security",
     "BookieSpace": "ledger.client",
     "ClientAuth": "ledger.transport.auth",
     "ClientConfig": "ledger.config",
@@ -94,6 +98,7 @@ _EXPORTS = {
     "TransportConfig": "ledger.transport.config",
     "WriteHandle": "ledger.write.handle",
     "client_auth": "ledger.transport.auth_plugins",
+    "load_bookie_security": "ledger.transport.bookie_security",
     "open_client": "ledger.deploy.deployment",
 }
 
@@ -103,6 +108,7 @@ __all__ = [
     "AuthFactory",
     "BookieError",
     "BookieRefusal",
+    "BookieSecurity",
     "BookieSpace",
     "BookieTimeoutError",
     "BookieUnavailableError",
@@ -140,12 +146,14 @@ __all__ = [
     "PlacementPolicy",
     "ReadHandle",
     "SaslAuth",
+    "SecuritySettingsError",
     "TokenAuth",
     "TransportConfig",
     "WriteHandle",
     "WrongPasswordError",
     "blocking",
     "client_auth",
+    "load_bookie_security",
     "open_client",
 ]
 

@@ -24,7 +24,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.context import ClientContext
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import BookieError, WrongPasswordError
+from ledger.errors import SECURITY_HINT, BookieError, WrongPasswordError
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.placement.bookie_health import BookieHealth
 from ledger.placement.membership import Membership, open_membership
@@ -264,7 +264,8 @@ class LedgerClient:
         """
         reply = await self._context.transport.call(bookie, BookieInfoRequest())
         if not isinstance(reply, BookieInfoReply) or reply.code is not Code.OK:
-            raise BookieError(bookie, f"{reply.code.name} for GET_BOOKIE_INFO")
+            hint = f". {SECURITY_HINT}" if reply.code is Code.UNAUTHORIZED else ""
+            raise BookieError(bookie, f"{reply.code.name} for GET_BOOKIE_INFO{hint}")
         if reply.total_disk_bytes is None or reply.free_disk_bytes is None:
             raise BookieError(bookie, "its reply to GET_BOOKIE_INFO lacks the size or the free space")
         return BookieSpace(reply.total_disk_bytes, reply.free_disk_bytes)

@@ -11,6 +11,12 @@ from typing import ClassVar
 
 from ledger.codes import Code
 
+SECURITY_HINT = (
+    "If the bookie requires TLS or authentication, name a file with the settings:"
+    " `dlog --bookie-security FILE`, or the variable DLOG_BOOKIE_SECURITY"
+)
+"""The end of the error about a refusal: a bookie does not say why it refuses."""
+
 
 class LedgerError(Exception):
     """Base class of all exceptions of this package."""
@@ -26,6 +32,10 @@ class UnsupportedInVersionError(LedgerError):
     def __init__(self, version: int, what: str) -> None:
         super().__init__(f"version {version} of the bookie protocol has no message for {what}")
         self.version, self.what = version, what
+
+
+class SecuritySettingsError(LedgerError, ValueError):
+    """Settings of TLS or authentication with bookies cannot be used. Nothing was sent."""
 
 
 class CorruptEntryError(LedgerError):
@@ -108,7 +118,8 @@ class UnauthorizedRefusal(BookieRefusal, code=Code.UNAUTHORIZED):
     def __init__(self, bookie: str, ledger_id: int, entry_id: int | None = None) -> None:
         super().__init__(bookie, ledger_id, entry_id)
         self.args = (
-            f"{self}: the identity with which this client authenticates lacks the right to this ledger's log",
+            f"{self}: the identity with which this client authenticates lacks the right to this ledger's log."
+            f" {SECURITY_HINT}",
         )
 
 
@@ -259,7 +270,7 @@ class AccessDeniedError(LedgerError):
         super().__init__(
             f"ledger {ledger_id}: bookie {bookie} refuses to {right}: the identity with which this client"
             f" authenticates lacks the right to {right} this ledger's log, or the ledger's password is not"
-            " the one that the bookie knows. `dlog policy show` prints the rights"
+            f" the one that the bookie knows. `dlog policy show` prints the rights. {SECURITY_HINT}"
         )
         self.ledger_id, self.bookie, self.right = ledger_id, bookie, right
 

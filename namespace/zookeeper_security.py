@@ -16,11 +16,12 @@ import ssl
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import attrs
 
 from namespace.errors import StoreSecurityError
+from namespace.settings_file import SettingsFileError, read_settings_file
 
 ENVIRONMENT_VARIABLE = "DLOG_ZK_SECURITY"  # a file for every session that is opened without settings
 
@@ -156,7 +157,11 @@ class ZooKeeperSecurity:
 
 
 NO_SECURITY = ZooKeeperSecurity()
-_TYPES: Mapping[str, type] = {"tls": bool, "tls_check_hostname": bool}
+_TYPES: Mapping[str, type] = {
+    **{field.name: str for field in attrs.fields(ZooKeeperSecurity)},
+    **dict.fromkeys(_PATHS, Path),
+    **dict.fromkeys(("tls", "tls_check_hostname"), bool),
+}
 
 
 def load_zookeeper_security(path: Path) -> ZooKeeperSecurity:
@@ -168,29 +173,10 @@ def load_zookeeper_security(path: Path) -> ZooKeeperSecurity:
     Raises:
         StoreSecurityError: The file cannot be read, has an unknown key, or contradicts itself.
     """
-    import tomllib  # programs without settings do not need it
-
     try:
-        values: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
-    except OSError as exc:
-        raise StoreSecurityError(
-            f"{path}: the settings for ZooKeeper cannot be read: {exc.strerror}"
-        ) from exc
-    except ValueError as exc:
-        raise StoreSecurityError(f"{path}: the settings for ZooKeeper are not TOML: {exc}") from exc
-    if "password" in values:
-        raise StoreSecurityError(
-            f"{path}: put the password into a file of its own and name it in password_file"
-        )
-    known = attrs.fields_dict(ZooKeeperSecurity)
-    for key, value in values.items():
-        if key not in known:
-            raise StoreSecurityError(f"{path}: unknown key {key!r}; there are {', '.join(sorted(known))}")
-        if type(value) is not _TYPES.get(key, str):
-            raise StoreSecurityError(f"{path}: the value of {key} must be a {_TYPES.get(key, str).__name__}")
-    for key in _PATHS:
-        if key in values:
-            values[key] = path.parent / values[key]
+        values = read_settings_file(path, _TYPES, of="ZooKeeper", secrets={"password": "password_file"})
+    except SettingsFileError as exc:
+        raise StoreSecurityError(str(exc)) from exc
     try:
         return ZooKeeperSecurity(**values)
     except StoreSecurityError as exc:

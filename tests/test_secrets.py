@@ -48,6 +48,7 @@ MORE = {
 # Fields with such a name that hold none.
 NO_SECRET = {
     ("bookie.config.security_settings", "_Restriction", "key"),  # a key of bk_server.conf
+    ("ledger.transport.bookie_security", "BookieSecurity", "auth"),  # the name of a plug-in
     ("ledger.catalog.service_info", "Endpoint", "auth"),  # names of mechanisms
     ("bookie.config.bookie_config", "BookieConfig", "client_auth"),  # SaslAuth, which has names of files
 }

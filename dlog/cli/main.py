@@ -99,8 +99,16 @@ class LazyGroup(click.Group):
     envvar="DLOG_ZK_SECURITY",
     help="A file with the identity and the TLS settings for ZooKeeper.",
 )
+@click.option(
+    "--bookie-security",
+    type=click.Path(dir_okay=False),
+    envvar="DLOG_BOOKIE_SECURITY",
+    help="A file with the settings of TLS and authentication for bookies.",
+)
 @click.pass_context
-def program(context: click.Context, debug: bool, zk_security: str | None) -> None:
+def program(
+    context: click.Context, debug: bool, zk_security: str | None, bookie_security: str | None
+) -> None:
     """A durable, replicated log.
 
     The option --uri or the variable DLOG_URI names the namespace that holds the logs. file:///DIRECTORY
@@ -108,8 +116,11 @@ def program(context: click.Context, debug: bool, zk_security: str | None) -> Non
     and bookies. `dlog log list --help` shows the default. Each command has --help.
     """
     context.obj["debug"] = debug
+    # By the environment, so that the programs that a command starts have them too.
     if zk_security is not None:
-        os.environ["DLOG_ZK_SECURITY"] = zk_security  # also for the programs that a command starts
+        os.environ["DLOG_ZK_SECURITY"] = zk_security
+    if bookie_security is not None:
+        os.environ["DLOG_BOOKIE_SECURITY"] = bookie_security
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,11 +13,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import trio
 
 from ledger.catalog.paths import LAYOUT, LAYOUT_OF_URI_NAME
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.errors import ClusterNotFoundError
+from ledger.errors import ClusterNotFoundError, SecuritySettingsError
+from ledger.transport.bookie_security import BookieSecurity, security_of_environment
 from ledger.transport.dial import dial_tcp
 from namespace.errors import InvalidStoreAddressError
 from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
@@ -43,6 +45,7 @@ async def open_client(
     connect_timeout_s: float = 10.0,
     host_lock_timeout_s: float = 30.0,
     security: ZooKeeperSecurity | None = None,
+    bookie_security: BookieSecurity | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client for the ledgers at a URI. Leaving the block closes the client, not its ledgers.
 
@@ -56,11 +59,14 @@ async def open_client(
         connect_timeout_s: How long to wait for ZooKeeper.
         security: Identity, access lists and TLS of the session with ZooKeeper. None: the file that the
             variable DLOG_ZK_SECURITY names, if it is set.
+        bookie_security: TLS and authentication with bookies. None: those in ``config.transport``; if it has
+            neither, the file that the variable DLOG_BOOKIE_SECURITY names, if it is set.
         host_lock_timeout_s: For a directory: how long to wait for a process that holds ``host.lock`` and does
             not serve.
 
     Raises:
         InvalidStoreAddressError: The URI cannot be parsed; the message names the part.
+        SecuritySettingsError: A file with settings for TLS or authentication cannot be used.
         ClusterNotFoundError: There are no ledgers at the URI.
         DirectoryUnusableError: The directory cannot be used.
         MetadataFormatError: The cluster has another layout than the URI names.
@@ -73,6 +79,7 @@ async def open_client(
         connect_timeout_s=connect_timeout_s,
         host_lock_timeout_s=host_lock_timeout_s,
         security=security,
+        bookie_security=bookie_security,
     ) as deployment:
         yield deployment.client
 
@@ -86,6 +93,7 @@ async def open_deployment(
     connect_timeout_s: float = 10.0,
     host_lock_timeout_s: float = 30.0,
     security: ZooKeeperSecurity | None = None,
+    bookie_security: BookieSecurity | None = None,
 ) -> AsyncIterator[Deployment]:
     """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
     scheme = uri.strip().partition(":")[0].lower()
@@ -104,6 +112,7 @@ async def open_deployment(
     from namespace.zookeeper import open_zookeeper_store
 
     where = parse_metadata_service_uri(uri)
+    config = await trio.to_thread.run_sync(_with_security, config or ClientConfig(), bookie_security)
     layout = None if where.layout is None else LAYOUT_OF_URI_NAME[where.layout]
     async with open_zookeeper_store(
         where.hosts,
@@ -116,6 +125,18 @@ async def open_deployment(
             store, dial_tcp, config, root=where.ledgers_root, layout=layout
         ) as client:
             yield Deployment(client, store, where.ledgers_root)
+
+
+def _with_security(config: ClientConfig, security: BookieSecurity | None) -> ClientConfig:
+    """The configuration with TLS and authentication, from the settings or from the environment."""
+    transport = config.transport
+    if transport.tls is not None or transport.auth is not None:
+        if security is not None:
+            raise SecuritySettingsError("bookie_security: leave out tls and auth of the transport's settings")
+        return config
+    security = security_of_environment() if security is None else security
+    context, auth = security.open()
+    return attrs.evolve(config, transport=attrs.evolve(transport, tls=context, auth=auth))
 
 
 async def check_cluster_exists(store: MetadataStore, ledgers_root: str, uri: str) -> None:

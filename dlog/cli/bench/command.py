@@ -7,6 +7,7 @@ one bookie's storage (``storage``).
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,9 @@ from dlog.cluster import LocalCluster, open_local_cluster
 from dlog.metadata.bindings import resolve_binding
 from dlog.metadata.namespace_uri import parse_namespace_uri
 from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.transport.bookie_security import ENVIRONMENT_VARIABLE, security_of_environment
+from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.zookeeper import open_zookeeper_store
 
@@ -177,6 +181,7 @@ def _floor_s(directory: Path, options: BenchOptions) -> float:
 @contextlib.asynccontextmanager
 async def _target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
     if bookies is not None:
+        os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
         async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
             yield Target(cluster.uri, dlog.NamespaceConfig(), cluster, REPLICAS)
     elif uri is not None:
@@ -212,7 +217,9 @@ async def _ledger_client(target: Target) -> AsyncIterator[LedgerClient]:
     parsed = parse_namespace_uri(target.uri)
     async with open_zookeeper_store(parsed.hosts) as store:
         root = "/ledgers" if target.cluster else (await resolve_binding(store, parsed.path)).ledgers_root
-        async with open_ledger_client(store, dial_tcp, root=root) as client:
+        tls, auth = security_of_environment().open()
+        config = ClientConfig(transport=TransportConfig(tls=tls, auth=auth))
+        async with open_ledger_client(store, dial_tcp, config, root=root) as client:
             yield client
 
 

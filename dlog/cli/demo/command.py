@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from dlog.cli.terminal.output import print_json, progress_bar
 from dlog.cli.terminal.scratch import open_scratch
 from dlog.cli.terminal.signals import run
 from dlog.cluster import LocalCluster, open_local_cluster
+from ledger.transport.bookie_security import ENVIRONMENT_VARIABLE
 
 LOG = "demo"
 READ_RECORDS = 8192
@@ -100,6 +102,7 @@ async def _deployment(directory: Path, bookies: int | None) -> AsyncIterator[Dep
     if bookies is None:
         yield Deployment((directory / "log").as_uri(), dlog.NamespaceConfig(), None)
         return
+    os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
     async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
         yield Deployment(cluster.uri, dlog.NamespaceConfig(), cluster)
 
