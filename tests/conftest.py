@@ -3,6 +3,8 @@ helpers that tell what they compared, as those of tests do."""
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -15,3 +17,9 @@ settings.load_profile("dlog")
 
 # Helpers shared by tests compare as tests do, so their assertions tell what they compared.
 pytest.register_assert_rewrite("tests.fakes", "tests.crash", "tests.interop", "tests.spark")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt modules and collected tests from garbage collection: they stay until the end."""
+    gc.collect()
+    gc.freeze()

@@ -14,7 +14,7 @@ EFFORT = os.environ.get("DLOG_TEST_EFFORT", "full")
 IS_SAMPLE = EFFORT == "sample"
 EXAMPLES = 100  # of a Hypothesis test that names no number
 SAMPLE_SHARE = 0.1  # of the examples
-SAMPLE_EXAMPLES_MIN = 10
+SAMPLE_EXAMPLES_MIN = 5
 T = TypeVar("T")
 
 if EFFORT not in ("full", "sample"):

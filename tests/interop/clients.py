@@ -196,5 +196,5 @@ def some_payloads(count: int, *, salt: str = "") -> list[bytes]:
     sizes = [0, 1, 17, 1024, 4096]
     payloads = [(f"{salt}{index}:".encode() * 5000)[: sizes[index % len(sizes)]] for index in range(count)]
     if count > 2:
-        payloads[2] = bytes((7 * i + 3) % 256 for i in range(300_000))
+        payloads[2] = (bytes((7 * i + 3) % 256 for i in range(256)) * 1172)[:300_000]
     return payloads

@@ -20,6 +20,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError
 from bookie.gc.collector import GarbageCollector
+from bookie.gc.compaction_rules import CompactionConfig
 from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
@@ -32,7 +33,9 @@ AUTHORIZED = f"{HOST}Authorization: Bearer {TOKEN.decode()}\r\n"
 @asynccontextmanager
 async def serving(directory: Path) -> AsyncIterator[tuple[Admin, str]]:
     storage_config = StorageConfig(
-        journal_directories=(directory / "j",), ledger_directories=(directory / "l1", directory / "l2")
+        journal_directories=(directory / "j",),
+        ledger_directories=(directory / "l1", directory / "l2"),
+        compaction=CompactionConfig(reserve_bytes=1 << 20),  # a round fills it at a limited rate
     )
     async with open_storage(RealDisk(), storage_config) as storage:
         service = BookieService(storage)

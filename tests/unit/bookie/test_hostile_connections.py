@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 
 from bookie.main import open_bookie
@@ -141,6 +142,7 @@ class Client:
             assert reply.code is Code.OK
 
 
+@pytest.mark.slow
 async def test_more_strangers_than_descriptors_stop_neither_storage_nor_clients(tmp_path: Path) -> None:
     async with limited_bookie(tmp_path) as bookie:
         client = Client(bookie)
@@ -162,6 +164,7 @@ async def test_more_strangers_than_descriptors_stop_neither_storage_nor_clients(
         assert word not in bookie.log
 
 
+@pytest.mark.slow
 async def test_ten_thousand_attempts_leave_clients_served_and_the_log_short(tmp_path: Path) -> None:
     async with limited_bookie(tmp_path) as bookie:
         client = Client(bookie)
@@ -181,6 +184,7 @@ async def test_ten_thousand_attempts_leave_clients_served_and_the_log_short(tmp_
     assert "Traceback" not in bookie.log
 
 
+@pytest.mark.slow
 async def test_strangers_that_send_whole_frames_and_wait_give_way_to_another_address(tmp_path: Path) -> None:
     async with limited_bookie(tmp_path, "maxConnections=40") as bookie:
         client = Client(bookie)

@@ -413,6 +413,7 @@ async def test_the_http_server_runs_from_before_readiness_until_the_stop(
     token_path.write_bytes(TOKEN)
     token_path.chmod(0o600)
     more = f"httpServerEnabled=true\nhttpServerPort=0\nhttpServerTokenPath={token_path}\n"
+    more += "compactionReserveBytes=1048576\n"  # a round fills it at a limited rate
     with caplog.at_level(logging.INFO):
         async with running(config_for(tmp_path, more), tree):
             (url,) = re.findall(r"the HTTP server for operators listens at (\S+)", caplog.text)

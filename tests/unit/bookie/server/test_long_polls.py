@@ -126,14 +126,14 @@ async def test_waking_ten_thousand_long_polls_of_one_connection_takes_many_small
 async def test_many_connections_together_wake_a_bounded_number_in_each_step(
     connections: Connections,
 ) -> None:
-    for _ in range(100):
+    for _ in range(40):
         polls = connections.connect()
-        for _ in range(100):
+        for _ in range(50):
             connections.poll(polls)
     await wait_all_tasks_blocked()
     connections.watches.lac_is(1, 1)
     await wait_all_tasks_blocked()
-    assert len(connections.replies.woken) == 10_000
+    assert len(connections.replies.woken) == 2000
     assert connections.replies.most_in_step <= SLICES_MAX * SLICE_POLLS
     assert SLICES_MAX * SLICE_POLLS <= 512, "about 10 ms of the loop"
 

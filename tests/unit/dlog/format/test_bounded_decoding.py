@@ -92,6 +92,7 @@ def test_many_sets_of_one_entry_share_one_budget(codec: Compression) -> None:
     assert peak_bytes(lambda: last_record_of(entry), match) < SETS_BYTES_MAX + 8 * MIB
 
 
+@pytest.mark.slow
 def test_many_sets_of_one_entry_share_the_limit_of_records() -> None:
     packed = record_set(bytes(4 * 100_000), 100_000)
     entry = envelope(

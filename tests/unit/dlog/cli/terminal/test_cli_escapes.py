@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from dlog.cli import main
 from dlog.cli.terminal.escapes import escaped, escaped_bytes
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.errors import LogMetadataError
-from tests.places import ROOT
 
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\u200f\u2028\r\x7f"
 CONTROLS = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), 0x200E, 0x200F, 0x2028, 0x2029)]
@@ -24,25 +21,18 @@ CONTROLS += [chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206
 
 
 def on_a_terminal(*arguments: str) -> bytes:
-    """What a command writes to its terminal."""
+    """What a command writes if stdout is a terminal; less than the terminal buffers."""
     master, terminal = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "dlog.cli.main", *arguments],
-        stdout=terminal,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-    ) as process:
-        os.close(terminal)
+    with open(master, "rb", buffering=0) as reader:
+        with open(terminal, "w", encoding="utf-8") as stdout, contextlib.redirect_stdout(stdout):
+            assert main.main(arguments) == 0
         written = b""
         while True:
             try:
-                data = os.read(master, 65536)
+                data = reader.read(65536)
             except OSError:  # Linux reports the end of a terminal so
-                break
+                return written.replace(b"\r\n", b"\n")
             written += data
-        os.close(master)
-    assert process.returncode == 0
-    return written.replace(b"\r\n", b"\n")
 
 
 def test_every_control_character_is_escaped_and_other_text_is_not() -> None:
@@ -54,7 +44,9 @@ def test_every_control_character_is_escaped_and_other_text_is_not() -> None:
     assert escaped("\udcff") == "\\udcff"
 
 
-def test_a_payload_is_escaped_on_a_terminal_and_raw_in_a_pipe(tmp_path: Path) -> None:
+def test_a_payload_is_escaped_on_a_terminal_and_raw_in_a_file(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     uri = (tmp_path / "namespace").as_uri()
     with blocking.open_namespace(uri) as namespace, namespace.open_writer("orders", create=True) as log:
         log.append(HOSTILE.encode())
@@ -66,13 +58,9 @@ def test_a_payload_is_escaped_on_a_terminal_and_raw_in_a_pipe(tmp_path: Path) ->
     assert documents.isascii()
     assert b"\x1b" not in documents
     assert json.loads(documents)["payload"] == HOSTILE
-    piped = subprocess.run(
-        [sys.executable, "-m", "dlog.cli.main", "read", "orders", "--uri", uri],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        check=True,
-    )
-    assert piped.stdout == HOSTILE.encode() + b"\n"
+    capfdbinary.readouterr()
+    assert main.main(["read", "orders", "--uri", uri]) == 0
+    assert capfdbinary.readouterr().out == HOSTILE.encode() + b"\n"
 
 
 def test_tables_facts_notes_and_json_hold_no_controls(capsys: pytest.CaptureFixture[str]) -> None:
