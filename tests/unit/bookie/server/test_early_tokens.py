@@ -29,7 +29,6 @@ from tests.unit.bookie.server.gated_bookie import (
     Words,
 )
 
-
 FIRST = v3.encode_request(AuthRequest("words", b""))
 START_TLS = v3.encode_request(StartTlsRequest())
 
