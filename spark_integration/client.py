@@ -1,8 +1,9 @@
 """The log for the readers of this package: its tail, its segments, the records of a range.
 
-A process opens one namespace per URI on first use and keeps it, because Spark reuses its Python workers
-between micro-batches, for changing tasks. A namespace whose session with the metadata store has ended is
-replaced. Nothing is opened at import, so the trio loop of ``dlog.blocking`` starts after Spark's fork.
+A process opens one namespace per URI and files of secrets on first use and keeps it, because Spark reuses its
+Python workers between micro-batches, for changing tasks. A namespace whose session with the metadata store
+has ended is replaced. Nothing is opened at import, so the trio loop of ``dlog.blocking`` starts after Spark's
+fork.
 """
 
 from __future__ import annotations
@@ -17,38 +18,57 @@ import attrs
 
 import dlog
 import dlog.blocking
+from dlog.encryption import KeyFile
+from ledger import SecuritySettingsError, load_bookie_security
 from spark_integration.errors import RangeUnreadableError
 from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position, just_before
+from spark_integration.options import SecurityFiles
 from spark_integration.planning import Extent, Range
 
 T = TypeVar("T")
 
-_opened: dict[tuple[int, str], dlog.blocking.Namespace] = {}
+_NO_FILES = SecurityFiles()
+_opened: dict[tuple[int, str, SecurityFiles], dlog.blocking.Namespace] = {}
 _opening = threading.Lock()
 
 
-def namespace(uri: str) -> dlog.blocking.Namespace:
-    """This process's namespace for a URI. It stays open until its session or the process ends."""
+def namespace(uri: str, files: SecurityFiles = _NO_FILES) -> dlog.blocking.Namespace:
+    """This process's namespace for a URI. It stays open until its session or the process ends.
+
+    A query without the file of keys must not read with the keys of another query, so the files count too.
+
+    Raises:
+        dlog.ConfigError: A file cannot be read or used.
+    """
     with _opening:
-        key = (os.getpid(), uri)  # a forked child must not use its parent's threads
+        key = (os.getpid(), uri, files)  # a forked child must not use its parent's threads
         if key not in _opened:
-            _opened[key] = dlog.blocking.open_namespace(uri).__enter__()
+            _opened[key] = dlog.blocking.open_namespace(uri, config=_config(files)).__enter__()
         return _opened[key]
 
 
-def _call(uri: str, request: Callable[[dlog.blocking.Namespace], T]) -> T:
+def _config(files: SecurityFiles) -> dlog.NamespaceConfig:
+    keys = None if files.keys is None else KeyFile(files.keys)
+    try:
+        bookies = None if files.bookies is None else load_bookie_security(files.bookies)
+    except SecuritySettingsError as exc:
+        raise dlog.ConfigError(str(exc)) from exc
+    return dlog.NamespaceConfig(bookie_security=bookies, reader=dlog.ReaderConfig(encryption=keys))
+
+
+def _call(log: NamedLog, request: Callable[[dlog.blocking.Namespace], T]) -> T:
     """The result of a request to this process's namespace; opens another one if the namespace is lost."""
-    current = namespace(uri)
+    current = namespace(log.uri, log.files)
     try:
         return request(current)
     except (dlog.NamespaceLostError, dlog.NamespaceClosedError):
-        _replace(uri, current)
-    return request(namespace(uri))
+        _replace(log, current)
+    return request(namespace(log.uri, log.files))
 
 
-def _replace(uri: str, lost: dlog.blocking.Namespace) -> None:
+def _replace(log: NamedLog, lost: dlog.blocking.Namespace) -> None:
     with _opening:
-        key = (os.getpid(), uri)
+        key = (os.getpid(), log.uri, log.files)
         if _opened.get(key) is lost:  # otherwise another thread has replaced it
             del _opened[key]
             with suppress(dlog.DLogError):  # close reports the loss again
@@ -84,15 +104,16 @@ class NamedLog:
     uri: str
     stream: str
     read_timeout_ms: int
+    files: SecurityFiles = _NO_FILES
 
     def tail(self) -> Position:
-        last = _call(self.uri, lambda namespace: namespace.last_dlsn(self.stream))
+        last = _call(self, lambda namespace: namespace.last_dlsn(self.stream))
         if last is None:
             return BEFORE_EVERYTHING
         return Position(last.segment_seqno, last.entry_id, last.slot_id)
 
     def earliest(self) -> Position:
-        first = _call(self.uri, lambda namespace: namespace.describe_log(self.stream)).first_dlsn
+        first = _call(self, lambda namespace: namespace.describe_log(self.stream)).first_dlsn
         if first is None:
             return BEFORE_EVERYTHING
         return just_before(first.segment_seqno, first.entry_id, first.slot_id)
@@ -100,7 +121,7 @@ class NamedLog:
     def extents(self) -> list[Extent]:
         return [
             Extent(segment.segment_seqno, segment.last_entry_id if segment.is_completed else -1)
-            for segment in _call(self.uri, lambda namespace: namespace.segments(self.stream))
+            for segment in _call(self, lambda namespace: namespace.segments(self.stream))
         ]
 
     def read_range(self, part: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
@@ -117,7 +138,7 @@ class NamedLog:
         if part.is_empty:
             return
         first = _first_after(part.start)
-        with _call(self.uri, lambda namespace: namespace.open_reader(self.stream, start=first)) as reader:
+        with _call(self, lambda namespace: namespace.open_reader(self.stream, start=first)) as reader:
             while True:
                 batch = reader.read_batch(records_max, wait_s=self.read_timeout_ms / 1000)
                 if not batch:

@@ -27,10 +27,20 @@ KNOWN = (
     "minPartitions",
     "pollTimeoutMs",
     "readTimeoutMs",
+    "keyFile",
+    "bookieSecurity",
 )
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 # Options that Spark itself may add.
 _SPARKS_OWN = {"path", "checkpointlocation"}
+
+
+@attrs.frozen
+class SecurityFiles:
+    """Names of files that each Python process opens itself. A plan has the names and never the contents."""
+
+    keys: str | None = None  # of payloads, as ``dlog.encryption.KeyFile``
+    bookies: str | None = None  # TLS and authentication, as ``ledger.load_bookie_security``
 
 
 @attrs.frozen
@@ -45,6 +55,7 @@ class SourceOptions:
     partitions_min: int | None
     poll_timeout_ms: int  # maximum wait of a streaming trigger for new records
     read_timeout_ms: int  # maximum time without a record before the task of a range fails
+    files: SecurityFiles = SecurityFiles()
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -83,6 +94,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         partitions_min=_positive(options, "minPartitions"),
         poll_timeout_ms=_positive(options, "pollTimeoutMs") or 300,
         read_timeout_ms=_positive(options, "readTimeoutMs") or 120_000,
+        files=SecurityFiles(_file(options, "keyFile"), _file(options, "bookieSecurity")),
     )
 
 
@@ -105,6 +117,16 @@ def _required(options: Mapping[str, str], name: str) -> str:
     if not value:
         raise OptionError(f"option {name} is required; add .option({name!r}, ...)")
     return value
+
+
+def _file(options: Mapping[str, str], name: str) -> str | None:
+    given = options.get(name.lower())
+    if given is not None and not given.startswith("/"):
+        # The value is not quoted: it may be the secret itself.
+        raise OptionError(
+            f"option {name} must be the absolute path of a file that the driver and each executor can read"
+        )
+    return given
 
 
 def _positive(options: Mapping[str, str], name: str) -> int | None:

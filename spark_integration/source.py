@@ -56,7 +56,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _log(options: SourceOptions) -> NamedLog:
-    return NamedLog(options.uri, options.stream, options.read_timeout_ms)
+    return NamedLog(options.uri, options.stream, options.read_timeout_ms, options.files)
 
 
 def _check_schema(schema: StructType) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dlog
 import dlog.blocking
+from dlog.encryption import KeyFile
 
 pytestmark = [
     pytest.mark.spark,
@@ -171,3 +172,43 @@ def test_a_query_from_latest_reads_later_records(spark: SparkSession, orders: Or
         orders.append(25)
     finish(to_files(reading(spark, orders, streaming=True), tmp_path))
     assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == orders.written[50:]
+
+
+def test_an_encrypted_log_is_read_and_no_plan_shows_its_key(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    key, other = bytes(range(32)), bytes(range(1, 33))
+    keys, others = tmp_path / "keys", tmp_path / "others"
+    for path, each in ((keys, key), (others, other)):
+        path.touch(0o600)
+        path.write_text(f"1 {each.hex()}\n")
+    uri = f"file://{tmp_path / 'log'}"
+    config = dlog.NamespaceConfig(writer=dlog.WriterConfig(encryption=KeyFile(keys)))
+    with dlog.blocking.open_namespace(uri, config=config) as namespace:
+        with namespace.open_writer("orders", create=True) as writer:
+            writer.append_many([b"order 0", b"order 1"])
+
+        def frame(file: Path, *, streaming: bool) -> DataFrame:
+            reader = spark.readStream if streaming else spark.read
+            options = {"uri": uri, "stream": "orders", "keyFile": str(file)}
+            if streaming:
+                options["startingOffsets"] = "earliest"
+            return reader.format("dlog").options(**options).load()
+
+        readable = frame(keys, streaming=False)
+        assert [bytes(row.payload) for row in readable.select("payload").collect()] == [
+            b"order 0",
+            b"order 1",
+        ]
+        readable.explain(extended=True)
+        query = to_files(frame(keys, streaming=True), tmp_path)
+        finish(query)
+        assert spark.read.parquet(str(tmp_path / "out")).count() == 2
+        with pytest.raises(Exception, match="DecryptionError") as failed:
+            frame(others, streaming=False).collect()
+    printed = capfd.readouterr()
+    shown = f"{printed.out} {printed.err} {failed.value}"
+    assert "Physical Plan" in printed.out
+    for each in (key, other):
+        assert each.hex() not in shown
+        assert str(each) not in shown

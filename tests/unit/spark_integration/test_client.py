@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,12 +10,13 @@ import pytest
 
 import dlog
 import dlog.blocking
+from dlog.encryption import KeyFile
 from namespace.store import SessionState
 from spark_integration import client
 from spark_integration.batch import DlogBatchReader, RangePartition
 from spark_integration.client import NamedLog, namespace
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
-from spark_integration.options import parse_options
+from spark_integration.options import SecurityFiles, parse_options
 from spark_integration.planning import Range
 
 
@@ -93,7 +95,7 @@ def test_a_failed_replacement_is_tried_again_by_the_next_call(
     lose(uri)
     log = NamedLog(uri, "log", 2000)
 
-    def unreachable(uri: str) -> dlog.blocking.Namespace:
+    def unreachable(uri: str, config: dlog.NamespaceConfig) -> dlog.blocking.Namespace:
         raise dlog.LogUnavailableError(f"{uri}: not now")
 
     with monkeypatch.context() as patched:
@@ -144,3 +146,57 @@ def test_tasks_planned_at_earliest_give_the_same_records_or_an_exception(
         payloads(reader, before)
     after = reader.partitions()
     assert payloads(reader, after) == left
+
+
+def key_file(tmp_path: Path, name: str, key: bytes) -> Path:
+    path = tmp_path / name
+    path.touch(0o600)
+    path.write_text(f"1 {key.hex()}\n")
+    return path
+
+
+def test_payloads_are_decrypted_with_the_keys_of_the_own_query_only(uri: str, tmp_path: Path) -> None:
+    keys = key_file(tmp_path, "keys", bytes(range(32)))
+    config = dlog.NamespaceConfig(writer=dlog.WriterConfig(encryption=KeyFile(keys)))
+    with (
+        dlog.blocking.open_namespace(uri, config=config) as writing,
+        writing.open_writer("log", create=True) as writer,
+    ):
+        writer.append(b"secret")
+
+    def read(files: SecurityFiles) -> list[bytes]:
+        return payloads(
+            DlogBatchReader(
+                parse_options({"uri": uri, "stream": "log"}, streaming=False),
+                NamedLog(uri, "log", 2000, files),
+            ),
+            batch_reader(uri).partitions(),
+        )
+
+    assert read(SecurityFiles(keys=str(keys))) == [b"secret"]
+    (stored,) = read(SecurityFiles())
+    assert b"secret" not in stored
+    other = key_file(tmp_path, "others", bytes(32))
+    with pytest.raises(dlog.DecryptionError) as wrong:
+        read(SecurityFiles(keys=str(other)))
+    assert bytes(32).hex() not in str(wrong.value)
+
+
+def test_the_objects_that_spark_sends_hold_names_of_files_and_no_secret(uri: str, tmp_path: Path) -> None:
+    key = bytes(range(32))
+    keys = key_file(tmp_path, "keys", key)
+    options = parse_options({"uri": uri, "stream": "log", "keyFile": str(keys)}, streaming=False)
+    log = NamedLog(uri, "log", 2000, options.files)
+    namespace(uri).create_log("log")
+    log.tail()
+    sent = pickle.dumps(DlogBatchReader(options, log))
+    assert str(keys).encode() in sent
+    assert key not in sent
+    assert key.hex().encode() not in sent
+    assert key.hex() not in f"{options!r} {log!r}"
+
+
+@pytest.mark.parametrize("option", ["keys", "bookies"])
+def test_a_file_that_cannot_be_read_is_named(uri: str, option: str) -> None:
+    with pytest.raises(dlog.ConfigError, match=r"/nowhere.* cannot be read"):
+        NamedLog(uri, "log", 2000, SecurityFiles(**{option: "/nowhere"})).tail()

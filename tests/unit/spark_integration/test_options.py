@@ -6,7 +6,7 @@ import pytest
 
 from spark_integration.errors import OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
-from spark_integration.options import LATEST, parse_options
+from spark_integration.options import LATEST, SecurityFiles, parse_options
 
 GIVEN = {"uri": "file:///somewhere", "stream": "orders"}
 
@@ -41,6 +41,17 @@ def test_a_misspelt_option_is_rejected_with_the_nearest_name() -> None:
 def test_a_count_is_a_positive_whole_number(value: str) -> None:
     with pytest.raises(OptionError, match="maxEntriesPerTrigger"):
         parse_options({**GIVEN, "maxEntriesPerTrigger": value}, streaming=True)
+
+
+def test_files_of_secrets_are_absolute_paths_and_a_wrong_value_is_not_quoted() -> None:
+    """A task runs in another directory. A user may write the key itself in place of the file's name."""
+    files = parse_options({**GIVEN, "keyFile": "/keys", "bookieSecurity": "/b.toml"}, streaming=True).files
+    assert files == SecurityFiles("/keys", "/b.toml")
+    assert parse_options(GIVEN, streaming=True).files == SecurityFiles()
+    for name in ("keyFile", "bookieSecurity"):
+        with pytest.raises(OptionError, match=f"option {name} must be the absolute path") as caught:
+            parse_options({**GIVEN, name: "open-sesame"}, streaming=False)
+        assert "open-sesame" not in str(caught.value)
 
 
 def test_an_end_is_for_batches_only() -> None:
