@@ -22,12 +22,14 @@ from dlog.errors import (
     AccessDeniedError,
     ConfigError,
     CorruptLogError,
+    CursorConflictError,
     DecryptionError,
     DLogError,
     EmbeddedStoreError,
     EncryptionKeyError,
     EndOfStreamError,
     EntryFormatError,
+    InvalidCursorNameError,
     InvalidLogNameError,
     InvalidUriError,
     LogExistsError,
@@ -52,7 +54,10 @@ from dlog.errors import (
 from dlog.format.compression import Compression
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, Record
+from dlog.metadata.cursor_nodes import Cursor
+from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace
+from dlog.read.cursors import LogCursors
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.read.verifier import LogProblem, LogVerification
@@ -76,6 +81,8 @@ __all__ = [
     "Compression",
     "ConfigError",
     "CorruptLogError",
+    "Cursor",
+    "CursorConflictError",
     "DLogError",
     "DecryptionError",
     "DigestType",
@@ -83,8 +90,10 @@ __all__ = [
     "EncryptionKeyError",
     "EndOfStreamError",
     "EntryFormatError",
+    "InvalidCursorNameError",
     "InvalidLogNameError",
     "InvalidUriError",
+    "LogCursors",
     "LogDescription",
     "LogExistsError",
     "LogFencedError",
@@ -109,6 +118,7 @@ __all__ = [
     "Record",
     "RecordOutcome",
     "RecordTooLongError",
+    "Retention",
     "SegmentDescription",
     "Start",
     "TxidOutOfOrderError",

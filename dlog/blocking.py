@@ -35,14 +35,17 @@ from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from dlog.metadata.cursor_nodes import Cursor
 from dlog.metadata.policy import Policy
+from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace as AsyncNamespace
+from dlog.read.cursors import LogCursors as AsyncLogCursors
 from dlog.read.log_reader import LogReader as AsyncLogReader
 from dlog.read.positioning import EARLIEST, Start
 from dlog.read.verifier import LogVerification
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.log_writer import as_bytes
-from dlog.write.pending import Pending
+from dlog.write.pending import settle_future
 from ledger.forks import call_in_child
 from ledger.loop_thread import Held, LoopThread
 from namespace.service_uri import without_user_info
@@ -146,18 +149,7 @@ class LogWriter:
                 if future.set_running_or_notify_cancel():
                     future.set_exception(exc)
             else:
-                pending.on_settled(lambda pending=pending, future=future: _settle(pending, future))  # type: ignore[misc]
-
-
-def _settle(pending: Pending, future: Future[DLSN]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return  # the caller cancelled the future
-    try:
-        dlsn = pending.dlsn
-    except Exception as exc:
-        future.set_exception(exc)
-    else:
-        future.set_result(dlsn)
+                pending.on_settled(lambda pending=pending, future=future: settle_future(pending, future))  # type: ignore[misc]
 
 
 class LogReader:
@@ -193,6 +185,24 @@ class LogReader:
         with self._guard:
             left = length_hint(self._ahead)
             return self._records[-left].dlsn if left else self._position
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """See ``dlog.LogReader.cursor``."""
+        return self._reader.cursor
+
+    def commit(self, last: DLSN | None = None) -> Cursor | None:
+        """See ``dlog.LogReader.commit``."""
+        if last is not None and ((here := self.position) is None or last >= here):
+            raise ValueError(f"{last} was not returned yet, so it cannot be committed")
+        return self.commit_to(self.position if last is None else last.next_slot())
+
+    def commit_to(self, position: DLSN | None) -> Cursor | None:
+        """See ``dlog.LogReader.commit_to``."""
+        # The asynchronous reader's position is that of the records fetched ahead.
+        if position is not None and ((here := self.position) is None or position > here):
+            raise ValueError(f"the reader has not come to {position} yet")
+        return self._loop.run(self._reader.commit_to, position)
 
     @property
     def is_sealed(self) -> bool:
@@ -273,6 +283,37 @@ class LogReader:
         _close(self.close, exc)
 
 
+class LogCursors:
+    """See ``dlog.LogCursors``."""
+
+    def __init__(self, loop: LoopThread, cursors: AsyncLogCursors) -> None:
+        self.log = cursors.log
+        self._loop, self._cursors = loop, cursors
+
+    def __repr__(self) -> str:
+        return f"<blocking {repr(self._cursors)[1:]}"
+
+    def list(self) -> list[Cursor]:
+        """See ``dlog.LogCursors.list``."""
+        return self._loop.run(self._cursors.list)
+
+    def get(self, name: str) -> Cursor | None:
+        """See ``dlog.LogCursors.get``."""
+        return self._loop.run(self._cursors.get, name)
+
+    def set(self, name: str, position: DLSN) -> Cursor:
+        """See ``dlog.LogCursors.set``."""
+        return self._loop.run(self._cursors.set, name, position)
+
+    def delete(self, name: str) -> bool:
+        """See ``dlog.LogCursors.delete``."""
+        return self._loop.run(self._cursors.delete, name)
+
+    def lag(self, cursor: Cursor) -> int:
+        """See ``dlog.LogCursors.lag``."""
+        return self._loop.run(self._cursors.lag, cursor)
+
+
 class Namespace:
     """See ``dlog.Namespace``. Closed by ``close`` or the end of a ``with`` block, at the latest when
     Python ends."""
@@ -314,6 +355,26 @@ class Namespace:
     def purge_log(self, name: str, *, dry_run: bool = False) -> list[SegmentDescription]:
         """See ``dlog.Namespace.purge_log``."""
         return self._loop.run(self._namespace.purge_log, name, dry_run=dry_run)
+
+    def retention(self, name: str) -> Retention | None:
+        """See ``dlog.Namespace.retention``."""
+        return self._loop.run(self._namespace.retention, name)
+
+    def set_retention(self, name: str, retention: Retention | None) -> None:
+        """See ``dlog.Namespace.set_retention``."""
+        self._loop.run(self._namespace.set_retention, name, retention)
+
+    def retain_log(self, name: str) -> list[SegmentDescription]:
+        """See ``dlog.Namespace.retain_log``."""
+        return self._loop.run(self._namespace.retain_log, name)
+
+    def cursors(self, name: str) -> LogCursors:
+        """See ``dlog.Namespace.cursors``."""
+        return LogCursors(self._loop, self._namespace.cursors(name))
+
+    def count_records(self, name: str, *, start: DLSN | None = None) -> int:
+        """See ``dlog.Namespace.count_records``."""
+        return self._loop.run(self._namespace.count_records, name, start=start)
 
     def list_logs(self, prefix: str = "") -> list[str]:
         """See ``dlog.Namespace.list_logs``."""
@@ -375,9 +436,10 @@ class Namespace:
         start: DLSN | int | Start | datetime.datetime = EARLIEST,
         end: DLSN | None = None,
         follow: bool = True,
+        cursor: str | None = None,
     ) -> LogReader:
         """See ``dlog.Namespace.open_reader``. The reader is open; the caller closes it."""
-        manager = self._namespace.open_reader(name, start=start, end=end, follow=follow)
+        manager = self._namespace.open_reader(name, start=start, end=end, follow=follow, cursor=cursor)
         reader = LogReader(self._loop, manager)
         self._open.add(reader)
         return reader

@@ -51,8 +51,9 @@ class WriterConfig:
     retry_pause_s: float = attrs.field(default=0.2, validator=gt(0))
     """The pause before a failed step of the writer is repeated. It doubles up to 16-fold."""
     purge: bool = True
-    """Delete truncated segments and their ledgers in the background: when the writer opens, truncates or
-    rolls. False leaves them to ``Namespace.purge_log``."""
+    """Apply the log's retention, and delete truncated segments and their ledgers, in the background: when the
+    writer opens, truncates or rolls, and every minute. False leaves that to ``Namespace.retain_log`` and
+    ``Namespace.purge_log``."""
     close_timeout_s: float = attrs.field(default=15.0, validator=gt(0))
     """How long leaving ``async with`` may take. Then the next writer's recovery finishes the rest."""
     hash_chain: bool = False

@@ -200,6 +200,26 @@ class LogTruncatedError(DLogError):
         self.log, self.position, self.first_left = log, position, first_left
 
 
+class InvalidCursorNameError(DLogError):
+    """A cursor name is empty, too long, or has forbidden characters; the message names the reason."""
+
+    code = 602
+
+
+class CursorConflictError(DLogError):
+    """Another reader has moved the cursor. Nothing was changed; open a reader with the cursor again."""
+
+    code = 502
+
+    def __init__(self, log: str, cursor: str, expected: object, actual: object) -> None:
+        super().__init__(
+            f"log {log!r}: cursor {cursor!r} is at {'no position' if actual is None else actual}, not at"
+            f" {'no position' if expected is None else expected} any more: another reader has moved it. Open"
+            " a reader with this cursor again to continue where it is now"
+        )
+        self.log, self.cursor, self.expected, self.actual = log, cursor, expected, actual
+
+
 class EndOfStreamError(DLogError):
     """The log is sealed: it has no more records and takes none."""
 

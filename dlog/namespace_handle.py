@@ -12,48 +12,43 @@ from __future__ import annotations
 import datetime
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
-import trio
+from functools import partial
 
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.description import LogDescription, SegmentDescription
 from dlog.errors import (
-    DLogError,
     LogFencedError,
     LogInUseError,
-    LogLockedError,
-    LogNotFoundError,
     NamespaceClosedError,
-    as_dlog_error,
     translated,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
 from dlog.metadata import logs, paths, segment_nodes
+from dlog.metadata.cursor_nodes import check_cursor_name
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.policies import Permissions
 from dlog.metadata.policy import Policy, Right, encode_policy
+from dlog.metadata.retention import Retention
+from dlog.metadata.retention_node import read_retention, write_retention
 from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
-from dlog.metadata.truncation import purgeable
-from dlog.read.chain_end import chain_at_end
+from dlog.metadata.truncation import first_left
+from dlog.read.cursors import LogCursors, attach_cursor
 from dlog.read.log_reader import LogReader, open_log_reader
-from dlog.read.positioning import EARLIEST, Start, first_left
+from dlog.read.positioning import EARLIEST, Start
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.write import space
 from dlog.write.log_writer import LogWriter
+from dlog.write.opening import locked, open_log_writer
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
 from ledger.client import LedgerClient
 from ledger.forks import RULE, call_in_child
-from ledger.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
 from namespace.clock import wall_ms
 from namespace.lock import DistributedLock, in_order, member_owner
 from namespace.store import MetadataStore
-
-PURGE_S = 5.0  # a writer that closes waits so long for a purge under way
 
 
 class Namespace:
@@ -178,6 +173,51 @@ class Namespace:
                     purged = await space.purge_segments(self._store, self._client, self._path, name)
         return [SegmentDescription.of(each) for each in purged]
 
+    async def retention(self, name: str) -> Retention | None:
+        """How long the records of a log are kept; None: until they are truncated.
+
+        Raises:
+            LogMetadataError: The stored rule does not parse.
+        """
+        name = await self._permitted(name, Right.READ)
+        with translated(name, "reading its retention"):
+            return await read_retention(self._store, self._path, name)
+
+    async def set_retention(self, name: str, retention: Retention | None) -> None:
+        """Set how long the records of a log are kept; None: until they are truncated.
+
+        Whoever writes the log obeys: its writers do so when they open, when they roll, and every minute. If
+        cancelled, the rule may or may not be stored.
+
+        Raises:
+            LogNotFoundError
+        """
+        name = self._checked(name)
+        with translated(name, "changing its retention"):
+            async with audited_async("change retention", f"{self.uri} {name} {retention}"):
+                await self._permitted(name, Right.ADMIN)
+                await write_retention(self._store, self._path, name, retention)
+
+    async def retain_log(self, name: str) -> list[SegmentDescription]:
+        """Apply the log's retention now, and purge it, also while another process writes it.
+
+        If the call is cancelled or fails, part of it may be done, from the oldest segment on.
+
+        Returns:
+            The segments that were deleted, oldest first.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        name = self._checked(name)
+        with translated(name, "applying its retention"):
+            async with audited_async("retain log", f"{self.uri} {name}"):
+                await self._permitted(name, Right.ADMIN)
+                now_ms = self._wall_ms()
+                await space.retain(self._store, self._client, self._path, name, now_ms=now_ms)
+                purged = await space.purge_segments(self._store, self._client, self._path, name)
+        return [SegmentDescription.of(each) for each in purged]
+
     async def list_logs(self, prefix: str = "") -> list[str]:
         """The names of all logs, sorted; with a prefix, of the logs below it (``shop``: ``shop/orders``)."""
         self._check_open()
@@ -286,6 +326,7 @@ class Namespace:
         start: DLSN | int | Start | datetime.datetime = EARLIEST,
         end: DLSN | None = None,
         follow: bool = True,
+        cursor: str | None = None,
     ) -> AbstractAsyncContextManager[LogReader]:
         """Read a log, for the duration of an ``async with``. Any number of readers may read at the same time.
 
@@ -297,9 +338,11 @@ class Namespace:
             follow: Wait for more records at the end of the log; False to stop there. Records that a writer
                 appended within the last few milliseconds may not be visible yet; its ``flush`` makes them
                 visible.
+            cursor: The name of a cursor. If it was committed before, the reader starts at its position, else
+                at ``start``. ``LogReader.commit`` moves it.
 
         Raises:
-            LogNotFoundError
+            LogNotFoundError, InvalidCursorNameError
             LogTruncatedError: The start is a DLSN, and a record at it or after it is truncated.
             LogReaderStalledError: Finding the start failed for longer than ``ReaderConfig.retry_timeout_s``.
         """
@@ -310,8 +353,31 @@ class Namespace:
                 )
             start = int(start.timestamp() * 1000)
         log = self._read_only_log(name)
-        reader = open_log_reader(log, self.config.reader, start=start, end=end, follow=follow)
-        return self._open_reader(log.name, reader)
+        return self._open_reader(
+            log, start, end, follow, None if cursor is None else check_cursor_name(cursor)
+        )
+
+    def cursors(self, name: str) -> LogCursors:
+        """The cursors of a log: named positions that readers commit."""
+        log = self._read_only_log(name)
+        return LogCursors(
+            self._store,
+            self._path,
+            log,
+            partial(self._permitted, log.name),
+            retry_timeout_s=self.config.reader.retry_timeout_s,
+        )
+
+    async def count_records(self, name: str, *, start: DLSN | None = None) -> int:
+        """The number of records visible now, at or after a position; None: in the whole log.
+
+        Truncated records count until their segments are deleted. At most one segment is read, in part.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        log = self._read_only_log(await self._permitted(name, Right.READ))
+        return await log.count_from(await log.segments(), DLSN(0, 0, 0) if start is None else start)
 
     @property
     def principal(self) -> str:
@@ -370,11 +436,21 @@ class Namespace:
 
     @asynccontextmanager
     async def _open_reader(
-        self, name: str, reader: AbstractAsyncContextManager[LogReader]
+        self,
+        log: ReadOnlyLog,
+        start: DLSN | int | Start,
+        end: DLSN | None,
+        follow: bool,
+        cursor: str | None,
     ) -> AsyncIterator[LogReader]:
-        await self._permitted(name, Right.READ)
-        async with reader as opened:
-            yield opened
+        await self._permitted(log.name, Right.READ)
+        attached = None if cursor is None else await attach_cursor(self.cursors(log.name), cursor)
+        if attached is not None and attached.seen is not None:
+            start = attached.seen.position
+        async with open_log_reader(
+            log, self.config.reader, start=start, end=end, follow=follow, cursor=attached
+        ) as reader:
+            yield reader
 
     def _read_only_log(self, name: str) -> ReadOnlyLog:
         return ReadOnlyLog(self._store, self._client, self._path, self._checked(name), self.config.password)
@@ -391,23 +467,8 @@ class Namespace:
         except namespace_errors.NoNodeError:
             return None
 
-    @asynccontextmanager
-    async def _locked(self, name: str, timeout_s: float) -> AsyncIterator[DistributedLock]:
-        lock = DistributedLock(self._store, paths.lock_path(self._path, name), self._client_id)
-        try:
-            await lock.acquire(timeout_s)
-        except namespace_errors.LockTakenError as exc:
-            raise LogLockedError(name, exc.owner, exc.waited_s) from exc
-        except namespace_errors.NoNodeError as exc:
-            raise LogNotFoundError(name) from exc
-        except namespace_errors.NamespaceError as exc:
-            raise as_dlog_error(exc, name, "acquiring its lock") from exc
-        try:
-            yield lock
-        finally:
-            # ``release`` has a timeout of its own. A lock that is lost already is no error.
-            with trio.CancelScope(shield=True):
-                await lock.release()
+    def _locked(self, name: str, timeout_s: float) -> AbstractAsyncContextManager[DistributedLock]:
+        return locked(self._store, self._path, name, self._client_id, timeout_s)
 
     @asynccontextmanager
     async def _open_writer(
@@ -417,7 +478,7 @@ class Namespace:
         if create:
             await self.create_log(name, exist_ok=True)
         timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
-        async with self._locked(name, timeout_s) as lock, open_service_tasks() as tasks:
+        async with self._locked(name, timeout_s) as lock:
             lifecycle = SegmentLifecycle(
                 self._store,
                 self._client,
@@ -427,37 +488,12 @@ class Namespace:
                 first_segment_seqno=self._first_segment_seqno,
                 wall_ms=self._wall_ms,
             )
-            await lifecycle.refresh()
-            await lifecycle.recover_all()
-            last_txid = lifecycle.last_txid
-            # After the recovery, so that the value counts all records that the next writer follows.
-            chain = await chain_at_end(self._read_only_log(name)) if config.hash_chain else None
-            roller = SegmentRoller(name, lifecycle, lock, config, last_txid=last_txid, chain=chain)
-            writer = LogWriter(
-                name,
-                roller,
+            async with open_log_writer(
+                self._read_only_log(name),
+                lifecycle,
+                lock,
                 config,
-                last_txid=last_txid,
                 wall_ms=self._wall_ms,
                 check_truncation=lambda: self._permitted(name, Right.ADMIN),
-            )
-            tasks.start_soon(roller.run)
-            tasks.start_soon(roller.sender.keep_visible)
-            tasks.start_soon(roller.watch_lock)
-            tasks.start_soon(roller.purger.run)
-            if purgeable(lifecycle.segments):
-                roller.request_purge()  # an earlier writer died before it purged
-            try:
+            ) as writer:
                 yield writer
-            except BaseException:
-                # Records already taken are still written. The block's error is raised, not one of closing.
-                with trio.CancelScope(shield=True):
-                    try:
-                        await writer.aclose()
-                    except DLogError:
-                        pass
-                raise
-            else:
-                await writer.aclose()
-                with trio.move_on_after(PURGE_S):
-                    await roller.purger.wait_idle()

@@ -19,6 +19,7 @@ import click
 SECTIONS = {
     "Logs": {
         "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
+        "cursor": ("dlog.cli.logs.cursor", "List, show, move and delete the cursors of a log."),
         "policy": ("dlog.cli.logs.policy", "Show and change who may do what with logs."),
         "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
         "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),

@@ -68,6 +68,11 @@ def allocation_path(namespace_path: str, log_name: str) -> str:
     return f"{log_root_path(namespace_path, log_name)}/allocation"
 
 
+def retention_path(namespace_path: str, log_name: str) -> str:
+    """How long records are kept (``retention``). Ours: Apache's programs do not know it."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-retention"
+
+
 def subscribers_path(namespace_path: str, log_name: str) -> str:
     """The parent of the subscribers."""
     return f"{log_root_path(namespace_path, log_name)}/{SUBSCRIBERS}"

@@ -1,4 +1,4 @@
-"""Which segments to mark when a log is truncated before a position, and which marked ones may be deleted.
+"""Truncation marks: where a log begins, which segments to mark, which marked ones may be deleted.
 
 Inside: the decisions. Not inside: storing marks and deleting segments (``dlog.write.space``).
 Always: a mark only moves forward, so a truncated record never becomes readable again; neither a segment in
@@ -33,6 +33,16 @@ def marked_before(segments: Iterable[LogSegment], first_kept: DLSN) -> list[LogS
         elif segment.version >= VERSION_MIN_ACTIVE and _is_forward(segment, first_kept):
             changed.append(segment.partially_truncated(first_kept))
     return changed
+
+
+def first_left(segments: Sequence[LogSegment]) -> DLSN | None:
+    """The first position that was not truncated; None if the log has no segment."""
+    for segment in segments:
+        if segment.truncation is TruncationStatus.PARTIALLY_TRUNCATED:
+            return segment.min_active_dlsn
+        if segment.truncation is not TruncationStatus.TRUNCATED or segment.in_progress:
+            return segment.first_dlsn
+    return segments[-1].first_dlsn.next_segment() if segments else None
 
 
 def purgeable(segments: Sequence[LogSegment]) -> list[LogSegment]:

@@ -20,6 +20,8 @@ from dlog.encryption import PayloadOpener
 from dlog.errors import CorruptLogError, DLogError, EntryFormatError, NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from dlog.metadata.cursor_nodes import Cursor
+from dlog.read.cursors import ReaderCursor
 from dlog.read.positioning import Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
@@ -34,7 +36,15 @@ class LogReader:
     of a sealed log (``is_sealed``). Taking a record that is decoded already is no checkpoint.
     """
 
-    def __init__(self, log: ReadOnlyLog, config: ReaderConfig, *, end: DLSN | None, follow: bool) -> None:
+    def __init__(
+        self,
+        log: ReadOnlyLog,
+        config: ReaderConfig,
+        *,
+        end: DLSN | None,
+        follow: bool,
+        cursor: ReaderCursor | None = None,
+    ) -> None:
         self.log = log.name
         self.is_sealed = False
         self._ahead = ReadAhead(log, config, end=end, follow=follow, position=lambda: self.position)
@@ -48,6 +58,7 @@ class LogReader:
         self._records: list[Record] = []  # decoded
         self._index = 0  # of the first record that is not returned yet
         self._is_forked = False
+        self._cursor = cursor
         call_in_child(self, LogReader._refuse_in_child)
 
     def _refuse_in_child(self) -> None:
@@ -118,6 +129,42 @@ class LogReader:
         records = self._records[self._index : self._index + records_max]
         self._index += len(records)
         return records
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The cursor as this reader last read or committed it; None if it was never committed."""
+        return None if self._cursor is None else self._cursor.seen
+
+    async def commit(self, last: DLSN | None = None) -> Cursor | None:
+        """Move the reader's cursor behind a record: a later reader with this cursor continues there.
+
+        The cursor only moves forward: for a record before it, nothing is changed. If the call is cancelled,
+        or the metadata store stays out of reach, the cursor may or may not be moved; call it again.
+
+        Args:
+            last: The last record that was consumed; None: the last one that this reader returned.
+
+        Returns:
+            The cursor; None if there is nothing to commit yet.
+
+        Raises:
+            ValueError: The reader was opened without a cursor, or ``last`` was not returned yet.
+            CursorConflictError: Another reader has moved the cursor. Each later call raises the same error.
+            LogNotFoundError, LogUnavailableError, AccessDeniedError
+        """
+        if last is not None and (self.position is None or last >= self.position):
+            raise ValueError(f"log {self.log!r}: {last} was not returned yet, so it cannot be committed")
+        return await self.commit_to(self.position if last is None else last.next_slot())
+
+    async def commit_to(self, position: DLSN | None) -> Cursor | None:
+        """Like ``commit``, by the first record that is not consumed, such as an earlier ``position``."""
+        if self._cursor is None:
+            raise ValueError(f"log {self.log!r}: the reader has no cursor; open it with cursor=NAME")
+        if position is None:
+            return self._cursor.seen
+        if self.position is None or position > self.position:
+            raise ValueError(f"log {self.log!r}: the reader has not come to {position} yet")
+        return await self._cursor.commit(position)
 
     async def aclose(self) -> None:
         """End the reader. Idempotent; leaving ``async with`` calls it."""
@@ -238,9 +285,10 @@ async def open_log_reader(
     start: DLSN | int | Start,
     end: DLSN | None = None,
     follow: bool = True,
+    cursor: ReaderCursor | None = None,
 ) -> AsyncIterator[LogReader]:
     """Open a reader; see ``Namespace.open_reader``."""
-    reader = LogReader(log, config, end=end, follow=follow)
+    reader = LogReader(log, config, end=end, follow=follow, cursor=cursor)
     ahead = await reader._begin(start)
     async with open_service_tasks() as tasks:
         tasks.start_soon(ahead.run)

@@ -18,7 +18,8 @@ import attrs
 
 from dlog.errors import LogTruncatedError
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.metadata.segment import LogSegment
+from dlog.metadata.truncation import first_left
 
 
 class Start(enum.Enum):
@@ -33,16 +34,6 @@ EARLIEST = Start.EARLIEST
 
 LATEST = Start.LATEST
 """Start after the last record that is readable now."""
-
-
-def first_left(segments: Sequence[LogSegment]) -> DLSN | None:
-    """The first position that was not truncated; None if the log has no segment."""
-    for segment in segments:
-        if segment.truncation is TruncationStatus.PARTIALLY_TRUNCATED:
-            return segment.min_active_dlsn
-        if segment.truncation is not TruncationStatus.TRUNCATED or segment.in_progress:
-            return segment.first_dlsn
-    return segments[-1].first_dlsn.next_segment() if segments else None
 
 
 @attrs.frozen

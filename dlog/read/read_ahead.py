@@ -32,7 +32,8 @@ from dlog.errors import (
 )
 from dlog.format.dlsn import DLSN
 from dlog.metadata.segment import LogSegment, TruncationStatus
-from dlog.read.positioning import Start, first_left
+from dlog.metadata.truncation import first_left
+from dlog.read.positioning import Start
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy

@@ -25,12 +25,12 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.segment import LogSegment, sequence_id_base
 from dlog.metadata.segment_nodes import list_segments
+from dlog.metadata.truncation import first_left
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import (
     EntrySearch,
     Start,
     TruncatedRange,
-    first_left,
     segment_for_txid,
     truncated_ranges,
 )
@@ -186,6 +186,43 @@ class ReadOnlyLog:
                 with self.decoding(DLSN(segment.segment_seqno, last, 0)):
                     found = last_record_of(entry, enveloped=segment.enveloped)
                 return 0 if found is None else found[1]
+
+    async def count_from(self, segments: Sequence[LogSegment], position: DLSN) -> int:
+        """The number of records at or after a position that can be read now.
+
+        Truncated records count until their segments are deleted.
+        """
+        count = 0
+        for segment in segments:
+            if segment.segment_seqno < position.segment_seqno:
+                continue
+            total = await self.visible_count(segment) if segment.in_progress else segment.record_count
+            if segment.segment_seqno == position.segment_seqno and position > segment.first_dlsn and total:
+                total = await self._count_in(segment, position, total)
+            count += total
+        return count
+
+    async def _count_in(self, segment: LogSegment, position: DLSN, total: int) -> int:
+        """The records at or after a position in its segment, which has ``total`` records."""
+        with translated(self.name, f"counting the records of segment {segment.segment_seqno}"):
+            async with await self.open(segment) as handle:
+                reader = SegmentReader(
+                    segment.segment_seqno,
+                    1,
+                    start=position,
+                    enveloped=segment.enveloped,
+                    check_positions=False,
+                )
+                reader.confirmed(handle.last_confirmed, closed=True)
+                while reader.has_more:
+                    begin = reader.next_entry_id
+                    end = min(begin + SCAN_ENTRIES_MAX - 1, handle.last_confirmed)
+                    for entry in await read_entries(handle, begin, end):
+                        with self.decoding(reader.position):
+                            records = reader.decode_all([entry])
+                        if records:
+                            return total - records[0].sequence_id + 1
+        return 0
 
     async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:
         """The last user record visible now; None if there is none.

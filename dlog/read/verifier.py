@@ -17,7 +17,7 @@ from dlog.format.envelope import open_envelope
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES, ChainValue, chain_start, chain_value_in, parse_head
 from dlog.format.record import Record
 from dlog.metadata.segment import LogSegment
-from dlog.read.positioning import first_left
+from dlog.metadata.truncation import first_left
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from ledger.errors import (

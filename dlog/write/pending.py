@@ -7,6 +7,7 @@ Always: an outcome never changes once it is decided; a cancelled wait changes no
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 
 import trio
 
@@ -70,3 +71,15 @@ class Pending:
 
     def _dlsn(self) -> DLSN:
         return DLSN(self._batch.segment_seqno, self._batch.entry_id, self._slot)
+
+
+def settle_future(pending: Pending, future: Future[DLSN]) -> None:
+    """Give a future the outcome of a settled record."""
+    if not future.set_running_or_notify_cancel():
+        return  # the caller cancelled the future
+    try:
+        dlsn = pending.dlsn
+    except Exception as exc:
+        future.set_exception(exc)
+    else:
+        future.set_result(dlsn)

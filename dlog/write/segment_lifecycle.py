@@ -34,6 +34,7 @@ from dlog.format.record import TXID_INVALID
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
+from dlog.metadata.retention_node import read_retention
 from dlog.metadata.segment import LogSegment, encode_segment, start_sequence_id_after
 from dlog.metadata.segment_nodes import (
     complete_segment,
@@ -42,10 +43,10 @@ from dlog.metadata.segment_nodes import (
     record_allocation,
     start_segment,
 )
+from dlog.metadata.truncation import first_left, purgeable
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
-from dlog.read.positioning import first_left
 from dlog.read.segment_reader import last_record_of
-from dlog.write.space import mark_truncated, purge_segments
+from dlog.write.space import mark_truncated, purge_segments, retain
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
@@ -86,6 +87,7 @@ class SegmentLifecycle:
         self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
         self._metadata: LogMetadata | None = None
         self._segments: list[LogSegment] = []
+        self._sizes: dict[int, int] = {}  # bytes of completed segments, by ledger id
         self._uncertain: _Uncertain | None = None
         self._turn = trio.Lock()  # ``truncate`` runs in another task than the other calls
 
@@ -251,8 +253,19 @@ class SegmentLifecycle:
         if _versions(now) != _versions(self._known):
             raise LogFencedError(self.log, "another writer has changed its segments")
 
+    async def has_garbage(self) -> bool:
+        """True if segments are marked as truncated, or the log has a rule of retention."""
+        if purgeable(self._segments):
+            return True
+        with translated(self.log, "reading its retention"):
+            return await read_retention(self._store, self._namespace_path, self.log) is not None
+
     async def purge(self) -> tuple[LogSegment, ...]:
-        """Delete the segments marked as truncated; see ``space.purge_segments``."""
+        """Apply the log's retention, then delete the segments marked as truncated; see ``space``."""
+        now_ms = self._wall_ms()
+        await retain(
+            self._store, self._client, self._namespace_path, self.log, now_ms=now_ms, sizes=self._sizes
+        )
         return await purge_segments(self._store, self._client, self._namespace_path, self.log)
 
     async def recovered_end(self, segment: LogSegment) -> int:

@@ -78,7 +78,7 @@ class SegmentRoller:
         self._failed: list[Batch] = []
         self._work = trio.Event()  # ``run`` has something to do
         self._scope = trio.CancelScope()
-        self.purger = Purger(log, lambda: self._lifecycle.purge())
+        self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
 
     def describe(self) -> str:
         """The writer's state, for ``repr``."""

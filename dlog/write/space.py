@@ -1,8 +1,8 @@
-"""Giving back the space of truncated records: marking segments, and deleting the marked ones.
+"""Giving back the space of records: marking segments by position or retention, deleting the marked ones.
 
-Inside: both steps, by any process, with or without the log's lock; the writer's task that deletes.
-Not inside: which segments a position marks, which marked ones may go (``dlog.metadata.truncation``); the
-bookies' disks, whose garbage collection follows.
+Inside: the steps, by any process, with or without the log's lock; the writer's task that does them.
+Not inside: which segments a position marks, which marked ones may go (``dlog.metadata.truncation``), the rule
+of retention (``dlog.metadata.retention``); the bookies' disks, whose garbage collection follows.
 Always: a mark only moves forward, also when several processes truncate at once; only segments marked as
 truncated are deleted, oldest first, the ledger before the node that names it; a crash between two steps
 leaves a log that readers read as before, and the next call does the rest.
@@ -14,21 +14,28 @@ hold the lock. Here the marks alone decide, so no lock is needed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from dlog.errors import DLogError, LogFencedError, LogUnavailableError, translated
 from dlog.format.dlsn import DLSN
+from dlog.metadata.cursor_nodes import list_cursors
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.logs import open_log
+from dlog.metadata.node_reads import READS_AT_ONCE
+from dlog.metadata.retention import first_retained
+from dlog.metadata.retention_node import read_retention
 from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import delete_segment, list_segments, set_truncation
 from dlog.metadata.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
+from ledger.errors import NoSuchLedgerError
+from ledger.task_errors import for_each
 from namespace.store import MetadataStore
 
 MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB
+ROUND_S = 60.0  # between two rounds of a writer; records grow old while it is idle
 ATTEMPTS_MAX = 20  # to mark; each is lost to another client that changed the log meanwhile
 
 logger = logging.getLogger(__name__)
@@ -38,7 +45,7 @@ async def mark_truncated(
     store: MetadataStore,
     namespace_path: str,
     log: str,
-    first_kept: DLSN,
+    first_kept: DLSN | Callable[[tuple[LogSegment, ...]], Awaitable[DLSN | None]],
     *,
     check: Callable[[LogMetadata], None] = lambda _: None,
 ) -> tuple[LogSegment, ...]:
@@ -47,6 +54,9 @@ async def mark_truncated(
     If the call is cancelled or fails, some segments may be marked, from the oldest on. Repeating it is safe.
 
     Args:
+        first_kept: The position, or a function that finds it from the log's segments before each attempt; it
+            returns None for no position. An attempt fails, and is repeated, if a cursor was created or moved
+            back since the function was called.
         check: Called with the log's metadata before each attempt; it may raise.
 
     Raises:
@@ -58,11 +68,12 @@ async def mark_truncated(
             metadata = await open_log(store, namespace_path, log)
             check(metadata)
             listed = (await list_segments(store, namespace_path, log)).segments
-            changed = marked_before(listed, first_kept)
+            first = first_kept if isinstance(first_kept, DLSN) else await first_kept(listed)
+            changed = [] if first is None else marked_before(listed, first)
             try:
                 # Oldest first: after a failure in between, the marked segments are the beginning of the log.
-                for first in range(0, len(changed), MARKED_AT_ONCE):
-                    metadata = await set_truncation(store, metadata, changed[first : first + MARKED_AT_ONCE])
+                for index in range(0, len(changed), MARKED_AT_ONCE):
+                    metadata = await set_truncation(store, metadata, changed[index : index + MARKED_AT_ONCE])
             except LogFencedError:
                 continue  # another client truncated, purged or rolled the log since it was read
             by_ledger = {segment.ledger_id: segment for segment in changed}
@@ -71,6 +82,63 @@ async def mark_truncated(
         f"log {log!r}, truncating it: other clients changed its segments {ATTEMPTS_MAX} times meanwhile;"
         " try again"
     )
+
+
+async def retain(
+    store: MetadataStore,
+    client: LedgerClient,
+    namespace_path: str,
+    log: str,
+    *,
+    now_ms: int,
+    sizes: dict[int, int] | None = None,
+) -> tuple[LogSegment, ...]:
+    """Mark the records that the log's retention gives up; return the segments as they are then.
+
+    A log without a rule is left alone. If the call is cancelled or fails, some segments may be marked, from
+    the oldest on. Repeating it is safe.
+
+    Args:
+        sizes: The bytes of completed segments that the caller knows, by ledger id; gets those found here.
+
+    Raises:
+        LogNotFoundError, LogMetadataError, LogUnavailableError
+    """
+    sizes = {} if sizes is None else sizes
+
+    async def find(segments: tuple[LogSegment, ...]) -> DLSN | None:
+        rule = await read_retention(store, namespace_path, log)
+        if rule is None:
+            return None
+        if rule.size_bytes is not None:
+            await _measure(client, segments, sizes)
+        cursors = await list_cursors(store, namespace_path, log) if rule.keep_unread else []
+        return first_retained(
+            rule, segments, now_ms=now_ms, sizes=sizes, cursors=[each.position for each in cursors]
+        )
+
+    with translated(log, "applying its retention"):
+        # First, because nearly all logs have no rule.
+        if await read_retention(store, namespace_path, log) is None:
+            return ()
+    return await mark_truncated(store, namespace_path, log, find)
+
+
+async def _measure(client: LedgerClient, segments: Sequence[LogSegment], sizes: dict[int, int]) -> None:
+    """Find the bytes of completed segments that are not known yet; forget deleted segments."""
+    completed = {each.ledger_id for each in segments if not each.in_progress}
+    for gone in sizes.keys() - completed:
+        del sizes[gone]
+
+    async def measure(ledger_id: int) -> None:
+        try:
+            sizes[ledger_id] = (await client.metadata(ledger_id)).length_bytes
+        except NoSuchLedgerError:
+            sizes[ledger_id] = 0  # purged; its node goes next
+
+    unknown = sorted(completed - sizes.keys())
+    for start in range(0, len(unknown), READS_AT_ONCE):
+        await for_each(measure, unknown[start : start + READS_AT_ONCE])
 
 
 async def purge_segments(
@@ -110,16 +178,24 @@ async def purge_segments(
 
 
 class Purger:
-    """Deletes truncated segments in the writer's process. Run ``run`` in a task, call ``request`` to wake it.
+    """Gives up space in the writer's process. Run ``run`` in a task, call ``request`` to wake it.
 
-    A failed round is logged. The next request repeats it.
+    A failed round is logged. The next round repeats it.
     """
 
-    def __init__(self, log: str, purge: Callable[[], Awaitable[tuple[LogSegment, ...]]]) -> None:
-        self._log, self._purge = log, purge
+    def __init__(
+        self,
+        log: str,
+        purge: Callable[[], Awaitable[tuple[LogSegment, ...]]],
+        is_due: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """Args:
+        purge: One round.
+        is_due: Whether an unasked round has anything to do.
+        """
+        self._log, self._purge, self._is_due = log, purge, is_due
         self._requested = trio.Event()
-        self._is_idle = trio.Event()
-        self._is_idle.set()
+        self._is_idle = trio.Event()  # not set before the first round: ``run`` begins with one
 
     def request(self) -> None:
         """Begin a round soon."""
@@ -131,12 +207,11 @@ class Purger:
         await self._is_idle.wait()
 
     async def run(self) -> None:
-        """Purge at each request, until cancelled."""
+        """Do a round now and every ``ROUND_S`` seconds if it is due, and at each request, until cancelled."""
         while True:
-            await self._requested.wait()
-            self._requested = trio.Event()
+            is_asked, self._requested = self._requested.is_set(), trio.Event()
             try:
-                deleted = await self._purge()
+                deleted = await self._purge() if is_asked or await self._is_due() else ()
             except DLogError as exc:
                 logger.warning("log %s: truncated segments not deleted yet: %s", self._log, exc)
             else:
@@ -144,3 +219,5 @@ class Purger:
                     logger.info("log %s: %d truncated segments deleted", self._log, len(deleted))
             if not self._requested.is_set():
                 self._is_idle.set()
+                with trio.move_on_after(ROUND_S):
+                    await self._requested.wait()

@@ -1,4 +1,4 @@
-"""`dlog log create|list|show|truncate|purge|delete`: manage the logs of a namespace."""
+"""`dlog log create|list|show|truncate|purge|retention|retain|delete`: manage the logs of a namespace."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import attrs
 import click
 
 import dlog
+from dlog.cli.logs.retention import retain, retention
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_name, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
@@ -176,6 +177,10 @@ def delete(logs: tuple[str, ...], uri: str, yes: bool) -> None:
                 print_note(f"deleted {log}")
 
     run(partial(go))
+
+
+command.add_command(retention)
+command.add_command(retain)
 
 
 def described(description: Any) -> dict[str, Any]:

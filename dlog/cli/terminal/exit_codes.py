@@ -35,6 +35,7 @@ class ExitCode(enum.IntEnum):
 _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.InvalidUriError, ExitCode.USAGE),
     (errors.InvalidLogNameError, ExitCode.USAGE),
+    (errors.InvalidCursorNameError, ExitCode.USAGE),
     (errors.ConfigError, ExitCode.USAGE),
     (errors.LogNotFoundError, ExitCode.NOT_FOUND),
     (errors.NamespaceNotBoundError, ExitCode.NOT_FOUND),

@@ -30,6 +30,8 @@ PUBLIC = [
     "Compression",
     "ConfigError",
     "CorruptLogError",
+    "Cursor",
+    "CursorConflictError",
     "DLogError",
     "DecryptionError",
     "DigestType",
@@ -37,8 +39,10 @@ PUBLIC = [
     "EncryptionKeyError",
     "EndOfStreamError",
     "EntryFormatError",
+    "InvalidCursorNameError",
     "InvalidLogNameError",
     "InvalidUriError",
+    "LogCursors",
     "LogDescription",
     "LogExistsError",
     "LogFencedError",
@@ -63,6 +67,7 @@ PUBLIC = [
     "Record",
     "RecordOutcome",
     "RecordTooLongError",
+    "Retention",
     "SegmentDescription",
     "Start",
     "TxidOutOfOrderError",
@@ -102,6 +107,7 @@ def test_the_blocking_objects_offer_what_the_asynchronous_ones_do() -> None:
         (dlog.Namespace, dlog.blocking.Namespace),
         (dlog.LogWriter, dlog.blocking.LogWriter),
         (dlog.LogReader, dlog.blocking.LogReader),
+        (dlog.LogCursors, dlog.blocking.LogCursors),
     ]:
         names = {name for name in vars(plain) if not name.startswith("_")}
         names -= {"aclose", "config", "log", "bytes_in_flight", "bytes_in_flight_max"}

@@ -11,7 +11,8 @@ from dlog.errors import LogTruncatedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import POSITION_MAX
 from dlog.metadata.segment import LogSegment
-from dlog.read.positioning import EntrySearch, TruncatedRange, first_left, segment_for_txid, truncated_ranges
+from dlog.metadata.truncation import first_left
+from dlog.read.positioning import EntrySearch, TruncatedRange, segment_for_txid, truncated_ranges
 from dlog.write.rolling import should_roll
 
 

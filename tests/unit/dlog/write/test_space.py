@@ -10,9 +10,12 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.lowlevel
 
 import dlog
 from dlog import DLSN
+from dlog.metadata import cursor_nodes, retention_node
+from dlog.metadata.retention import decode_retention
 from dlog.metadata.segment import LogSegment, TruncationStatus
 from dlog.metadata.segment_nodes import set_truncation
 from dlog.metadata.truncation import purgeable
@@ -227,7 +230,7 @@ async def test_a_log_that_changes_at_every_attempt_is_left_alone(
         assert await read(namespace) == [b"0", b"1", b"2"]
 
 
-async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_request(
+async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_round(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     rounds = 0
@@ -239,14 +242,145 @@ async def test_a_purge_that_fails_is_logged_and_repeated_by_the_next_request(
             raise dlog.LogUnavailableError("bookies are away")
         return ()
 
-    purger = space.Purger("log", purge)
+    async def is_due() -> bool:
+        return due
+
+    due = True
+    purger = space.Purger("log", purge, is_due)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(purger.run)
-        purger.request()
         await purger.wait_idle()
         assert rounds == 1
         assert "bookies are away" in caplog.text
         purger.request()
         await purger.wait_idle()
         assert rounds == 2
+        await trio.sleep(1.5 * space.ROUND_S)
+        assert rounds == 3
+        due = False
+        await trio.sleep(10 * space.ROUND_S)
+        assert rounds == 3
         nursery.cancel_scope.cancel()
+
+
+# Retention
+
+
+class Clock:
+    """The wall clock of a namespace, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def test_old_segments_go_when_the_log_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
+        monkeypatch.setattr(namespace, "_wall_ms", clock)
+        for number in range(3):
+            async with namespace.open_writer("log", create=True) as log:
+                await log.append(b"%d" % number)
+            clock.now_ms += 60_000
+        await namespace.set_retention("log", dlog.Retention(age_s=100))
+        async with namespace.open_writer("log") as log:
+            await log.append(b"3")
+        assert await read(namespace) == [b"2", b"3"]
+        assert numbers(await namespace.segments("log")) == [3, 4]
+        clock.now_ms += 1_000_000
+        assert numbers(await namespace.retain_log("log")) == [3]
+        assert await read(namespace) == []
+        await namespace.set_retention("log", None)
+        async with namespace.open_writer("log") as log:
+            await log.append(b"4")
+        assert await read(namespace) == [b"4"]
+
+
+async def test_an_idle_writer_gives_up_what_has_grown_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(space, "ROUND_S", 0.01)
+    clock = Clock()
+    async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
+        monkeypatch.setattr(namespace, "_wall_ms", clock)
+        await write(namespace, 3)
+        await namespace.set_retention("log", dlog.Retention(age_s=100))
+        async with namespace.open_writer("log"):
+            clock.now_ms += 1_000_000
+            with trio.fail_after(60):
+                while numbers(await namespace.segments("log")) != [3]:
+                    await trio.lowlevel.checkpoint()
+
+
+async def test_a_log_is_kept_below_a_size_by_its_newest_segments(tmp_path: Path) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        for number in range(4):
+            async with namespace.open_writer("log", create=True) as log:
+                await log.append(b"x" * 1000, txid=number)
+        await namespace.set_retention("log", dlog.Retention(size_bytes=2000))
+        assert numbers(await namespace.retain_log("log")) == [1, 2]
+        assert await namespace.retain_log("log") == []
+        assert len(await read(namespace)) == 2
+
+
+async def test_records_that_a_cursor_protects_stay_until_it_is_committed(tmp_path: Path) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        await write(namespace, 4)
+        await namespace.set_retention("log", dlog.Retention(keep_unread=True))
+        assert await namespace.retain_log("log") == []
+        async with namespace.open_reader("log", cursor="slow") as slow:
+            await anext(slow)
+            await slow.commit()
+            async with namespace.open_reader("log", cursor="fast") as fast:
+                for _ in range(3):
+                    await anext(fast)
+                await fast.commit()
+            assert numbers(await namespace.retain_log("log")) == [1]
+            assert (await anext(slow)).payload == b"1"
+            assert (await anext(slow)).payload == b"2"
+            await slow.commit()
+        assert numbers(await namespace.retain_log("log")) == [2, 3]
+        assert await read(namespace) == [b"3"]
+
+
+async def test_a_cursor_created_while_retention_decides_is_protected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        dlsns = await write(namespace, 4)
+        await namespace.set_retention("log", dlog.Retention(age_s=0.001, keep_unread=True))
+        found = cursor_nodes.list_cursors
+        late = False
+
+        async def list_before_another_is_created(*arguments: Any) -> Any:
+            nonlocal late
+            cursors = await found(*arguments)
+            if not late:
+                late = True
+                await namespace.cursors("log").set("late", dlsns[1])
+            return cursors
+
+        monkeypatch.setattr(space, "list_cursors", list_before_another_is_created)
+        assert numbers(await namespace.retain_log("log")) == [1]
+        async with namespace.open_reader("log", cursor="late", follow=False) as reader:
+            assert [record.payload async for record in reader] == [b"1", b"2", b"3"]
+
+
+async def test_a_rule_that_does_not_parse_gives_up_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with dlog.open_namespace(f"file://{tmp_path}", config=KEEPS) as namespace:
+        await write(namespace, 2)
+    async with dlog.open_namespace(f"file://{tmp_path}") as namespace:
+        await namespace.set_retention("log", dlog.Retention(age_s=0.001))
+        monkeypatch.setattr(retention_node, "decode_retention", lambda _: decode_retention(b"{"))
+        async with namespace.open_writer("log") as log:
+            await log.append(b"2", txid=2)
+        assert "the retention is not JSON" in caplog.text
+        assert await read(namespace) == [b"0", b"1", b"2"]
+        with pytest.raises(dlog.LogMetadataError, match="dlog log retention"):
+            await namespace.retain_log("log")

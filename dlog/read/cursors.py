@@ -1,0 +1,167 @@
+"""The cursors of one log, and the one that a reader commits.
+
+Inside: looking at cursors, moving and deleting them by hand, a reader's commits. Not inside: the nodes
+(``dlog.metadata.cursor_nodes``), reading records (``log_reader``).
+Always: a reader commits only what it has returned, forward, and only while no other reader has moved the
+cursor; a commit whose reply was lost is settled before the call returns.
+
+Source: DistributedLog, SubscriptionsStore.java (docs/stream-format.md 7.8). Apache's commits are
+unconditional, so a reader that was thought dead could move a position back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+
+from dlog.errors import CursorConflictError, translated
+from dlog.format.dlsn import DLSN
+from dlog.metadata import cursor_nodes
+from dlog.metadata.cursor_nodes import Cursor, check_cursor_name
+from dlog.metadata.policy import Right
+from dlog.read.read_only_log import ReadOnlyLog
+from namespace.store import MetadataStore
+
+
+class LogCursors:
+    """The cursors of one log. Made by ``Namespace.cursors``.
+
+    Every call raises as those of ``Namespace``, and ``InvalidCursorNameError`` for a name that no cursor can
+    have.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        namespace_path: str,
+        log: ReadOnlyLog,
+        permit: Callable[[Right], Awaitable[object]],
+        *,
+        retry_timeout_s: float,
+    ) -> None:
+        self.log = log.name
+        self._store, self._path, self._read_only_log = store, namespace_path, log
+        self._permit, self._retry_timeout_s = permit, retry_timeout_s
+
+    def __repr__(self) -> str:
+        return f"<LogCursors of {self.log!r}>"
+
+    async def list(self) -> list[Cursor]:
+        """All cursors, sorted by name.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+        """
+        await self._permit(Right.READ)
+        with translated(self.log, "listing its cursors"):
+            return await cursor_nodes.list_cursors(self._store, self._path, self.log)
+
+    async def get(self, name: str) -> Cursor | None:
+        """A cursor as it is now; None if there is none.
+
+        Raises:
+            LogMetadataError: Its node holds no position.
+        """
+        name = check_cursor_name(name)
+        await self._permit(Right.READ)
+        with translated(self.log, f"reading cursor {name!r}"):
+            return await cursor_nodes.read_cursor(self._store, self._path, self.log, name)
+
+    async def set(self, name: str, position: DLSN) -> Cursor:
+        """Create a cursor, or move it to any position that is left. Its readers then get a conflict.
+
+        If cancelled, it may or may not be moved. It needs the right to write the log.
+
+        Args:
+            position: The first record that the cursor's readers shall get.
+
+        Raises:
+            LogNotFoundError, LogMetadataError
+            LogTruncatedError: The log begins behind the position.
+            CursorConflictError: Another client has moved the cursor just now.
+        """
+        name = check_cursor_name(name)
+        await self._permit(Right.WRITE)
+        with translated(self.log, f"moving cursor {name!r}"):
+            return await cursor_nodes.place_cursor(
+                self._store,
+                self._path,
+                self.log,
+                name,
+                position,
+                expected=await cursor_nodes.read_cursor(self._store, self._path, self.log, name),
+                retry_timeout_s=self._retry_timeout_s,
+                checks_truncation=True,
+            )
+
+    async def delete(self, name: str) -> bool:
+        """Delete a cursor; False if there was none. If cancelled, it may or may not be deleted.
+
+        It needs the right to write the log. A reader with this cursor gets a conflict at its next commit.
+
+        Raises:
+            LogInUseError: A reader of Apache's library holds the lock of this subscriber.
+        """
+        name = check_cursor_name(name)
+        await self._permit(Right.WRITE)
+        with translated(self.log, f"deleting cursor {name!r}"):
+            return await cursor_nodes.delete_cursor(self._store, self._path, self.log, name)
+
+    async def lag(self, cursor: Cursor) -> int:
+        """The number of records visible now that the cursor's readers have not consumed.
+
+        Truncated records count until their segments are deleted.
+
+        Raises:
+            LogNotFoundError, LogMetadataError, CorruptLogError
+        """
+        await self._permit(Right.READ)
+        return await self._read_only_log.count_from(await self._read_only_log.segments(), cursor.position)
+
+    async def _commit(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
+        """Move a cursor forward from what a reader has seen."""
+        await self._permit(Right.READ)
+        with translated(self.log, f"committing cursor {name!r}"):
+            if seen is None:
+                return await cursor_nodes.place_cursor(
+                    self._store,
+                    self._path,
+                    self.log,
+                    name,
+                    position,
+                    expected=None,
+                    retry_timeout_s=self._retry_timeout_s,
+                    checks_truncation=False,
+                )
+            return await cursor_nodes.advance_cursor(
+                self._store, self._path, seen, position, retry_timeout_s=self._retry_timeout_s
+            )
+
+
+@attrs.define(eq=False)
+class ReaderCursor:
+    """The cursor of one reader: as it was when the reader last read or wrote it."""
+
+    cursors: LogCursors
+    name: str
+    seen: Cursor | None  # None: there is none yet
+    conflict: CursorConflictError | None = None
+
+    async def commit(self, position: DLSN) -> Cursor:
+        """Move the cursor forward to a position; see ``LogReader.commit``."""
+        if self.conflict is not None:
+            raise self.conflict
+        if self.seen is not None and position <= self.seen.position:
+            return self.seen
+        try:
+            self.seen = await self.cursors._commit(self.name, self.seen, position)
+        except CursorConflictError as exc:
+            self.conflict = exc
+            raise
+        return self.seen
+
+
+async def attach_cursor(cursors: LogCursors, name: str) -> ReaderCursor:
+    """A cursor for a reader."""
+    return ReaderCursor(cursors, name, await cursors.get(name))
