@@ -47,7 +47,7 @@ def test_a_directory_is_a_namespace() -> None:
         ("distributedlog://h:0/p", "'h:0' is not a host"),
         ("distributedlog://h:65536/p", "'h:65536' is not a host"),
         ("distributedlog://h:x/p", "'h:x' is not a host"),
-        ("distributedlog://user@h/p", "is not a host"),
+        ("distributedlog://user@h/p", "user name or a password"),
         ("distributedlog://h/p?q=1", "query"),
         ("distributedlog://h/p#f", "fragment"),
         ("file://otherhost/dir", "another machine"),
