@@ -32,6 +32,7 @@ from bookie.cluster.cookie_check import read_instance_id
 from bookie.cluster.digest_types import DigestTypes
 from bookie.cluster.integrity import IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
+from bookie.cluster.log_permissions import LogPermissions
 from bookie.cluster.new_ledger_check import NewLedgerCheck
 from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
@@ -48,6 +49,7 @@ from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgers
+from bookie.server.permissions import GuardedService, Permissions
 from bookie.server.server import Server
 from bookie.server.service import BookieService
 from bookie.storage.config import CURRENT, StorageConfig
@@ -116,6 +118,7 @@ async def open_bookie(
     server_config: ServerConfig | None = None,
     sync_adds: bool = True,
     disk: Disk | None = None,
+    permissions: Permissions | None = None,
 ) -> AsyncIterator[Bookie]:
     """A bookie on its directories, without cookies and cluster; leaving the block flushes and closes it.
 
@@ -124,6 +127,7 @@ async def open_bookie(
     Args:
         sync_adds: False acknowledges adds before they are synced.
         disk: None: the disks of this machine.
+        permissions: None: peers that may connect may do everything.
 
     Raises:
         StorageFailedError: A write or a sync failed; nothing was acknowledged after it.
@@ -140,7 +144,10 @@ async def open_bookie(
 
     disk = disk or RealDisk()
     async with open_storage(disk, storage_config) as storage:
-        service = BookieService(storage, sync_adds=sync_adds)
+        if permissions is None:
+            service = BookieService(storage, sync_adds=sync_adds)
+        else:
+            service = GuardedService(storage, permissions, sync_adds=sync_adds)
         server = Server(service, server_config)
         bookie = Bookie(storage, service, server)
         descriptors = disk.descriptors or Descriptors()
@@ -227,6 +234,13 @@ async def run_bookie(
                 _service_info(identity, port, config.network_location, has_tls=config.tls is not None),
                 wait_s=config.metadata.session_timeout_ms / 1000,
             )
+            permissions = None
+            if config.permissions is not None:
+                log_permissions = LogPermissions(
+                    lambda: registration.store, root, layout, config.permissions.namespaces
+                )
+                await log_permissions.check_namespaces()
+                permissions = log_permissions.permissions(config.permissions)
             async with open_bookie(
                 attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
                 server_config=attrs.evolve(
@@ -234,6 +248,7 @@ async def run_bookie(
                 ),
                 sync_adds=config.sync_adds,
                 disk=disk,
+                permissions=permissions,
             ) as bookie:
                 await startup_check.complete(bookie.storage)
                 bookie.service.digest_type_of = DigestTypes(lambda: registration.store, root, layout)
@@ -266,6 +281,8 @@ async def run_bookie(
                 )
                 async with trio.open_nursery() as background:
                     background.start_soon(garbage.run)
+                    if permissions is not None:
+                        background.start_soon(log_permissions.keep_fresh)
                     if config.secrets_refresh_s > 0:
                         background.start_soon(secrets.keep, config.secrets_refresh_s)
                     if config.new_ledgers.unconfirmed_max:

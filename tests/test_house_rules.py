@@ -98,6 +98,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/storage/directory_files.py",
     "bookie/cluster/limbo.py",
     "bookie/cluster/digest_types.py",
+    "bookie/cluster/log_permissions.py",
     "bookie/cluster/live_ledgers.py",
     "bookie/cluster/new_ledger_check.py",
     "bookie/damage/consistency_check.py",

@@ -33,7 +33,12 @@ from bookie.config.keys import (
     nearest_key,
 )
 from bookie.config.properties import PropertiesError, parse_properties
-from bookie.config.security_settings import read_client_authentication, read_tls, refuse_unobeyed
+from bookie.config.security_settings import (
+    read_client_authentication,
+    read_permissions,
+    read_tls,
+    refuse_unobeyed,
+)
 from bookie.config.server_settings import read_server
 from bookie.config.settings import Settings
 from bookie.damage.scrubber import ScrubConfig
@@ -48,6 +53,7 @@ from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgersConfig
+from bookie.server.permissions import PermissionsConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
 from ledger.catalog.paths import Layout
@@ -100,6 +106,7 @@ class BookieConfig:
     server: ServerConfig = attrs.field(factory=ServerConfig)
     tls: TlsConfig | None = None
     secrets_refresh_s: float = 0  # certificates and secrets are read again so often; 0: on SIGHUP only
+    permissions: PermissionsConfig | None = None  # None: authenticated peers may do everything
     client_auth: SaslAuth | None = None  # for reading from other bookies
     fullness: FullnessConfig = attrs.field(factory=FullnessConfig)
     read_only: bool = False
@@ -170,6 +177,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         secrets_refresh_s=settings.integer(
             "tlsCertFilesRefreshDurationSeconds", 0, most=2**31 - 1, unit="seconds"
         ),
+        permissions=read_permissions(settings),
         client_auth=read_client_authentication(settings),
         fullness=_fullness(settings),
         read_only=settings.boolean("forceReadOnlyBookie", False),

@@ -41,6 +41,7 @@ SUPPORTED = _names(
     useTargetEntryLogSizeForGc useTransactionalCompaction forceAllowCompaction
     isThrottleByBytes compactionRate compactionRateByEntries compactionRateByBytes compactionReserveBytes
     unconfirmedLedgersMax newLedgersPerSecondMax unconfirmedLedgerGraceSeconds
+    policyNamespaces policyCacheSeconds
     readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie diskUsageThreshold
     diskUsageWarnThreshold diskUsageLwmThreshold diskCheckInterval minUsableSizeForHighPriorityWrites
     minUsableSizeForIndexFileCreation persistBookieStatusEnabled flushReserveBytes

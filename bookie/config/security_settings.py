@@ -21,8 +21,10 @@ from bookie.auth.tls import TlsConfig
 from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
+from bookie.server.permissions import PermissionsConfig
 from ledger.transport.sasl import SaslAuth
-from namespace.errors import StoreSecurityError
+from namespace.errors import InvalidPathError, StoreSecurityError
+from namespace.store import check_path
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment
 
 _PROVIDER = "bookieAuthProviderFactoryClass"
@@ -56,6 +58,14 @@ def _has_sasl(settings: Settings) -> bool:
 
 def _has_provider(settings: Settings) -> bool:
     return settings.text(_PROVIDER) is not None
+
+
+def _has_identities(settings: Settings) -> bool:
+    return _has_provider(settings) or settings.boolean("tlsClientAuthentication", False)
+
+
+def _has_policies(settings: Settings) -> bool:
+    return settings.text("policyNamespaces") is not None
 
 
 def _protects_nodes(settings: Settings) -> bool:
@@ -92,6 +102,15 @@ RESTRICTIONS = (
     ),
     _Restriction(
         TOKEN_FILE_KEY, _has_provider, f"{_PROVIDER}=token beside it; without it no token is checked"
+    ),
+    _Restriction(
+        "policyNamespaces",
+        _has_identities,
+        f"{_PROVIDER} or tlsClientAuthentication=true beside it; a peer that does not authenticate has no"
+        " identity, and a policy cannot name it",
+    ),
+    _Restriction(
+        "policyCacheSeconds", _has_policies, "policyNamespaces beside it; without it no policy is obeyed"
     ),
     _Restriction(
         "zkEnableSecurity",
@@ -181,6 +200,22 @@ def read_authentication(settings: Settings) -> AuthProvider | None:
     if provider.needs_tls and not _has_tls(settings):
         raise settings.error(_PROVIDER, f"tlsProviderFactoryClass={_TLS_FACTORY} beside it: it needs TLS")
     return provider
+
+
+def read_permissions(settings: Settings) -> PermissionsConfig | None:
+    """Which policies the bookie obeys; None: none. Raises ``BookieConfigError``."""
+    paths = settings.texts("policyNamespaces")
+    defaults = PermissionsConfig(namespaces=())
+    lifetime_s = settings.integer("policyCacheSeconds", int(defaults.lifetime_s), least=10, unit="seconds")
+    try:
+        namespaces = tuple(dict.fromkeys(check_path(path) for path in paths))
+        if "/" in namespaces:
+            raise InvalidPathError("/", "the root is no namespace")
+    except InvalidPathError as exc:
+        raise settings.error(
+            "policyNamespaces", f"paths of namespaces, such as /messaging/shop ({exc})"
+        ) from exc
+    return PermissionsConfig(namespaces=namespaces, lifetime_s=lifetime_s) if namespaces else None
 
 
 def read_client_authentication(settings: Settings) -> SaslAuth | None:

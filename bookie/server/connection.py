@@ -207,7 +207,7 @@ class Connection:
                     self._connections.prove(peer)
                 later = handle(data, spans)
                 while later and not self._is_draining:
-                    await self._turns.pause()
+                    await (session.wait_decision or self._turns.pause)()
                     later = handle(data, later)
                 if self._upgrade is not None:
                     rest = data[spans[-1][1] :]

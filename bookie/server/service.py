@@ -147,11 +147,10 @@ class ClientSession:
         self, service: BookieService, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
     ) -> None:
         self.may_upgrade = service.has_tls  # the server clears it when the connection uses TLS
-        self.inline_bytes_max = (
-            INLINE_READ_BYTES_MAX  # of one chunk; the server lowers it when memory is short
-        )
+        self.inline_bytes_max = INLINE_READ_BYTES_MAX  # of one chunk; less while memory is short
         self.has_written = False  # this peer adds entries
         self.identity: PeerIdentity | None = None  # the authenticated peer
+        self.wait_decision: Callable[[], Awaitable[None]] | None = None  # set by ``handle``; see there
         self._service = service
         self._storage = service.storage
         self._rights = service.rights
@@ -176,7 +175,7 @@ class ClientSession:
 
         Returns:
             The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long. The
-            caller lets the loop go on, and calls again with them.
+            caller lets the loop go on, or awaits ``wait_decision`` (``permissions``), and calls again.
 
         Raises:
             WireError: A frame is no message. The frames before it were handled. Close the connection.

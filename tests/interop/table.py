@@ -162,6 +162,7 @@ ROWS = (
             "Java client, role of its certificate",
             "Java client, clear text refused",
             "our bookie, a changed password",
+            "our bookie, permissions by a policy",
         ),
     ),
 )

@@ -17,6 +17,7 @@ import trio
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
+from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Policy, Right, Rule, encode_policy
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from ledger.transport.sasl import SaslAuth
@@ -39,10 +40,11 @@ ROLES = {
 SECRET = 'caf\u00e9, "quoted"'  # a comma, a quote, and a letter whose encoding RFC 2831 prescribes
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule required"
 JAAS = """
-Bookie {{ {module} user_bookkeeper="{secret}" user_stranger="{secret}"; }};
+Bookie {{ {module} user_bookkeeper="{secret}" user_bookkeeperreader="{secret}" user_stranger="{secret}"; }};
 BookKeeper {{ {module} username="bookkeeper" password="{secret}"; }};
 WrongPassword {{ {module} username="bookkeeper" password="guess"; }};
 NotAllowed {{ {module} username="stranger" password="{secret}"; }};
+Reader {{ {module} username="bookkeeperreader" password="{secret}"; }};
 """
 
 
@@ -257,6 +259,52 @@ async def test_our_bookie_takes_a_changed_password_on_sighup(world: World) -> No
         async with our_client(cluster, SaslAuth(username="bookkeeper", password_file=old)) as client:
             with pytest.raises(BookieUnavailableError):
                 await client.bookie_space(bookie.id)
+
+
+@proves(14, "our bookie, permissions by a policy")
+@pytest.mark.parametrize("version", [2, 3])
+async def test_our_bookie_obeys_a_policy_for_javas_client(world: World, version: Literal[2, 3]) -> None:
+    namespace, write = f"/policy-{version}", frozenset({Right.WRITE})
+    policy = Policy(
+        (
+            Rule("operator", "*", frozenset({Right.ADMIN})),
+            Rule("bookkeeper", UNMARKED, write),
+            Rule("bookkeeperreader", UNMARKED, frozenset({Right.READ})),
+            Rule("bookkeeperreader", "orders", write),
+        )
+    )
+    reader_section = {**SASL_CLIENT, "saslJaasClientSectionName": "Reader"}
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_zookeeper_store(world.originals.zookeeper_hosts) as store:
+            await store.create(f"{namespace}/{POLICY_NODE}", encode_policy(policy), parents=True)
+        cluster = await trio.to_thread.run_sync(
+            lambda: world.cluster(f"/our-policy-{version}", "ours", **SASL_BOOKIE, policyNamespaces=namespace)
+        )
+        writer = await java_client(world.driver, cluster, version, **SASL_CLIENT)
+        reader = await java_client(world.driver, cluster, version, **reader_section)
+        await java_writes_and_reads(writer)
+        ledger = await writer.create((1, 1, 1))
+        await ledger.add(b"one")
+        await ledger.close()
+        assert await (await reader.open(ledger.ledger_id)).read(0, 0) == [b"one"]
+        await java_is_refused(reader)
+
+        # A ledger of a log: the rights are exchanged.
+        async with our_client(
+            cluster, SaslAuth(jaas_file=world.jaas, section="Reader"), version=version
+        ) as ours:
+            marked = await ours.create(
+                ensemble_size=1,
+                write_quorum=1,
+                ack_quorum=1,
+                password=PASSWORD,
+                custom=LogMark(namespace, "orders").custom,
+            )
+            await marked.append(b"of a log")
+            await marked.close()
+        assert await (await reader.open(marked.ledger_id)).read(0, 0) == [b"of a log"]
+        with pytest.raises(DriverError):
+            await (await writer.open(marked.ledger_id)).read(0, 0)
 
 
 @proves(14, "Java client, SASL in required TLS")

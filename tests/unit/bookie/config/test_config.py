@@ -20,6 +20,7 @@ from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_cache import PageIndexConfig
+from bookie.server.permissions import PermissionsConfig
 from ledger.catalog.paths import Layout
 from ledger.transport.sasl import SaslAuth
 
@@ -187,6 +188,8 @@ def test_a_key_like_no_other_has_no_nearest() -> None:
         ("saslJaasClientAllowedIds=alice", "SASLBookieAuthProviderFactory beside it"),
         ("saslJaasBookieSectionName=Mine", "SASLBookieAuthProviderFactory beside it"),
         ("authTokenFile=/t", "bookieAuthProviderFactoryClass=token beside it"),
+        ("policyNamespaces=/n", "has no identity, and a policy cannot name it"),
+        ("policyCacheSeconds=30", "policyNamespaces beside it"),
         ("authPlugin.realm=x", "bookieAuthProviderFactoryClass with the name of the plug-in"),
         ("bookieAuthProviderFactoryClass=sasl", "java.security.auth.login.config, the JAAS file"),
         ("bookieAuthProviderFactoryClass=token", "authTokenFile, the file with the tokens"),
@@ -445,6 +448,32 @@ def test_another_package_adds_a_plug_in_by_entry_point(
     assert isinstance(provider, BearerTokens)
     assert provider.token_file == Path("/mine")
     del sys.modules["example_bookie_auth"]
+
+
+SASL_KEYS = "bookieAuthProviderFactoryClass=sasl\njava.security.auth.login.config=/jaas.conf\n"
+
+
+def test_policies_need_identities() -> None:
+    assert parse(SASL_KEYS).permissions is None
+    found = parse(f"{SASL_KEYS}policyNamespaces=/messaging/shop, /other,/other\npolicyCacheSeconds=30\n")
+    assert found.permissions == PermissionsConfig(namespaces=("/messaging/shop", "/other"), lifetime_s=30)
+    found = parse(f"{TLS_KEYS}tlsClientAuthentication=true\npolicyNamespaces=/n\n")
+    assert found.permissions == PermissionsConfig(namespaces=("/n",))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("n", "begins with '/'"),
+        ("/n/", "does not end with '/'"),
+        ("/n/../m", "is no|is not a node name"),
+        ("/", "the root is no namespace"),
+        ("/n\npolicyCacheSeconds=9", "at least 10"),
+    ],
+)
+def test_a_policy_that_could_not_be_found_stops_the_start(value: str, reason: str) -> None:
+    with pytest.raises(BookieConfigError, match=reason):
+        parse(f"{SASL_KEYS}policyNamespaces={value}\n")
 
 
 def test_a_restriction_that_is_off_restricts_nothing() -> None:
