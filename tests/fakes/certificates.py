@@ -6,6 +6,7 @@ Inside: keys on P-256, certificates for hosts and clients, PEM files. Not inside
 from __future__ import annotations
 
 import datetime
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,26 @@ class TestAuthority:
             .sign(self.own.key, hashes.SHA256())
         )
         return Signed(certificate, key)
+
+
+def is_trusted(client: ssl.SSLContext, server: Signed, name: str, file: Path) -> bool:
+    """True if a client's context accepts the certificate of a server with this name; needs no socket."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.write_pem(file))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(outgoing, incoming, server_hostname=name),
+        context.wrap_bio(incoming, outgoing, server_side=True),
+    )
+    for _ in range(3):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLCertVerificationError:
+                return False
+    return True
 
 
 def make_authority(name: str = "authority.test") -> TestAuthority:

@@ -37,7 +37,7 @@ from namespace.zookeeper_security import (
     load_zookeeper_security,
 )
 from namespace.zookeeper_threads import OneSessionHandler
-from tests.fakes.certificates import TestAuthority, make_authority
+from tests.fakes.certificates import TestAuthority, is_trusted, make_authority
 
 SASL_PASSWORD = "sasl-secret-4711"
 SASL = ZooKeeperSecurity(scheme="sasl", username="dlog", password=SASL_PASSWORD)
@@ -298,6 +298,23 @@ async def test_a_server_of_another_authority_or_name_is_refused(server: SecureSe
     unchecked = server.tls(tls_check_hostname=False)
     async with open_zookeeper_store(by_address, security=unchecked) as store:
         assert await store.exists("/zookeeper") is not None
+
+
+def test_given_authorities_replace_those_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any public authority could otherwise sign a certificate for our server's name."""
+    of_system, own = make_authority("system.test"), make_authority("own.test")
+    monkeypatch.setenv("SSL_CERT_FILE", str(of_system.write_pem(tmp_path / "system.pem")))
+    given = own.write_pem(tmp_path / "own.pem")
+    server = tmp_path / "server.pem"
+
+    def trusts(security: ZooKeeperSecurity, authority: TestAuthority) -> bool:
+        return is_trusted(security.tls_context(), authority.sign("zk.test"), "zk.test", server)
+
+    assert trusts(ZooKeeperSecurity(tls=True), of_system)
+    assert trusts(ZooKeeperSecurity(tls=True, tls_authorities=given), own)
+    assert not trusts(ZooKeeperSecurity(tls=True, tls_authorities=given), of_system)
 
 
 @pytest.mark.zookeeper

@@ -22,7 +22,7 @@ from ledger.transport.bookie_security import (
 )
 from ledger.transport.sasl import SaslAuth
 from ledger.transport.token_auth import TokenAuth
-from tests.fakes.certificates import make_authority
+from tests.fakes.certificates import is_trusted, make_authority
 from tests.places import GOLDEN_FILES
 
 STORES = GOLDEN_FILES / "tls"
@@ -55,6 +55,31 @@ def test_files_are_relative_to_the_settings_and_no_secret_is_shown(home: Path) -
     assert auth == TokenAuth(home / "secret")
     assert auth().first_token() == SECRET.encode()
     assert SECRET not in f"{security!r} {auth!r} {auth()!r}"
+
+
+@pytest.mark.parametrize("kind", ["PEM", "JKS"])
+def test_given_authorities_replace_those_of_the_system(
+    home: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_system, own = make_authority("system.test"), make_authority("own.test")
+    monkeypatch.setenv("SSL_CERT_FILE", str(of_system.write_pem(home / "system.pem")))
+    own.write_pem(home / "own.pem")
+    given = {"PEM": BookieSecurity(tls=True, tls_authorities=home / "own.pem")}.get(kind) or BookieSecurity(
+        tls=True,
+        tls_authorities=STORES / "trusted.jks",
+        tls_authorities_type="JKS",
+        tls_authorities_password_file=home / "store-password",
+    )
+    signed = of_system.sign("bookie.test")
+    default, _ = BookieSecurity(tls=True).open()
+    context, _ = given.open()
+    assert default is not None
+    assert context is not None
+    assert is_trusted(default, signed, "bookie.test", home / "server.pem")
+    assert not is_trusted(context, signed, "bookie.test", home / "server.pem")
+    if kind == "PEM":
+        assert is_trusted(context, own.sign("bookie.test"), "bookie.test", home / "server.pem")
+        assert not is_trusted(context, own.sign("other.test"), "bookie.test", home / "server.pem")
 
 
 def test_client_certificate_without_the_check_of_host_names(home: Path) -> None:
