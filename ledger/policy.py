@@ -1,10 +1,10 @@
-"""Who may do what with the logs of a namespace: the policy, its stored form, and the mark of a log's ledgers.
+"""Rights on the logs of a namespace: the policy, its stored form, and the mark of a log's ledgers.
 
 Inside: the values, the decision, JSON, the custom metadata that name the log of a ledger. Not inside: the
 node in a namespace (``dlog.metadata.policies``), where rights are checked (``dlog.namespace_handle``,
 ``bookie.cluster.log_permissions``).
-Always: what no rule grants is denied; a policy that does not parse grants nothing; every policy has a rule
-that lets a principal change it.
+Always: a right that no rule grants is denied; a policy that does not parse grants nothing; every policy has a
+rule that lets a principal change it.
 
 The node ``.dlog-policy`` of a namespace holds JSON. Without the node everything is allowed. Apache's programs
 and older releases ignore it: names that begin with a dot are reserved::
@@ -38,7 +38,7 @@ PATTERN_MAX = 255  # characters
 
 
 class Right(enum.Enum):
-    """What a rule grants. The value is the stored text; each right includes those before it."""
+    """A right that a rule grants. The value is the stored text; each right includes those before it."""
 
     READ = "read"  # read records, segments and descriptions
     WRITE = "write"  # create a log, append

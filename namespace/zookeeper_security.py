@@ -1,4 +1,4 @@
-"""How a session proves its identity to ZooKeeper, who may use the nodes that it creates, and TLS.
+"""The identity of a session with ZooKeeper, the access list of the nodes that it creates, and TLS.
 
 Inside: the settings, reading them from a file, secrets, the access list of a node, the context for TLS.
 Not inside: sessions (``zookeeper``), what nodes mean (``ledger.catalog``, ``dlog.metadata``).

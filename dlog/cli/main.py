@@ -20,7 +20,7 @@ SECTIONS = {
     "Logs": {
         "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
         "cursor": ("dlog.cli.logs.cursor", "List, show, move and delete the cursors of a log."),
-        "policy": ("dlog.cli.logs.policy", "Show and change who may do what with logs."),
+        "policy": ("dlog.cli.logs.policy", "Show and change the rights on logs."),
         "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
         "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),
         "verify": ("dlog.cli.logs.verify", "Check a whole log, and its hash chain if it has one."),

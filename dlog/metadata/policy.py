@@ -1,7 +1,7 @@
 """The policy of a namespace with the errors of this package.
 
-Inside: the errors. Not inside: what rules mean and their stored form (``ledger.policy``, which bookies use
-too), the node (``policies``).
+Inside: the errors. Not inside: the meaning of rules and their stored form (``ledger.policy``, which
+bookies use too), the node (``policies``).
 Always: a policy that does not parse grants nothing.
 
 Source: our own.

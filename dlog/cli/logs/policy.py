@@ -1,4 +1,4 @@
-"""`dlog policy show|set|delete`: who may do what with the logs of a namespace."""
+"""`dlog policy show|set|delete`: the rights of principals on the logs of a namespace."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from dlog.metadata.policy import Policy, Right, encode_policy, parse_policy
 
 @click.group("policy")
 def command() -> None:
-    """Show and change who may do what with the logs of a namespace.
+    """Show and change the rights of principals on the logs of a namespace.
 
     A policy is a file of JSON: {"version": 1, "rules": [{"principal": "alice", "logs": "shop/*", "rights":
-    ["read", "write"]}]}. Rights are read, write and admin; each includes the one before it. What no rule
-    grants is denied. Without a policy everything is allowed.
+    ["read", "write"]}]}. Rights are read, write and admin; each includes the one before it. A right that no
+    rule grants is denied. Without a policy everything is allowed.
     """
 
 
