@@ -1,4 +1,4 @@
-"""What the HTTP port answers before a route sees the request: Host, Origin and the token.
+"""The checks of the HTTP port before a route sees the request: Host, Origin and the token.
 
 Inside: the checks, as an ASGI application around another one; reading the token's file. Not inside: the
 routes (``admin``), addresses (``config.admin_config``).
@@ -47,7 +47,7 @@ class AdminGuard:
     ) -> None:
         """
         Args:
-            token: What ``Authorization: Bearer`` must hold; None refuses all but ``OPEN_PATHS``.
+            token: The value for ``Authorization: Bearer``; None refuses all but ``OPEN_PATHS``.
             has_certificates: TLS has checked the certificate of every client; without a token in the
                 configuration that is enough.
             hosts: Names that a Host header may have, besides localhost, this machine's and IP addresses.

@@ -20,7 +20,7 @@ from namespace import errors as namespace_errors
 
 
 class RecordOutcome(enum.Enum):
-    """What is known about a submitted record."""
+    """The known outcome of a submitted record."""
 
     PENDING = "pending"  # in flight, or waiting to be sent
     DURABLE = "durable"  # in the log at its DLSN
@@ -178,7 +178,7 @@ class DecryptionError(DLogError):
     def __init__(self, log: str, dlsn: object, key_id: str | None, evidence: str) -> None:
         of_key = "" if key_id is None else f", key {key_id!r}"
         super().__init__(
-            f"log {log!r}, {dlsn}{of_key}: {evidence}. To read what is stored, open a reader without"
+            f"log {log!r}, {dlsn}{of_key}: {evidence}. To read the stored bytes, open a reader without"
             " encryption; to continue after the record, open a reader at a later DLSN"
         )
         self.log, self.dlsn, self.key_id, self.evidence = log, dlsn, key_id, evidence
@@ -339,7 +339,7 @@ class LogWriteError(WriteError):
 
 
 class EmbeddedStoreError(DLogError):
-    """The directory of a ``file://`` namespace cannot be used; the message says what to do about it."""
+    """The directory of a ``file://`` namespace cannot be used; the message names the remedy."""
 
 
 @contextlib.contextmanager

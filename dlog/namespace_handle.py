@@ -186,7 +186,7 @@ class Namespace:
     async def set_retention(self, name: str, retention: Retention | None) -> None:
         """Set how long the records of a log are kept; None: until they are truncated.
 
-        Whoever writes the log obeys: its writers do so when they open, when they roll, and every minute. If
+        The log's writers obey: they do so when they open, when they roll, and every minute. If
         cancelled, the rule may or may not be stored.
 
         Raises:
@@ -397,7 +397,7 @@ class Namespace:
     async def set_policy(self, policy: Policy | None) -> None:
         """Replace the policy of the namespace; None deletes it. If cancelled, it may or may not be stored.
 
-        Open writers and readers go on; it counts for what is opened later.
+        Open writers and readers go on; it counts for later openings.
 
         Raises:
             AccessDeniedError: The stored policy does not let this program's principal change it.

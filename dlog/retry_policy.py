@@ -1,7 +1,7 @@
 """How long a writer or a reader repeats a step while metadata or bookies are out of reach.
 
 Inside: repeating a step with pauses that double, until a timeout.
-Not inside: the steps, and what a failure means for the log (``segment_roller``, ``read_ahead``).
+Not inside: the steps, and the effect of a failure on the log (``segment_roller``, ``read_ahead``).
 Always: the loss of the session with the metadata store ends the repetition at once: a session does not come
 back.
 """

@@ -46,7 +46,7 @@ def audited(act: str, target: str, *, identity: str | None = None) -> Iterator[N
     """Record an act and its result when the block ends. It blocks for one fsync.
 
     Args:
-        act: What is done, such as ``delete log``.
+        act: The name of the act, such as ``delete log``.
         target: The thing it is done to.
         identity: The peer that asked for it; None for the user of this process.
 

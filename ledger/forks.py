@@ -1,6 +1,6 @@
-"""What happens in a forked child to the objects that its parent has open.
+"""The objects that a parent has open, in its forked child.
 
-Inside: the list of these objects. Not inside: what each of them does then.
+Inside: the list of these objects. Not inside: the reaction of each.
 Always: nothing is checked on a hot path: the system calls this module in the child, before the child's first
 step after the fork.
 

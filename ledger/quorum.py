@@ -1,4 +1,4 @@
-"""Quorum rules: which bookies hold an entry, and what the replies of some bookies prove.
+"""Quorum rules: the bookies of an entry, and the conclusion from the replies of some bookies.
 
 Inside: pure functions over indices of an ensemble. Not inside: bookie names, requests, time.
 Always: ``1 <= ack_quorum <= write_quorum <= ensemble_size``; indices count from 0; entry ids have 64 bits

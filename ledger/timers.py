@@ -1,6 +1,6 @@
 """Timers: one task calls every function whose time has come.
 
-Inside: ``Timers``, and the ``Timer`` that cancels one call. Not inside: what the functions do.
+Inside: ``Timers``, and the ``Timer`` that cancels one call. Not inside: the work of the functions.
 Always: a timer calls once, never early, and never after it was cancelled; while no timer runs, the task
 sleeps.
 

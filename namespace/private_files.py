@@ -50,7 +50,7 @@ def make_private_directories(path: Path) -> list[Path]:
         try:
             os.mkdir(directory, DIRECTORY_MODE)
         except FileExistsError:
-            continue  # another process made it; what it is shows below
+            continue  # another process made it; its type is checked below
         os.chmod(directory, DIRECTORY_MODE)  # the umask may have taken rights of the owner
         made.append(directory)
     if not path.is_dir():

@@ -1,6 +1,6 @@
 """Files with security settings: TOML, whose keys are the attributes of a class.
 
-Inside: parsing, unknown keys, types, paths relative to the file. Not inside: what the settings mean
+Inside: parsing, unknown keys, types, paths relative to the file. Not inside: the meaning of settings
 (``zookeeper_security``, ``ledger.transport.bookie_security``).
 Always: no error quotes a value; a key that is not known is an error; a secret itself is refused, because a
 file with settings is shown and copied more freely than one with a secret.

@@ -40,7 +40,7 @@ class SessionState(enum.Enum):
 
 @attrs.frozen
 class Stat:
-    """What the store keeps about a node besides its data."""
+    """The facts that the store keeps about a node besides its data."""
 
     version: int  # of the data: 0 at creation, +1 with each put
     child_version: int  # +1 whenever a child is created or deleted (cversion)
@@ -110,7 +110,7 @@ class MetadataStore(abc.ABC):
     A cancelled write may or may not be applied; a cancelled read changes nothing.
 
     A ``watch`` argument is an event. The store sets it once, when the value read may have changed or the
-    session has ended: read again to learn what happened. A watch does not fire without such a reason. A
+    session has ended: read again to learn the present state. A watch does not fire without such a reason. A
     suspension is a reason: when it ends, all watches left before it fire. The store drops a watch whose event
     has no other reference.
     """

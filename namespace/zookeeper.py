@@ -303,7 +303,7 @@ class ZookeeperStore(MetadataStore):
                 ) from exc
 
     def _acl_of(self, path: str) -> Any:
-        """The access list of a new node. No list is ever changed, so what is created open stays open."""
+        """The access list of a new node. No list is ever changed, so a node created open stays open."""
         return CREATOR_ALL_ACL if self.security.protects(path) else OPEN_ACL_UNSAFE
 
     async def _watching(

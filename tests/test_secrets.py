@@ -103,7 +103,7 @@ def test_the_names_in_the_tables_of_this_test_exist() -> None:
 
 
 class Provider:
-    """Somebody's plug-in, whose ``repr`` is its secret."""
+    """A plug-in of another package, whose ``repr`` is its secret."""
 
     def __repr__(self) -> str:
         return SECRET

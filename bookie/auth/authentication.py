@@ -1,6 +1,6 @@
 """The interface of an authentication plug-in on the bookie's side, and the identity that it proves.
 
-Inside: what a plug-in receives and returns, the identity of a peer, the roles in a certificate.
+Inside: the values that a plug-in receives and returns, the identity of a peer, the roles in a certificate.
 Not inside: any mechanism (``sasl``, ``certificate_roles``, ``token``), which requests pass (``gate``).
 Always: a plug-in returns an identity, or the peer is not authenticated; an identity never holds a secret.
 
@@ -127,7 +127,7 @@ class AuthProvider(Protocol):
 
 
 class AuthOpener(Protocol):
-    """What an entry point of ``dlog.auth.bookie`` loads."""
+    """The function that an entry point of ``dlog.auth.bookie`` loads."""
 
     def __call__(self, settings: Mapping[str, str]) -> AuthProvider:
         """Make the provider from all keys of ``bk_server.conf``.

@@ -1,7 +1,7 @@
 """Certificates and secrets that change while the bookie runs.
 
 Inside: loading them at the start, and again on request or after a time.
-Not inside: what is in the files (``tls``, ``sasl``, ``tokens``).
+Not inside: the content of the files (``tls``, ``sasl``, ``tokens``).
 Always: connections that are open keep what they have; a file that cannot be used changes nothing, and is
 reported once until the files change again.
 
@@ -56,7 +56,7 @@ class Secrets:
         self._context = context
 
     async def reload(self) -> None:
-        """Read all files again. If one cannot be used, log that once, and keep what was."""
+        """Read all files again. If one cannot be used, log that once, and keep the old ones."""
         try:
             await self.load()
         except BookieConfigError as exc:

@@ -83,7 +83,7 @@ class DirectoryState:
 
 @attrs.frozen
 class CookieCheck:
-    """The verdict and what it rests on. Nothing has been written yet."""
+    """The verdict and its evidence. Nothing has been written yet."""
 
     verdict: DirectoryVerdict
     cookie: Cookie
@@ -213,7 +213,7 @@ def check_agreement(mine: Cookie, theirs: Cookie, place: str, *, allow_expansion
         if not allow_expansion and not mine.differences(theirs, allow_expansion=True):
             remedies.append("to add empty ledger directories, set allowStorageExpansion=true")
     raise CookieError(
-        f"the cookie in {place} differs from this configuration ({'; '.join(differences)}). What to do:"
+        f"the cookie in {place} differs from this configuration ({'; '.join(differences)}). Remedies:"
         f" {'; or '.join(remedies)}\n{_diff(mine, theirs, place)}"
     )
 

@@ -3,7 +3,7 @@
 A bookie needs it only for a repeated add whose held bytes match no checksum (``server.repeated_adds``). So it
 is read each time, and only a few reads run at once.
 
-Inside: the read, its limits. Not inside: what follows from the type.
+Inside: the read, its limits. Not inside: the consequences of the type.
 Always: if the store does not reply in time, the type is not known.
 """
 

@@ -1,11 +1,12 @@
-"""What a peer may do with a ledger, by the policy of the ledger's log.
+"""The rights of a peer on a ledger, by the policy of the ledger's log.
 
 The custom metadata of a ledger name its log (``ledger.policy.LogMark``). The policy of the log's namespace
-says what a principal may do with it. Both are in the metadata store.
+has the rights of principals on it. Both are in the metadata store.
 
 Inside: these reads, their limits, the decision, making decisions again in the background. Not inside: keeping
 decisions, obeying them (``server.permissions``), changing policies (``dlog.metadata.policies``).
-Always: what cannot be read grants nothing; a decision is at most ``AGE_S`` old when it is returned.
+Always: a policy or a mark that cannot be read grants nothing; a decision is at most ``AGE_S`` old when it is
+returned.
 
 Source: our own; docs/security.md, "Permissions at the bookie".
 """

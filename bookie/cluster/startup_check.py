@@ -1,4 +1,4 @@
-"""The check before a start: may the disks lack entries, and what must the bookie do before it serves?
+"""The check before a start: may the disks lack entries, and which steps come before serving?
 
 A bookie that has lost acknowledged entries and does not know it is dangerous. It denies the entries, so a
 recovery closes the ledger without them; or it has lost a fence and takes adds of the fenced writer. Therefore

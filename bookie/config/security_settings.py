@@ -41,7 +41,7 @@ class _Restriction:
 
     key: str
     is_obeyed: Callable[[Settings], bool]
-    expectation: str  # what to write instead, if it is not obeyed
+    expectation: str  # the text of the remedy, if it is not obeyed
 
 
 def _has_tls(settings: Settings) -> bool:

@@ -1,6 +1,6 @@
 """The limits of a bookie's connections, read from ``bk_server.conf``.
 
-Inside: reading the keys, the default number of connections. Not inside: what the limits mean
+Inside: reading the keys, the default number of connections. Not inside: the meaning of the limits
 (``bookie.server.config``).
 
 Source: ServerConfiguration.java; docs/protocol.md 10.3.

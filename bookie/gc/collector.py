@@ -61,7 +61,7 @@ class GcConfig:
 
 @attrs.frozen
 class GcRoundResult:
-    """What one round deleted."""
+    """The ids of the ledgers and logs that one round deleted."""
 
     ledger_ids: tuple[int, ...]
     log_ids: tuple[int, ...]  # each ledger directory has its own log ids

@@ -68,7 +68,7 @@ class PageFiles:
             has_pages: Called when the file is opened: True if the index has durable or written pages of the
                 ledger. If False, an existing file belongs to a deleted ledger of this id, or to a flush that
                 a crash has undone; it is deleted.
-            grow_to_bytes: Make the file this long if it is shorter. What is not written is a hole.
+            grow_to_bytes: Make the file this long if it is shorter. The part that is not written is a hole.
         """
         with self._using(ledger_id, has_pages) as opened:
             if opened.header is None:

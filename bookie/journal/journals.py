@@ -74,7 +74,7 @@ class Journals:
         """Call ``apply`` with all records behind the marks, one journal after the other.
 
         Args:
-            journal_ids: What ``scan`` found.
+            journal_ids: The result of ``scan``.
             accepts_losses: A journal without any file was replaced by an empty directory. So was a journal
                 whose first file has the id after the mark's and no predecessor: an earlier start created
                 that file, and ended before its mark was durable.

@@ -3,7 +3,7 @@
 At the end of the last file, a torn group that was not acknowledged looks like damage to an acknowledged
 group. A truncated file looks like a file that was never longer. This note distinguishes them.
 
-Inside: writing and reading the note. Not inside: what a start concludes from it (``replay``), its bytes
+Inside: writing and reading the note. Not inside: the conclusion of a start from it (``replay``), its bytes
 (``journal.format``).
 Always: the position is on stable storage before it is noted. The note itself is not synced: a killed process
 leaves the last note, a power cut may leave an older one, and both are true.

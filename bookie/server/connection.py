@@ -150,7 +150,7 @@ class Connection:
         self._is_draining = True
 
     def close(self, reason: str) -> None:
-        """Close the connection now, and its descriptor with it. What was acknowledged stays so."""
+        """Close the connection now, and its descriptor with it. Acknowledged entries stay so."""
         log.debug("connection of %s closed: %s", self.peer.address, reason)
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()

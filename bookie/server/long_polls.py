@@ -34,7 +34,7 @@ _STALE_MAX = 64  # deadlines of answered long polls, besides as many as there ar
 
 
 class PollReplies(Protocol):
-    """What long polls need of ``DeferredReplies``."""
+    """The part of ``DeferredReplies`` that long polls need."""
 
     def is_due(self, request: ReadRequest) -> bool | None: ...
     def reply_now(self, poll: WokenPoll) -> int | None: ...

@@ -49,7 +49,7 @@ class PeerWarnings:
         """Log the event, or count it for the next line.
 
         Args:
-            text: What happened to this peer.
+            text: The event.
             now_s: The loop's clock.
             error: Logged with its traceback, if the event gets a line of its own.
         """

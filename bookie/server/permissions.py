@@ -1,4 +1,4 @@
-"""What an authenticated peer may do with a ledger: decided once, then looked up for each request.
+"""The rights of an authenticated peer on a ledger: decided once, then looked up for each request.
 
 The decision needs the metadata store (``cluster.log_permissions``). A frame whose ledger is not decided yet
 stops its connection: it and all frames behind it wait, in order, and nothing more is received.
@@ -56,7 +56,7 @@ _IDS = Struct(">qq")
 
 
 class Access(enum.IntEnum):
-    """What a peer may do with a ledger; each includes those before it."""
+    """A right of a peer on a ledger; each includes those before it."""
 
     NONE = 0
     READ = 1
@@ -201,7 +201,7 @@ class _Held(Exception):  # noqa: N818 - no error
 
 
 class GuardedSession(ClientSession):
-    """A session that lets pass only what its peer may do."""
+    """A session that lets pass only requests that its peer has the right to."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A frame becomes a request, or the reply that refuses it.
 
 Inside: which of the two protocol versions a frame speaks; versions that this bookie does not know.
-Not inside: what a request means (``service``), bytes of messages (``ledger.wire``).
+Not inside: the meaning of a request (``service``), bytes of messages (``ledger.wire``).
 Always: a frame whose sender can be answered is answered; any other frame is a ``WireError``.
 
 Source: BookieProtoEncoding.java, BookieRequestProcessor.java; docs/protocol.md 9.1.

@@ -8,7 +8,7 @@ acknowledged entries.
 acknowledged may be missing from its disks, and the ledgers that name the bookie are not in limbo yet. The
 bookie writes it before it may remove the evidence, and removes it when the ledgers are in limbo.
 
-Inside: reading, writing and removing these files. Not inside: what follows from them (``startup_check``).
+Inside: reading, writing and removing these files. Not inside: the conclusion from them (``startup_check``).
 Always: a change is durable when a call returns; a crash leaves the file in some directories, and one is
 enough.
 

@@ -1,7 +1,7 @@
 """Starting and stopping a bookie's storage.
 
 Inside: locks, opening the ledger directories, replaying the journals, the regular tasks, the last checkpoint.
-Not inside: what the storage does in between (``storage``).
+Not inside: the storage's work in between (``storage``).
 Always: nothing stored changes before the directories, the marks and the indexes were checked; a mark moves
 only when everything that was replayed below it is durable in the ledger directories.
 

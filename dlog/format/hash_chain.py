@@ -31,7 +31,7 @@ _PAYLOAD = Struct(">5sq32s")
 _MAGIC = b"DLHC\x01"
 _PLACE = Struct(">qq")
 CHAIN_RECORD_BYTES = RECORD_HEADER_BYTES + _PAYLOAD.size
-"""What the chain adds to each entry."""
+"""The bytes that the chain adds to each entry."""
 
 
 @attrs.frozen

@@ -33,14 +33,14 @@ SET_VERSION = 0x1000
 SET_VERSION_MASK = 0xF000
 LENGTH = Struct(">i")
 
-# Apache limits a finished set, not what it expands to. An entry full of sets that LZ4 shrinks 16-fold fits.
+# Apache limits a finished set, not its expanded size. An entry full of sets that LZ4 shrinks 16-fold fits.
 SETS_BYTES_MAX = 16 * ENTRY_BYTES_MAX
 # As many empty records as one set without compression can hold.
 SETS_RECORDS_MAX = ENTRY_BYTES_MAX // LENGTH.size
 
 
 class SetBudget:
-    """What the record sets of one entry may still expand to. One budget serves all sets of the entry."""
+    """The bytes to which the record sets of one entry may still expand. One budget serves all its sets."""
 
     __slots__ = ("bytes_left", "records_left")
 
@@ -97,7 +97,7 @@ def decode_record_set(data: bytes, budget: SetBudget) -> list[bytes]:
     """The sub-records in a set's payload.
 
     Args:
-        budget: What the sets of the same entry may still expand to; this set's share is taken from it.
+        budget: The bytes to which the sets of the same entry may still expand; this set takes its share.
 
     Raises:
         EntryFormatError: Another version, lengths and counts that do not fit, or more than the budget has

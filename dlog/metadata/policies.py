@@ -1,6 +1,6 @@
 """The stored policy of a namespace, as one principal sees it.
 
-Inside: the node, a copy that a watch keeps fresh, the refusal. Not inside: what rules mean (``policy``).
+Inside: the node, a copy that a watch keeps fresh, the refusal. Not inside: the meaning of rules (``policy``).
 Always: a check never uses a policy that this session knows to be replaced; only a principal that the stored
 policy lets change it replaces it.
 

@@ -1,6 +1,6 @@
 """Checking a whole log: digests, positions, transaction ids, metadata, and the hash chain if it has one.
 
-Inside: the check, and what it found. Not inside: the chain (``format.hash_chain``), printing (``cli``).
+Inside: the check, and its findings. Not inside: the chain (``format.hash_chain``), printing (``cli``).
 Always: nothing is changed; the first problem ends the check and names its position; a log without a problem
 was read completely, up to what readers see now.
 """
@@ -42,7 +42,7 @@ class LogProblem:
 
 @attrs.define
 class LogVerification:
-    """What a check of a log found."""
+    """The findings of a check of a log."""
 
     log: str
     segments: int = 0

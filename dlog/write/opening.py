@@ -2,8 +2,8 @@
 
 Inside: the order of these steps, on the way in and out. Not inside: the segments (``segment_lifecycle``,
 ``segment_roller``), taking records (``log_writer``).
-Always: a writer takes its first record after the segments of earlier writers are recovered; what it took is
-written before the lock is released, or its caller gets an error.
+Always: a writer takes its first record after the segments of earlier writers are recovered; a record that it
+took is written before the lock is released, or its caller gets an error.
 
 Source: DistributedLog, BKLogWriteHandler.java (docs/stream-format.md 4.1, 4.9).
 """

@@ -164,7 +164,7 @@ class SegmentRoller:
 
     def _use(self, handle: WriteHandle, segment: LogSegment) -> None:
         if self._newest_writer is not None:
-            # The segment before is at its end: what it holds is durable, and the rest waits in the batcher.
+            # The segment before is at its end: its records are durable, and the rest waits in the batcher.
             self._chain = self._newest_writer.durable_chain
         writer = self._newest_writer = SegmentWriter(
             segment.segment_seqno,
@@ -350,7 +350,7 @@ class SegmentRoller:
         self._work.set()
 
     def _give_up(self, evidence: str, cause: BaseException | None = None) -> None:
-        """Stop and abandon the ledger in use. The outcome of what is in flight stays unknown."""
+        """Stop and abandon the ledger in use. The outcome of records in flight stays unknown."""
         self._stop(LogWriteError(self.log, evidence), cause)
         for batch in self.sender.give_up():
             self._fail(batch, RecordOutcome.UNKNOWN)

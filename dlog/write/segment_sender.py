@@ -1,7 +1,7 @@
 """Sending batches to the segment in use, within a limit of bytes in flight.
 
-Inside: what is sent when, acknowledgements and failures of the ledger in use, waiting for capacity, control
-records that make the last records visible to readers.
+Inside: the order and the time of sending, acknowledgements and failures of the ledger in use, waiting for
+capacity, control records that make the last records visible to readers.
 Not inside: which segment is in use (``segment_roller``), which records share an entry (``batcher``), entry
 ids and outcomes (``segment_writer``).
 Always: nothing is sent while ``is_sending`` is False; the first failure of the ledger in use is the only one

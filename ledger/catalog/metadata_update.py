@@ -1,7 +1,7 @@
 """Changing a ledger's metadata by compare-and-set, until the change is made or found unneeded.
 
 Inside: the loop over conflicts. Not inside: lost connections (``connection_retry``), which changes are legal.
-Always: the metadata returned is what the store held at that version; after an error the last write may or may
+Always: the metadata returned is the store's at that version; after an error the last write may or may
 not have been applied.
 
 Source: MetadataUpdateLoop.java; docs/protocol.md 5.7; docs/metadata.md 15.

@@ -306,7 +306,7 @@ class ReadHandle:
                 try:
                     found = await self._context.catalog.get(self.ledger_id, watch=watch)
                 except (NoSuchLedgerError, SessionExpiredError):
-                    return  # what is known stays true; the next read raises the error
+                    return  # the known LAC stays true; the next read raises the error
                 except (NamespaceError, LedgerError):
                     await trio.sleep(METADATA_RETRY_S)
                     continue

@@ -1,4 +1,4 @@
-"""Rules for reading from several replicas: which one comes first, and what their replies mean together.
+"""Rules for reading from several replicas: their order, and the meaning of their replies together.
 
 Inside: the order of replicas; one entry read from one replica after another; the LAC from an ensemble.
 Not inside: requests, sockets, time (``read.handle``); whether the entry may be read yet (likewise).

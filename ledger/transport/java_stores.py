@@ -57,7 +57,7 @@ class StoreError(ValueError):
 
 @attrs.frozen
 class JavaStore:
-    """What a store holds, in PEM."""
+    """The key and the certificates of a store, in PEM."""
 
     key: str | None = attrs.field(repr=False)
     chain: tuple[str, ...]  # of the key, its own certificate first

@@ -1,6 +1,6 @@
 """Reading a file with a secret: bounded, trimmed, and never quoted in an error.
 
-Not inside: what the secret is for (``sasl``, ``token_auth``, ``tls``).
+Not inside: the use of the secret (``sasl``, ``token_auth``, ``tls``).
 """
 
 from __future__ import annotations

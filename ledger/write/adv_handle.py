@@ -1,7 +1,7 @@
 """The handle of a ledger whose caller chooses the ids of its entries.
 
-Inside: ids, gaps, the bound of what waits behind a gap. Not inside: the order (``entry_sequence``), writing
-(``write.handle``).
+Inside: ids, gaps, the bound of entries that wait behind a gap. Not inside: the order (``entry_sequence``),
+writing (``write.handle``).
 Always: an entry is confirmed only when it and all before it are durable; each id is accepted once.
 
 Source: LedgerHandleAdv.java; docs/protocol.md 5.10.

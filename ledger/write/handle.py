@@ -5,7 +5,7 @@
     OK replies  -> LedgerWriter.adds_answered  -> waiting callers and callbacks, in the order of entries
     the rest    -> EnsembleRepair              -> actions for ``_perform``
 
-Inside: taking entries, the promises of each call, sending, waking callers, the bounds of what is in flight,
+Inside: taking entries, the promises of each call, sending, waking callers, the bounds of entries in flight,
 closing in order. Not inside: counting replies (``writer``), failing bookies (``repair``, ``repair_steps``),
 bytes (``wire``), the end in the metadata (``closing``).
 Always: a caller learns of entries in their order; the first reason to end is the only one; after the end
@@ -60,7 +60,7 @@ YIELD_AFTER_ENTRIES = 256  # so that sockets get the first entries while a calle
 
 @attrs.frozen(eq=False)
 class _Sink:
-    """What the transport calls, so that applications do not see these as methods of the handle."""
+    """The methods that the transport calls; an application does not see them as methods of the handle."""
 
     on_add_replies: Callable[[str, Code, Sequence[int]], None]
     on_bookie_lost: Callable[[str, Exception], None]

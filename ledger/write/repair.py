@@ -86,7 +86,7 @@ class _FailureHistory:
 
 
 class EnsembleRepair:
-    """Decides what to do about failing bookies, lost connections and changed metadata of one writer."""
+    """Decides the steps after failing bookies, lost connections and changed metadata of one writer."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class EnsembleRepair:
         return [WriteChange(change, self._connections.snapshot(replacements.values()))]
 
     def on_ensemble_changed(self, step: WriteChange, current: Versioned, now_s: float) -> list[Action]:
-        """The metadata store answered the change; ``current`` is what it holds now."""
+        """The metadata store answered the change; ``current`` is its present content."""
         if self.is_over:
             return []
         evidence = taken_over(current.metadata)
@@ -381,7 +381,7 @@ class EnsembleRepair:
         self._read_for = untrusted
         return [ReadMetadata(pause_s)]
 
-    # --- what is known about failing bookies ----------------------------------------------------------------
+    # --- knowledge of failing bookies -----------------------------------------------------------------------
 
     def _note_failure(self, bookie: str, cause: Exception, now_s: float) -> None:
         history = self._histories.setdefault(bookie, _FailureHistory())

@@ -1,4 +1,4 @@
-"""The bound of what one writer has in flight, and the tasks that wait for capacity below it.
+"""The bound of one writer's bytes in flight, and the tasks that wait for capacity below it.
 
 Inside: the limits, waiting. Not inside: counting (``writer``).
 Always: a waiting task is woken by an event, never by a clock: replies, failures and the end of the handle all

@@ -39,7 +39,7 @@ class BenchOptions:
 
 @attrs.frozen
 class Outcome:
-    """What a workload measured, from the first submit to the last acknowledgement or record read."""
+    """The measurements of a workload, from the first submit to the last acknowledgement or record read."""
 
     seconds: float
     latencies: Latencies

@@ -138,7 +138,7 @@ def truncate(log: str, uri: str, before: Position, as_json: bool) -> None:
 @command.command("purge")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @uri_option
-@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the segments to delete, and delete nothing.")
 @json_option("the deleted segments")
 def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool) -> None:
     """Delete the truncated segments of logs, with their ledgers.

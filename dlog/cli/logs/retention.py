@@ -66,7 +66,7 @@ def _size_option(context: click.Context, parameter: click.Parameter, text: str |
 @uri_option
 @click.option("--age", metavar="AGE", callback=_age_option, help="Keep records so long, such as 7d or 36h.")
 @click.option("--size", metavar="SIZE", callback=_size_option, help="Keep so many bytes, such as 50G.")
-@click.option("--keep-unread", is_flag=True, help="Keep whatever a cursor has not consumed.")
+@click.option("--keep-unread", is_flag=True, help="Keep records that a cursor has not consumed.")
 @click.option("--forever", is_flag=True, help="Keep records until they are truncated.")
 @json_option("the retention")
 def retention(
@@ -117,7 +117,7 @@ def _facts(found: dlog.Retention) -> list[tuple[str, str]]:
 @click.option("--all", "all_logs", is_flag=True, help="All logs of the namespace.")
 @json_option("the number of deleted segments of each log")
 def retain(logs: Sequence[str], uri: str, all_logs: bool, as_json: bool) -> None:
-    """Give up now what the retention of logs does not keep.
+    """Give up now the records that the retention of logs does not keep.
 
     Writers do so by themselves; this is for logs without a writer. Truncated segments are deleted, too.
     """

@@ -33,7 +33,7 @@ def _checked_head(context: click.Context, parameter: click.Parameter, text: str 
     callback=_checked_head,
     help="A head that an earlier check printed: the log must still hold the chain up to it.",
 )
-@json_option("what was found")
+@json_option("the findings")
 def command(log: str, uri: str, expect_head: str | None, as_json: bool) -> ExitCode:
     """Read all of LOG and check it, up to its present end.
 

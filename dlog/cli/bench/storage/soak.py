@@ -73,7 +73,7 @@ class Written:
 
 @attrs.define
 class SoakResult:
-    """What the soak did and found."""
+    """The work and the findings of the soak."""
 
     written_bytes: int = 0
     deleted_ledgers: int = 0

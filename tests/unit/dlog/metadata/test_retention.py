@@ -72,7 +72,7 @@ def test_records_that_a_cursor_has_not_consumed_are_kept() -> None:
 def test_with_cursors_alone_all_that_they_have_consumed_is_given_up() -> None:
     rule = Retention(keep_unread=True)
     segments = [completed(number) for number in (1, 2, 3)]
-    assert kept(rule, segments) is None, "nobody has read it yet"
+    assert kept(rule, segments) is None, "no cursor has read it yet"
     assert kept(rule, segments, cursors=(DLSN(3, 0, 0), DLSN(9, 0, 0))) == DLSN(3, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""The directory of a ``file:`` URI: who gets in, which files are refused, how long a lock is waited for."""
+"""The directory of a ``file:`` URI: its modes, the files that it refuses, the bound of a wait for a lock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def main():
 trio.run(main)
 """
 
-# A stranger counts what it can list, read and connect to.
+# A stranger counts the files that it can list, read and connect to.
 STRANGER = """
 import socket
 become_other_user()
