@@ -38,6 +38,7 @@ from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
 from bookie.cluster.startup_check import START_RETRY_S, begin_startup_check
 from bookie.config.bookie_config import BookieConfig
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.disk.descriptor_limit import SPARES
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk
@@ -117,6 +118,7 @@ async def open_bookie(
     *,
     server_config: ServerConfig | None = None,
     sync_adds: bool = True,
+    digest_type_of: DigestTypeOf | None = None,
     disk: Disk | None = None,
     permissions: Permissions | None = None,
 ) -> AsyncIterator[Bookie]:
@@ -126,6 +128,7 @@ async def open_bookie(
 
     Args:
         sync_adds: False acknowledges adds before they are synced.
+        digest_type_of: As the metadata say. None: no entry that can be read counts as damaged.
         disk: None: the disks of this machine.
         permissions: None: peers that may connect may do everything.
 
@@ -143,11 +146,11 @@ async def open_bookie(
         scope.cancel()
 
     disk = disk or RealDisk()
-    async with open_storage(disk, storage_config) as storage:
-        if permissions is None:
-            service = BookieService(storage, sync_adds=sync_adds)
-        else:
+    async with open_storage(disk, storage_config, digest_type_of=digest_type_of) as storage:
+        service = BookieService(storage, sync_adds=sync_adds)
+        if permissions is not None:
             service = GuardedService(storage, permissions, sync_adds=sync_adds)
+        service.digest_type_of = digest_type_of
         server = Server(service, server_config)
         bookie = Bookie(storage, service, server)
         descriptors = disk.descriptors or Descriptors()
@@ -247,11 +250,11 @@ async def run_bookie(
                     config.server, tls=None if config.tls is None else lambda: secrets.context
                 ),
                 sync_adds=config.sync_adds,
+                digest_type_of=DigestTypes(lambda: registration.store, root, layout),
                 disk=disk,
                 permissions=permissions,
             ) as bookie:
                 await startup_check.complete(bookie.storage)
-                bookie.service.digest_type_of = DigestTypes(lambda: registration.store, root, layout)
                 live_ledgers = LiveLedgers(
                     lambda: registration.store,
                     root,
@@ -384,10 +387,8 @@ async def _serve(
     admin = Admin(identity.bookie_id, bookie.service, garbage, watch, wall_ms)
     async with trio.open_nursery() as serving:
         if config.admin is not None:
-            log.info(
-                "the HTTP server for operators listens at %s",
-                await serving.start(serve_admin, admin, config.admin),
-            )
+            url = await serving.start(serve_admin, admin, config.admin)
+            log.info("the HTTP server for operators listens at %s", url)
         accepting = trio.CancelScope()
 
         async def accept(*, task_status: trio.TaskStatus[list[trio.abc.Listener[trio.abc.Stream]]]) -> None:

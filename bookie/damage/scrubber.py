@@ -1,14 +1,17 @@
 """Slowly reads all entries of a ledger directory, to find damage while other replicas have the entries.
 
-Inside: the scan of the index and the entry logs, its rate, reports of damage. Not inside: digests
-(``digest_checker``), the list of damaged entries (``damaged_entries``), reading (``entrylog.reader``).
+Inside: the scan of the index and the entry logs, its rate, reports of damage. Not inside: checksums
+(``digest_checker``), digest types (``DigestTypeOf``), the list of damaged entries (``damaged_entries``),
+reading (``entrylog.reader``).
 Always: memory does not grow with the stored data. An entry is reported only if two reads failed and the index
 still references the location after the second. So compaction and deletion cause no false report. Known damage
-is dropped only after its whole ledger was checked again.
+is dropped only after its whole ledger was checked again. An entry without a checksum that holds counts as
+damaged only if the metadata say that its ledger has checksums.
 
 Found: indexed entries whose log is missing or ends before them, whose ids or length are wrong, which the disk
-cannot read, or whose CRC32 or CRC32C digest does not match. Not found: a changed payload under a MAC digest
-(the bookie has no password) or without a digest; an entry that the index does not reference.
+cannot read, or which match neither CRC32 nor CRC32C in a ledger that has one of them. Not found: a changed
+payload under a MAC digest (the bookie has no password) or without a digest, or while the metadata cannot be
+read; an entry that the index does not reference.
 
 Source: InterleavedLedgerStorage.java (localConsistencyCheck), ScrubberService.java;
 docs/storage-format.md 13.1.
@@ -18,19 +21,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 import trio
 
 from bookie.damage.damaged_entries import DamagedEntries
-from bookie.damage.digest_checker import DigestChecker
+from bookie.damage.digest_checker import CHECKSUM_TYPES, DigestTypeOf, checksum_type
 from bookie.disk.disk import Disk
 from bookie.disk.token_bucket import TokenBucket
 from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader
 from bookie.errors import EntryUnreadableError, FormatError, StartError, StorageFailedError
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
+from ledger.digest import DigestType
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +71,9 @@ class _LedgerScrub:
     """The state of one ledger in one round."""
 
     record: LedgerRecord
-    checker: DigestChecker = attrs.field(factory=DigestChecker)
-    # Entry ids to check again, each with True if ``checker`` has had the entry.
-    suspects: deque[tuple[int, bool]] = attrs.field(factory=deque)
+    digest_type: DigestType | None = None  # from the metadata; None: not known, or not asked for
+    is_type_read: bool = False
+    suspects: deque[int] = attrs.field(factory=deque)  # ids of entries to check again
     found: list[tuple[int, EntryUnreadableError]] = attrs.field(factory=list)  # location and error
     is_whole: bool = True  # False: some entries of the ledger could not be checked
 
@@ -87,9 +91,16 @@ class Scrubber:
         damaged: DamagedEntries,
         config: ScrubConfig,
         *,
+        digest_type_of: DigestTypeOf | None = None,
         is_busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_busy``: True if other work waits for this disk now."""
+        """Scrub nothing yet.
+
+        Args:
+            digest_type_of: Called at most once for each ledger in a round, and only if an entry matches no
+                checksum. None: there are no metadata, and no entry is damaged by its digest.
+            is_busy: True if other work waits for this disk now.
+        """
         self._disk = disk
         self._ledgers = ledgers
         self._deleting = deleting
@@ -97,6 +108,7 @@ class Scrubber:
         self._reader = reader
         self._damaged = damaged
         self._config = config
+        self._digest_type_of = digest_type_of
         self._is_busy = is_busy
         self.stats = ScrubStats()
 
@@ -169,7 +181,7 @@ class Scrubber:
                 return
             await self._scrub_range(ledger, entry_range, pace)
             while ledger.suspects:
-                damage = await self._confirm(ledger, *ledger.suspects.popleft())
+                damage = await self._confirm(ledger, ledger.suspects.popleft())
                 if damage is None:
                     continue
                 self.stats.damaged += 1
@@ -189,15 +201,17 @@ class Scrubber:
                     entry_range.ledger_id, entry_ids[at:], locations[at:], READ_BYTES_MAX
                 )
             except EntryUnreadableError:
-                ledger.suspects.append((entry_ids[at], False))
+                ledger.suspects.append(entry_ids[at])
                 at += 1
                 size_bytes = 0
             else:
                 stop = at + len(bodies)
                 size_bytes = sum(map(len, bodies))
                 entries = list(zip(entry_ids[at:stop], bodies, strict=True))
-                damaged = await self._disk.run(ledger.checker.check, entries)
-                ledger.suspects += [(entry_id, True) for entry_id in damaged]
+                if not ledger.is_type_read or ledger.digest_type in CHECKSUM_TYPES:
+                    unmatched = await self._disk.run(_without_checksum, entries)
+                    if unmatched and await self._has_checksums(ledger):
+                        ledger.suspects += unmatched
                 self.stats.entries += len(bodies)
                 self.stats.bytes += size_bytes
                 at = stop
@@ -205,15 +219,13 @@ class Scrubber:
             if pace is not None:
                 await pace.wait(size_bytes, max(1, at - began))
 
-    async def _confirm(
-        self, ledger: _LedgerScrub, entry_id: int, is_checked: bool
-    ) -> tuple[int, EntryUnreadableError] | None:
-        """Check an entry again. Location and error if it is damaged; None if it is sound, moved or deleted.
+    async def _confirm(self, ledger: _LedgerScrub, entry_id: int) -> tuple[int, EntryUnreadableError] | None:
+        """Check an entry again.
 
-        ``is_checked``: the checker has had the entry. Otherwise it gets the entry now, and may find others
-        damaged.
+        Returns:
+            Location and error if it is damaged; None if it is sound, moved or deleted.
         """
-        record, ledger_id, checker = ledger.record, ledger.record.ledger_id, ledger.checker
+        record, ledger_id = ledger.record, ledger.record.ledger_id
         failed: tuple[int, EntryUnreadableError] | None = None
         for _ in range(_MOVES_MAX):
             self._index.forget_cached()
@@ -231,19 +243,24 @@ class Scrubber:
             except EntryUnreadableError as exc:
                 failed = located[0], exc
                 continue
-            if is_checked:
-                is_sound = await self._disk.run(checker.is_valid, body)
-            else:
-                damaged = await self._disk.run(checker.check, [(entry_id, body)])
-                ledger.suspects += [(one, True) for one in damaged if one != entry_id]
-                is_checked, is_sound = True, entry_id not in damaged
-            if is_sound:
+            unmatched = await self._disk.run(_without_checksum, [(entry_id, body)])
+            if not unmatched or not await self._has_checksums(ledger):
                 return None
-            assert checker.digest_type is not None
-            evidence = f"its {checker.digest_type.value} digest does not match"
+            assert ledger.digest_type is not None
+            evidence = f"its {ledger.digest_type.value} digest does not match"
             failed = located[0], EntryUnreadableError(ledger_id, entry_id, evidence)
         ledger.is_whole = False
         return None  # the entry moved too often; the next round checks it
+
+    async def _has_checksums(self, ledger: _LedgerScrub) -> bool:
+        """True if the metadata say that the ledger has CRC32C or CRC32 digests."""
+        if not ledger.is_type_read:
+            ledger.is_type_read = True
+            if self._digest_type_of is not None:
+                ledger.digest_type = await self._digest_type_of(ledger.record.ledger_id)
+                # Not known now: its known damage remains.
+                ledger.is_whole &= ledger.digest_type is not None
+        return ledger.digest_type in CHECKSUM_TYPES
 
     def _is_live(self, record: LedgerRecord) -> bool:
         """True if the ledger was not deleted, and not created again under the same id."""
@@ -268,6 +285,11 @@ class _Pace:
             if not self._is_busy():
                 break
             await trio.sleep(_BUSY_S)
+
+
+def _without_checksum(entries: Iterable[tuple[int, bytes]]) -> list[int]:
+    """The ids of the entries that match neither CRC32C nor CRC32."""
+    return [entry_id for entry_id, body in entries if checksum_type(body) is None]
 
 
 def _next_range(index: EntryIndex, ledger_id: int, first_entry_id: int) -> EntryRange | None:

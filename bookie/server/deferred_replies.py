@@ -20,10 +20,11 @@ from typing import Protocol, TypeVar
 
 import attrs
 
+from bookie.damage.digest_checker import CHECKSUM_TYPES
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
 from bookie.ledger_record import LedgerRecord
 from bookie.server.deferred import DeferredRequest, PlainReads, WokenPoll
-from bookie.server.repeated_adds import CHECKSUM_TYPES, Comparison, StoredEntry
+from bookie.server.repeated_adds import Comparison, StoredEntry
 from bookie.server.replies import refusal
 from bookie.server.service import BookieService, ClientSession
 from bookie.server.turns import Turns
@@ -359,11 +360,9 @@ class DeferredReplies:
     async def _stored(
         self, ledger: LedgerRecord, entry_id: int, digest_type: DigestType | None = None
     ) -> StoredEntry:
-        service = self.service
-        body, is_damaged = await service.storage.read_stored(ledger, entry_id)
+        body = await self.service.storage.read_stored(ledger, entry_id)
         has_checksums = None if digest_type is None else digest_type in CHECKSUM_TYPES
-        # The scrubber infers the type from the entries, and a peer may have written some of those.
-        return StoredEntry(ledger, body, has_checksums, is_damaged and service.digest_type_of is None)
+        return StoredEntry(ledger, body, has_checksums)
 
     # Ledgers
 

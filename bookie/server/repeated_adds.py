@@ -41,7 +41,6 @@ from bookie.damage.digest_checker import checksum_type
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import ENTRY_HEADER_BYTES, DigestType
 
-CHECKSUM_TYPES = frozenset((DigestType.CRC32C, DigestType.CRC32))
 LOGGED_LEDGERS_MAX = 1000  # refusals in more ledgers than these are counted only
 
 _LAC = slice(16, 24)
@@ -91,15 +90,14 @@ class StoredEntry:
 
     ledger: LedgerRecord
     body: bytes | None  # None: its bytes are lost
-    has_checksums: bool | None = None  # the ledger's digests; None: not known
-    is_damaged: bool = False  # the scrubber has found it damaged, and its digest type is not known
+    has_checksums: bool | None = None  # the ledger's digests, by its metadata; None: not known
 
     def compare(self, offered: bytes) -> Comparison | None:
         """The comparison with the offered bytes; None if these may replace the stored ones."""
         if self.body is None:
             return None
         found = compare(self.body, offered, has_checksums=self.has_checksums)
-        if found is Comparison.MAY_BE_DAMAGED and (self.has_checksums or self.is_damaged):
+        if found is Comparison.MAY_BE_DAMAGED and self.has_checksums:
             return None
         return found
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, assert_never
 import attrs
 
 from bookie.auth.authentication import PeerIdentity
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
@@ -35,7 +36,7 @@ from bookie.server.repeated_adds import Comparison, RefusedAdds, StoredEntry, co
 from bookie.server.replies import READ_HEADER, as_failed, plain_reply, refusal
 from bookie.server.request_frames import decode_request
 from ledger.codes import MASTER_KEY_BYTES, Code
-from ledger.digest import ENTRY_HEADER_BYTES, DigestType
+from ledger.digest import ENTRY_HEADER_BYTES
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -69,10 +70,6 @@ _BODY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC
 _LAC_IDS = Struct(">qq")  # the start of each LAC packet: ledger id, LAC
 _ADD_OK = v2.add_reply(Code.OK, 0, 0)[:12]  # length, header, code; the entry's own first 16 bytes follow
 _READ_REQUEST = Struct(">Iqq")
-
-
-DigestTypeOf = Callable[[int], Awaitable[DigestType | None]]
-"""The digest type of a ledger; None: not known now."""
 
 
 @attrs.define(eq=False)

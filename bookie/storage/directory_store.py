@@ -21,6 +21,7 @@ import attrs
 import trio
 
 from bookie.damage.damaged_entries import DamagedEntries
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import Scrubber
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
@@ -47,12 +48,14 @@ async def open_directory_store(
     config: StorageConfig,
     mark: JournalMark,
     failure: Failure,
+    digest_type_of: DigestTypeOf | None = None,
 ) -> DirectoryStore:
     """Open a ledger directory's index and load the ledgers that live there.
 
     Args:
         thread: From now on the only thread that writes in this directory. The caller closes it.
         mark: The greatest mark found in this directory.
+        digest_type_of: See ``Scrubber``.
 
     Raises:
         StartError: The index is missing or damaged. Nothing stays open.
@@ -62,7 +65,7 @@ async def open_directory_store(
         open_files = partial(open_directory_files, disk, directory, index_directory, config, mark)
         files = await thread.call(open_files)
         try:
-            return DirectoryStore(disk, thread, number, directory, files, config, failure)
+            return DirectoryStore(disk, thread, number, directory, files, config, failure, digest_type_of)
         except BaseException:
             await thread.call(partial(files.close, has_failed=True))
             raise
@@ -85,6 +88,7 @@ class DirectoryStore:
         files: DirectoryFiles,
         config: StorageConfig,
         failure: Failure,
+        digest_type_of: DigestTypeOf | None,
     ) -> None:
         """Raises ``FormatError`` or ``IndexFailedError`` if the index's ledger data cannot be read."""
         self.thread = thread
@@ -112,6 +116,7 @@ class DirectoryStore:
             self.reader,
             damaged,
             config.scrub,
+            digest_type_of=digest_type_of,
             is_busy=lambda: bool(self.cache.sealed),
         )
         self.collector = LogCollector(

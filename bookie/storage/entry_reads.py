@@ -106,13 +106,13 @@ class EntryReads:
             return True  # ``read_stored`` raises the error
         return bool(found)
 
-    async def read_stored(self, record: LedgerRecord, entry_id: int) -> tuple[bytes | None, bool]:
+    async def read_stored(self, record: LedgerRecord, entry_id: int) -> bytes | None:
         """See ``Storage.read_stored``."""
         error = EntryUnreadableError(record.ledger_id, entry_id, "compaction moves it")
         for _ in range(_MOVES_MAX):
             found = self._locate(record, entry_id, 1)
             if not found:
-                return None, False
+                return None
             location = found[0]
             body: bytes | None = None
             try:
@@ -124,7 +124,7 @@ class EntryReads:
                 continue  # moved or deleted meanwhile
             if body is None and not error.is_lost:
                 raise error
-            return body, self._damaged.evidence(location) is not None
+            return body
         raise error
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes:

@@ -17,6 +17,7 @@ from functools import partial
 
 import trio
 
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import scrub_before_serving
 from bookie.disk.disk import Disk
 from bookie.errors import StartError, StorageFailedError
@@ -32,11 +33,18 @@ from namespace.clock import wall_ms
 
 @asynccontextmanager
 async def open_storage(
-    disk: Disk, config: StorageConfig, *, wall_ms: Callable[[], int] = wall_ms
+    disk: Disk,
+    config: StorageConfig,
+    *,
+    digest_type_of: DigestTypeOf | None = None,
+    wall_ms: Callable[[], int] = wall_ms,
 ) -> AsyncIterator[Storage]:
     """Lock the directories, replay the journals, serve; on leaving, checkpoint and unlock the directories.
 
     Leaving waits for the checkpoint, cancelled or not, unless the storage has failed.
+
+    Args:
+        digest_type_of: See ``Scrubber``.
 
     Raises:
         DirectoryInUseError: Another process serves one of the directories.
@@ -45,7 +53,7 @@ async def open_storage(
     """
     raised: BaseException | None = None
     async with AsyncExitStack() as stack:
-        storage = await _start(stack, disk, config, wall_ms)
+        storage = await _start(stack, disk, config, digest_type_of, wall_ms)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(storage.flush_regularly)
@@ -65,7 +73,11 @@ async def open_storage(
 
 
 async def _start(
-    stack: AsyncExitStack, disk: Disk, config: StorageConfig, wall_ms: Callable[[], int]
+    stack: AsyncExitStack,
+    disk: Disk,
+    config: StorageConfig,
+    digest_type_of: DigestTypeOf | None,
+    wall_ms: Callable[[], int],
 ) -> Storage:
     """Open everything and replay the journals. ``stack`` closes everything in reverse order."""
     directories = [path / CURRENT for path in config.ledger_directories]
@@ -89,7 +101,15 @@ async def _start(
         zip(threads, directories, index_directories, strict=True)
     ):
         store = await open_directory_store(
-            disk, thread, number, directory, index_directory, config, max(found[number]), failure
+            disk,
+            thread,
+            number,
+            directory,
+            index_directory,
+            config,
+            max(found[number]),
+            failure,
+            digest_type_of,
         )
         _close_later(stack, store.aclose)
         stores.append(store)

@@ -269,11 +269,11 @@ class Storage:
         """
         return self.stores[ledger.directory].reads.find(ledger, entry_id)
 
-    async def read_stored(self, ledger: LedgerRecord, entry_id: int) -> tuple[bytes | None, bool]:
-        """The body on disk that the index names on return, and True if the scrubber found it damaged.
+    async def read_stored(self, ledger: LedgerRecord, entry_id: int) -> bytes | None:
+        """The body on disk that the index names on return, damaged or not.
 
-        Not from the write cache. The body is None if the index names none, or if its bytes are lost. No
-        checkpoint follows the last look at the index.
+        Not from the write cache. None if the index names none, or if its bytes are lost. No checkpoint
+        follows the last look at the index.
 
         Raises ``EntryUnreadableError`` if a later read may succeed.
         """

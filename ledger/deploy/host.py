@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 import trio
 
+from bookie.cluster.digest_types import DigestTypes
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import BookieServerError
 from bookie.main import Bookie, open_bookie
@@ -28,6 +29,7 @@ from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE, METADATA, Directory, not_for_children
 from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
+from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
 from namespace.store import MetadataStore
 
@@ -75,8 +77,18 @@ async def open_hosted_bookie(
         compaction=COMPACTION,
     )
     disk = RealDisk()
+    digest_types = DigestTypes(lambda: store, root, layout)
+    garbage: EmbeddedGarbage | None = None
+
+    def is_in_place() -> bool:
+        return identity == directory.identity_of(METADATA) is not None
+
+    async def digest_type_of(ledger_id: int) -> DigestType | None:
+        # With another directory's metadata, sound entries would look damaged.
+        return await digest_types(ledger_id) if garbage is not None and is_in_place() else None
+
     try:
-        async with open_bookie(config, disk=disk) as bookie:
+        async with open_bookie(config, disk=disk, digest_type_of=digest_type_of) as bookie:
             garbage = await open_garbage(
                 bookie,
                 store,
@@ -84,7 +96,7 @@ async def open_hosted_bookie(
                 layout,
                 disk,
                 path / BOOKIE,
-                lambda: identity == directory.identity_of(METADATA) is not None,
+                is_in_place,
             )
             listener = directory.listen()
             try:

@@ -6,10 +6,11 @@ from collections import deque
 
 import trio
 
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.server.deferred import DeferredRequest
 from bookie.server.deferred_replies import DeferredReplies
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, ClientSession, DigestTypeOf
+from bookie.server.service import BookieService, ClientSession
 from bookie.server.shared_memory import SharedMemory
 from bookie.storage.storage import Storage
 from ledger.wire import v2, v3

@@ -68,6 +68,8 @@ class Directory:
         self.deleting: set[int] = set()
         self.damaged = DamagedEntries()
         self.make: Callable[[int, int, int], bytes] = body
+        self.digest_types: dict[int, DigestType] = {}  # of the metadata; CRC32C for any other ledger
+        self.asked: list[int] = []  # ledgers whose digest type was asked for
         self.reads = EntryReads(
             self.disk,
             self.ledgers,

@@ -17,6 +17,7 @@ from dlog.connect import prepare_embedded_namespace
 from dlog.namespace_handle import Namespace
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
 from ledger.deploy.garbage import AFTER_DELETION_S
+from ledger.digest import DigestType
 
 MIB = 1 << 20
 
@@ -214,3 +215,25 @@ async def test_the_host_collects_a_log_that_another_namespace_deleted(tmp_path: 
             await other.delete_log("log")
         assert len(await collect(first)) >= 2
         assert await namespace.list_logs() == []
+
+
+async def test_only_the_bound_metadata_say_which_digest_a_ledger_has(tmp_path: Path) -> None:
+    """With other metadata, sound entries would look damaged, and could be replaced."""
+    path, backup = tmp_path / "log", tmp_path / "backup"
+
+    async def digest_types(stack: EmbeddedStack) -> set[DigestType | None]:
+        assert stack.hosting._hosted is not None
+        service = stack.hosting._hosted.bookie.service
+        assert service.digest_type_of is not None
+        return {await service.digest_type_of(ledger_id) for ledger_id in service.storage.ledger_ids()}
+
+    async with opened(path) as (namespace, stack):
+        await fill(namespace, "log", 1)
+        assert await digest_types(stack) == {DigestType.CRC32C}
+    copy_metadata(path, backup)
+    async with opened(path) as (namespace, stack):
+        assert await count_in(namespace, "log") == 2
+        assert await digest_types(stack) == {DigestType.CRC32C}
+        shutil.copy(backup, path / "copy")
+        (path / "copy").replace(path / "metadata.sqlite")
+        assert await digest_types(stack) == {None}

@@ -1,60 +1,31 @@
-"""The digest type of a ledger, inferred from its entries, and the entries that do not match it."""
+"""The checksum of an entry, without a password."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.damage.digest_checker import DigestChecker
+from bookie.damage.digest_checker import CHECKSUM_TYPES, checksum_type
 from ledger.digest import DigestType
 from tests.fakes.directory_by_hand import sealed
 from tests.strategies import DIGEST_TYPES
 
 
-def test_one_match_among_many_entries_does_not_prove_the_type() -> None:
-    make, other = sealed(), sealed(DigestType.DUMMY)
-    checker = DigestChecker()
-    assert checker.check((e, other(1, e, 30)) for e in range(100)) == []
-    assert checker.check([(100, make(1, 100, 30))]) == []
-    assert checker.digest_type is None
-    assert sorted(checker.check([(101, make(1, 101, 30))])) == list(range(100))
-
-
-def test_checking_an_entry_again_is_no_further_proof_of_the_type() -> None:
-    make = sealed()
-    checker = DigestChecker()
-    assert checker.check([(0, make(1, 0, 30)), (1, b"x" * 60)]) == [1]
-    for _ in range(3):
-        assert checker.is_valid(make(1, 0, 30))
-        assert not checker.is_valid(b"x" * 60)
-        assert not checker.is_valid(sealed(DigestType.CRC32)(1, 0, 30))
-    assert checker.check([(2, make(1, 2, 30))]) == [], "a damaged entry is returned once"
-
-
-@given(
-    digest_type=DIGEST_TYPES,
-    count=st.integers(2, 40),
-    bad=st.sets(st.integers(0, 39), max_size=10),
-    cut=st.integers(1, 7),
-)
-def test_the_checker_agrees_with_a_check_that_knows_the_type(
-    digest_type: DigestType, count: int, bad: set[int], cut: int
+@given(digest_type=DIGEST_TYPES, size=st.integers(1, 60), entry_id=st.integers(0, 2**62), at=st.integers(0))
+def test_a_checksum_holds_for_its_own_type_only_and_for_no_changed_byte(
+    digest_type: DigestType, size: int, entry_id: int, at: int
 ) -> None:
-    make = sealed(digest_type)
-    bodies = []
-    for entry_id in range(count):
-        body = bytearray(make(1, entry_id, 40))
-        if entry_id in bad:
-            body[-1] ^= 1
-        bodies.append((entry_id, bytes(body)))
-    checker = DigestChecker()
-    found: list[int] = []
-    for start in range(0, count, cut):
-        found += checker.check(bodies[start : start + cut])
-    is_crc = digest_type in (DigestType.CRC32, DigestType.CRC32C)
-    damaged = {entry_id for entry_id in bad if entry_id < count}
-    if is_crc and count - len(damaged) >= 2:
-        assert set(found) == damaged
-        assert checker.digest_type is digest_type
-    else:
-        assert set(found) <= (damaged if is_crc else set())
+    body = sealed(digest_type)(1, entry_id, size)
+    expected = digest_type if digest_type in CHECKSUM_TYPES else None
+    assert checksum_type(body) is expected
+    for other in CHECKSUM_TYPES:
+        assert checksum_type(body, other) is (other if other is expected else None)
+    changed = bytearray(body)
+    changed[at % len(body)] ^= 1
+    if digest_type is not DigestType.DUMMY:
+        assert checksum_type(bytes(changed), expected) is None
+
+
+def test_an_entry_too_short_for_a_checksum_matches_none() -> None:
+    for size in range(36):
+        assert checksum_type(bytes(size)) is None

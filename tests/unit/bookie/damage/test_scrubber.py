@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import Scrubber, ScrubConfig
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import EntryUnreadableError, StartError, StorageFailedError
@@ -35,7 +36,17 @@ def scrubber_of(directory: Directory, **config: Any) -> Scrubber:
         directory.reader,
         directory.damaged,
         ScrubConfig(bytes_per_s=1 << 40, **config),
+        digest_type_of=metadata_of(directory),
     )
+
+
+def metadata_of(directory: Directory) -> DigestTypeOf:
+    async def digest_type_of(ledger_id: int) -> DigestType | None:
+        await trio.lowlevel.checkpoint()
+        directory.asked.append(ledger_id)
+        return directory.digest_types.get(ledger_id, DigestType.CRC32C)
+
+    return digest_type_of
 
 
 @pytest.fixture
@@ -129,6 +140,7 @@ async def test_a_changed_payload_without_a_crc_is_not_found(
     directory: Directory, digest_type: DigestType
 ) -> None:
     directory.make = sealed(digest_type)
+    directory.digest_types[1] = digest_type
     directory.store(1, range(100))
     flip(directory, 1, 50, 500)
     assert await found_in(directory) == []
@@ -141,6 +153,7 @@ async def test_each_ledger_has_its_own_digest_type_and_crc32_is_found_too(
 ) -> None:
     for ledger_id, digest_type in enumerate(DigestType):
         directory.make = sealed(digest_type)
+        directory.digest_types[ledger_id] = digest_type
         directory.store(ledger_id, range(20))
     assert await found_in(directory) == []
     for ledger_id in range(4):
@@ -151,6 +164,77 @@ async def test_each_ledger_has_its_own_digest_type_and_crc32_is_found_too(
         if digest_type in (DigestType.CRC32, DigestType.CRC32C)
     ]
     assert await found_in(directory) == [(ledger_id, 0) for ledger_id in crcs]
+
+
+def plant(directory: Directory, ledger_id: int, ids: Sequence[int]) -> None:
+    """A peer that knows the master key adds entries with a valid CRC32C to a ledger of another type."""
+    make, directory.make = directory.make, sealed()
+    directory.store(ledger_id, ids)
+    directory.make = make
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.MAC, DigestType.DUMMY, DigestType.CRC32])
+@pytest.mark.parametrize("planted", [range(20), range(100, 120)], ids=["before", "behind"])
+async def test_planted_entries_with_another_digest_make_no_sound_entry_look_damaged(
+    directory: Directory, digest_type: DigestType, planted: range
+) -> None:
+    directory.make = sealed(digest_type)
+    directory.digest_types[1] = digest_type
+    plant(directory, 1, planted)
+    sound = [entry_id for entry_id in range(120) if entry_id not in planted]
+    directory.store(1, sound)
+    assert await found_in(directory) == []
+    assert directory.asked == ([] if digest_type is DigestType.CRC32 else [1])
+    for entry_id in (sound[0], sound[-1]):
+        assert await directory.reads.read(1, entry_id) == directory.make(1, entry_id, 1000)
+
+
+async def test_without_metadata_an_entry_that_could_have_a_mac_is_not_damaged(directory: Directory) -> None:
+    directory.make = sealed(DigestType.MAC)
+    plant(directory, 1, range(50))
+    directory.store(1, range(50, 100))
+    directory.store(2, range(10))
+    scrubber = scrubber_of(directory)
+    scrubber._digest_type_of = None
+    assert await scrubber.scrub() == []
+    flip(directory, 2, 3, 8)
+    (damaged,) = await scrubber.scrub()
+    assert (damaged.ledger_id, damaged.entry_id) == (2, 3), "a changed id is found"
+    flip(directory, 2, 3, 8)
+    assert await scrubber.scrub() == []
+    assert not directory.damaged, "no doubt remains"
+
+
+async def test_while_the_metadata_cannot_be_read_nothing_is_reported_and_known_damage_remains(
+    directory: Directory,
+) -> None:
+    directory.store(1, range(100))
+    directory.store(2, range(100))
+    flip(directory, 1, 5, 500)
+    assert await found_in(directory) == [(1, 5)]
+    flip(directory, 2, 7, 500)
+
+    async def unknown(ledger_id: int) -> None:
+        return None
+
+    scrubber = scrubber_of(directory)
+    scrubber._digest_type_of = unknown
+    assert await scrubber.scrub() == []
+    with pytest.raises(EntryUnreadableError, match="CRC32C digest does not match"):
+        await directory.reads.read(1, 5)
+    assert await found_in(directory) == [(1, 5), (2, 7)]
+
+
+async def test_the_metadata_are_read_once_in_a_round_and_only_for_entries_without_checksum(
+    directory: Directory,
+) -> None:
+    for ledger_id, digest_type in enumerate(DigestType):
+        directory.make = sealed(digest_type)
+        directory.digest_types[ledger_id] = digest_type
+        directory.store(ledger_id, range(3000))
+    assert await found_in(directory) == []
+    without = [number for number, one in enumerate(DigestType) if one in (DigestType.MAC, DigestType.DUMMY)]
+    assert directory.asked == without
 
 
 async def test_concurrent_compaction_and_deletion_cause_no_report(directory: Directory) -> None:
@@ -428,6 +512,10 @@ async def test_the_check_on_start_refuses_a_damaged_store(tmp_path: Path) -> Non
     config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
     checking = attrs.evolve(config, scrub=ScrubConfig(on_start=True))
     make = sealed()
+
+    async def crc32c(ledger_id: int) -> DigestType:
+        return DigestType.CRC32C
+
     async with open_storage(RealDisk(), config) as storage:
         batch = storage.new_batch()
         record = storage.create_ledger(batch, 1, b"k" * 20)
@@ -444,9 +532,9 @@ async def test_the_check_on_start_refuses_a_damaged_store(tmp_path: Path) -> Non
         data[data.index(make(1, entry_id, 100)) + 60] ^= 1
     log.write_bytes(data)
     with pytest.raises(StartError, match=r"6 damaged entries: entry 1:2 .*CRC32C.*and 3 more.*Start without"):
-        async with open_storage(RealDisk(), checking):
+        async with open_storage(RealDisk(), checking, digest_type_of=crc32c):
             pass
-    async with open_storage(RealDisk(), config) as storage:
+    async with open_storage(RealDisk(), config, digest_type_of=crc32c) as storage:
         assert await storage.read(1, 5) != make(1, 5, 100), "the entry has not been checked yet"
         assert len(await storage.stores[0].scrubber.scrub()) == 6
         with pytest.raises(EntryUnreadableError):

@@ -98,10 +98,9 @@ def test_damaged_bytes_are_replaced_once_the_type_is_known(digest_type: DigestTy
         assert compare(rotten, good) is MAY_BE_DAMAGED
         stored = StoredEntry(HandDisk().create_ledger_by_hand(1), rotten)
         assert stored.compare(good) is MAY_BE_DAMAGED
-        for known in ({"has_checksums": True}, {"is_damaged": True}):
-            assert StoredEntry(stored.ledger, rotten, **known).compare(good) is None
+        assert StoredEntry(stored.ledger, rotten, has_checksums=True).compare(good) is None
         assert StoredEntry(stored.ledger, rotten, has_checksums=True).compare(flipped(good, 50)) is OTHER
-        assert StoredEntry(stored.ledger, good, is_damaged=True).compare(body_of(payload=b"x")) is OTHER
+        assert StoredEntry(stored.ledger, good, has_checksums=True).compare(body_of(payload=b"x")) is OTHER
     assert StoredEntry(stored.ledger, None).compare(good) is None, "lost bytes protect nothing"
 
 
@@ -278,16 +277,18 @@ async def test_of_two_copies_that_heal_the_same_entry_the_first_one_stays(tmp_pa
         assert await stored(connection) == good
 
 
-async def test_a_copy_that_the_scrubber_found_damaged_is_healed(
+async def test_without_metadata_no_copy_that_can_be_read_is_replaced(
     connection: Connection, tmp_path: Path
 ) -> None:
-    good = [body_of(entry_id=n) for n in range(3)]
-    await connection.ask(*map(add_of, good))
-    await rot(connection, tmp_path, good[1], 60)
-    assert await connection.ask(add_of(good[1], recovery=True)) == [AddReply(Code.BAD_REQUEST, 1, 1)]
-    await connection.storage.stores[0].scrubber.scrub(throttled=False)
-    assert await connection.ask(add_of(good[1], recovery=True)) == [AddReply(Code.OK, 1, 1)]
-    assert await stored(connection, 1) == good[1]
+    """Entries with a valid CRC prove nothing: a peer may have planted them beside entries with a MAC."""
+    planted = [body_of(entry_id=n) for n in range(5)]
+    held = body_of(EntryCodec(DigestType.MAC, b"secret"), entry_id=5)
+    await connection.ask(*map(add_of, [*planted, held]))
+    await connection.storage.flush()
+    assert await connection.storage.stores[0].scrubber.scrub(throttled=False) == []
+    forged = body_of(entry_id=5, payload=b"forged payload, more than a MAC long")
+    assert await connection.ask(add_of(forged, recovery=True)) == [AddReply(Code.BAD_REQUEST, 1, 5)]
+    assert await stored(connection, 5) == held
 
 
 async def test_an_entry_whose_bytes_are_gone_may_be_written_again(
