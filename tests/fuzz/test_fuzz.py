@@ -103,6 +103,7 @@ def test_a_documented_error_is_no_failure() -> None:
     assert fuzz_cases(planted(refuse), 1, 50) == []
 
 
+@pytest.mark.slow
 def test_the_corpus_keeps_inputs_that_reach_new_lines_and_a_later_run_reads_them(tmp_path: Path) -> None:
     assert fuzz_cases(TARGETS["ledger_data"], 5, 300, tmp_path) == []
     kept = sorted(tmp_path.glob("ledger_data/*"))

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,6 +123,7 @@ async def play(directory: Path, digest_type: DigestType, steps: Sequence[Step]) 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(digest_type=DIGEST_TYPES, steps=STEPS)
+@pytest.mark.slow
 def test_the_first_bytes_of_an_entry_stay(digest_type: DigestType, steps: list[Step]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         trio.run(play, Path(directory), digest_type, steps)

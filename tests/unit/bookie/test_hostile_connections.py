@@ -202,6 +202,7 @@ async def test_strangers_that_send_whole_frames_and_wait_give_way_to_another_add
         await client.add()
 
 
+@pytest.mark.slow
 async def test_silent_and_half_framed_connections_time_out_and_an_idle_client_does_not(
     tmp_path: Path,
 ) -> None:

@@ -119,9 +119,8 @@ def test_a_child_that_drops_the_index_ends_and_leaves_the_files_to_its_parent(tm
     assert printed_by(DROPPED, tmp_path / "index") == "in the parent's buffer\n"
 
 
-@pytest.mark.parametrize(
-    ("program", "calls", "count"), [pytest.param(BLOCKING, 6, 102, marks=pytest.mark.slow), (ASYNC, 4, 2)]
-)
+@pytest.mark.parametrize(("program", "calls", "count"), [(BLOCKING, 6, 102), (ASYNC, 4, 2)])
+@pytest.mark.slow
 def test_a_forked_child_gets_the_rule_and_the_parent_goes_on(
     tmp_path: Path, program: str, calls: int, count: int
 ) -> None:

@@ -254,6 +254,7 @@ def test_a_segment_that_fails_hands_on_the_chain_of_what_is_durable() -> None:
 
 
 @pytest.mark.parametrize("compression", [Compression.NONE, Compression.LZ4])
+@pytest.mark.slow
 async def test_the_chain_survives_restarts_rolls_and_large_records(
     tmp_path: Path, compression: Compression
 ) -> None:

@@ -107,6 +107,7 @@ def test_without_a_file_the_logger_gets_the_lines(
     assert json.loads(record.message)["target"] == "orders"
 
 
+@pytest.mark.slow
 def test_commands_that_change_things_are_recorded_and_readers_are_not(file: Path, tmp_path: Path) -> None:
     uri = (tmp_path / "namespace").as_uri()
     lines = tmp_path / "lines"

@@ -89,6 +89,7 @@ async def test_a_ledger_that_does_not_exist_goes_after_the_second_look(
     assert world.deleted == [5]
 
 
+@pytest.mark.slow
 async def test_twenty_thousand_strange_ledgers_go_and_one_real_one_stays(
     world: World, autojump_clock: MockClock
 ) -> None:

@@ -113,6 +113,7 @@ def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
     assert dlog("log", "list").lines == ["b", "shop/orders"]
 
 
+@pytest.mark.slow
 def test_a_log_is_truncated_and_its_truncated_segments_are_purged(dlog: Dlog, tmp_path: Path) -> None:
     line = tmp_path / "line.txt"
     for number in range(3):

@@ -171,6 +171,7 @@ async def refused(act: Callable[[], Awaitable[object]]) -> None:
         await act()
 
 
+@pytest.mark.slow
 def test_the_commands_show_set_and_delete_a_policy(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

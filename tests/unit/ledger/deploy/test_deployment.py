@@ -86,6 +86,7 @@ async def test_a_root_without_a_layout_is_no_cluster_and_stays_empty() -> None:
         assert await store.exists("/ledgers") is None
 
 
+@pytest.mark.slow
 async def test_a_process_that_attaches_to_a_host_does_not_import_the_bookie(tmp_path: Path) -> None:
 
     uri = f"file://{tmp_path}"

@@ -22,7 +22,6 @@ from ledger.deploy import local_socket
 from ledger.deploy.deployment import open_client
 from ledger.deploy.directory import BOOKIE, LOCK, METADATA, SOCKET, Directory
 from ledger.errors import DirectoryUnusableError
-from tests.effort import sampled
 from tests.fakes.other_user import IS_ROOT, NOBODY, open_to_others, run_as_other_user
 
 WRITE_AND_STAY = """
@@ -84,7 +83,8 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-@pytest.mark.parametrize("mask", sampled([0o000, 0o022, 0o177], 1))
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o177])
+@pytest.mark.slow
 def test_files_and_directories_are_for_the_owner_only_whatever_the_umask(tmp_path: Path, mask: int) -> None:
     home = tmp_path / "outer" / "namespace"
     modes: dict[str, str] = {}
