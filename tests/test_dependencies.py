@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.places import ROOT
-from tests.test_house_rules import PACKAGES, modules
+from tests.source_tree import PACKAGES, modules
 
 # A distribution whose module has another name.
 MODULES = {"python-snappy": "snappy", "protobuf": "google", "pure-sasl": "puresasl"}

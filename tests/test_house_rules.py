@@ -1,4 +1,4 @@
-"""The house's rules, held by the syntax trees: imports, the contents of each package, the length of a file.
+"""The house's rules, held by the syntax trees: rooms of libraries, shells, names, the length of a file.
 
 A rule that is wrong is changed here, in plain sight, together with the code that needs it.
 """
@@ -6,21 +6,17 @@ A rule that is wrong is changed here, in plain sight, together with the code tha
 from __future__ import annotations
 
 import ast
-import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import attrs
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("namespace", "ledger", "bookie", "dlog", "spark_integration")
+from tests.places import ROOT
+from tests.source_tree import PACKAGES, ROOTS, Import, modules
+
 LINES_MAX = 500
 TEST_LINES_MAX = 700  # a test file mirrors one module, and has as many cases as that needs
 
-# Where programs are assembled: these may import everything below a command, bookies included.
-ROOTS = ("ledger/deploy/", "dlog/cluster/", "dlog/cli/")
 # The demo counts its records by Spark as a user's program would.
 SPARK_ROOT = "dlog/cli/demo/spark_count.py"
 
@@ -213,88 +209,6 @@ FORBIDDEN_NAMES = {
 }
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK|NotImplementedError)\b")
 MACHINE_PATH = re.compile(r"(?<![\w}.\]*])/(work|root|home|tmp)\b")
-GENERATED = re.compile(r"_pb2\.pyi?$")
-
-
-@attrs.frozen
-class Import:
-    """One imported module, with the names taken from it."""
-
-    module: str
-    names: tuple[str, ...]
-    line: int
-    for_types_only: bool  # under ``if TYPE_CHECKING``
-
-
-@attrs.frozen
-class Module:
-    """A source file of the product."""
-
-    path: str  # relative to the project, with slashes
-    text: str
-    tree: ast.Module
-    imports: tuple[Import, ...]
-
-    @property
-    def package(self) -> str:
-        return self.path.partition("/")[0]
-
-    @property
-    def dotted(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-    def lives_in(self, rooms: tuple[str, ...]) -> bool:
-        return any(self.path == room or (room.endswith("/") and self.path.startswith(room)) for room in rooms)
-
-
-def _imports(tree: ast.Module) -> Iterator[Import]:
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, (), node.lineno, node in for_types)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"line {node.lineno}: relative import; write the package's name"
-            names = tuple(alias.name for alias in node.names)
-            yield Import(node.module or "", names, node.lineno, node in for_types)
-
-
-@functools.cache
-def modules() -> tuple[Module, ...]:
-    found = []
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            if GENERATED.search(file.name):
-                continue
-            text = file.read_text("utf-8")
-            tree = ast.parse(text, str(file))
-            path = file.relative_to(ROOT).as_posix()
-            found.append(Module(path, text, tree, tuple(_imports(tree))))
-    return tuple(found)
-
-
-@functools.cache
-def dependencies() -> dict[str, frozenset[str]]:
-    """Each of our modules to those it imports, anywhere in its text and for whatever purpose."""
-    known = {module.dotted for module in modules()}
-    graph = {}
-    for module in modules():
-        targets = set()
-        for imported in module.imports:
-            inner = {f"{imported.module}.{name}" for name in imported.names} & known
-            targets |= inner
-            folder = ROOT / imported.module.replace(".", "/")
-            if imported.module in known and not all(
-                (folder / f"{name}.py").exists() for name in imported.names or ("",)
-            ):
-                targets.add(imported.module)
-        graph[module.dotted] = frozenset(targets - {module.dotted})
-    return graph
 
 
 def _file_of(imported: Import) -> set[str]:
@@ -305,87 +219,6 @@ def _file_of(imported: Import) -> set[str]:
 
 def test_the_trees_are_found() -> None:
     assert {module.package for module in modules()} == set(PACKAGES)
-
-
-@functools.cache
-def layers() -> dict[str, tuple[int, str]]:
-    """Each module or sub-package to its height in the order of ``docs/architecture.md``, and its room."""
-    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-    block = re.search(r"^```imports\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert block, "docs/architecture.md has no block ```imports"
-    found: dict[str, tuple[int, str]] = {}
-    for height, line in enumerate(line for line in block[1].splitlines() if line.strip()):
-        package, room, *members = line.split()
-        for member in members:
-            place = package if member == "__init__" else f"{package}.{member.rstrip('/')}"
-            assert place not in found, f"{place} has two places in docs/architecture.md"
-            found[place] = (height, f"{package} {room}")
-    return found
-
-
-def _place_of(name: str) -> str | None:
-    """The entry of ``layers`` that a dotted module belongs to."""
-    parts = name.split(".")
-    for length in (2, 1):
-        if len(parts) >= length and ".".join(parts[:length]) in layers():
-            return ".".join(parts[:length])
-    return None
-
-
-def test_the_order_of_imports_names_every_module() -> None:
-    dotted = [module.dotted for module in modules()]
-    assert [
-        name
-        for name in dotted
-        if _place_of(name) is None or (name.count(".") and _place_of(name) in PACKAGES)
-    ] == []
-    places = {_place_of(name) for name in dotted}
-    assert sorted(set(layers()) - {place for place in places if place}) == []
-
-
-def test_imports_point_down_in_the_order_of_the_architecture_page() -> None:
-    wrong = []
-    for module in modules():
-        here = _place_of(module.dotted)
-        assert here is not None
-        for target in dependencies()[module.dotted]:
-            there = _place_of(target)
-            assert there is not None
-            if here != there and layers()[there][0] > layers()[here][0]:
-                wrong.append(f"{module.dotted} ({layers()[here][1]}) imports {target} ({layers()[there][1]})")
-    assert wrong == []
-
-
-def test_bookies_are_known_only_where_programs_are_assembled() -> None:
-    wrong = [
-        f"{module.path}:{imported.line} imports {imported.module}"
-        for module in modules()
-        if module.package != "bookie" and not module.lives_in(ROOTS)
-        for imported in module.imports
-        if imported.module.partition(".")[0] == "bookie"
-    ]
-    assert wrong == []
-
-
-def test_there_is_no_import_circle() -> None:
-    # Imports for types alone count: they are as hard to read as any.
-    graph = dependencies()
-    finished: set[str] = set()
-
-    def walk(name: str, path: tuple[str, ...]) -> tuple[str, ...]:
-        if name in path:
-            return (*path[path.index(name) :], name)
-        if name in finished:
-            return ()
-        for target in sorted(graph[name]):
-            circle = walk(target, (*path, name))
-            if circle:
-                return circle
-        finished.add(name)
-        return ()
-
-    for name in graph:
-        assert walk(name, ()) == ()
 
 
 def test_every_sub_package_says_what_it_is_and_exports_its_public_names() -> None:
@@ -404,17 +237,6 @@ def test_every_sub_package_says_what_it_is_and_exports_its_public_names() -> Non
             wrong.append(f"{module.path}: its docstring has {len(docstring.splitlines())} lines, not 1 to 10")
         if not exports and module.path.count("/") > 1:
             wrong.append(f"{module.path}: it exports nothing")
-    assert wrong == []
-
-
-def test_spark_knows_only_the_public_surface_of_dlog() -> None:
-    wrong = [
-        f"{module.path}:{imported.line} imports {imported.module}"
-        for module in modules()
-        if module.package == "spark_integration"
-        for imported in module.imports
-        if imported.module.startswith(("dlog.cli", "dlog.cluster", "dlog.connect"))
-    ]
     assert wrong == []
 
 

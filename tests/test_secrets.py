@@ -31,7 +31,7 @@ from namespace.zookeeper_security import ZooKeeperSecurity
 from spark_integration.errors import OptionError
 from spark_integration.options import parse_options
 from tests.places import ROOT
-from tests.test_house_rules import PACKAGES
+from tests.source_tree import PACKAGES
 
 SECRET = "open-sesame"
 SECRET_NAME = re.compile(r"passw|secret|token|master_key|credential|encryption|(^|_)(key|auth|users|owners)$")

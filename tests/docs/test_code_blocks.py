@@ -3,7 +3,7 @@
 A block of ``python`` or ``sh`` is run as it stands, in a directory of its own. These words are replaced: the
 directory /var/lib/shop by one of the test, and the host zk1:2181 by a ZooKeeper of the test. ``make`` only
 shows what it would do, because the tests cannot run themselves. Other blocks must say that they are ``text``,
-or ``imports``, which ``test_house_rules.py`` reads.
+or ``imports``, which ``test_import_order.py`` reads.
 """
 
 from __future__ import annotations

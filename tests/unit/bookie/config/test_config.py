@@ -1,28 +1,17 @@
-"""The configuration of a bookie: Apache's file, its syntax, keys and values."""
+"""The configuration of a bookie: the values of Apache's file, except those of security."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from bookie.auth.certificate_roles import CertificateRoles
-from bookie.auth.sasl import SaslUsers
-from bookie.auth.tokens import BearerTokens
 from bookie.config.bookie_config import BookieConfig, load_config, parse_config
-from bookie.config.keys import KNOWN, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
-from bookie.config.properties import PropertiesError, parse_properties
-from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from bookie.index.index_factory import IndexKind
 from bookie.index.page_cache import PageIndexConfig
-from bookie.server.permissions import PermissionsConfig
 from ledger.catalog.paths import Layout
-from ledger.transport.sasl import SaslAuth
 
 LEAST = """
 metadataServiceUri=zk+null://zk1:2181/ledgers
@@ -33,136 +22,6 @@ ledgerDirectories=/data/ledgers
 
 def parse(more: str = "", base: str = LEAST) -> BookieConfig:
     return parse_config(base + more, "bk_server.conf")
-
-
-# Properties
-
-
-def test_the_syntax_of_java_properties() -> None:
-    text = (
-        "# comment\n ! another\n\na=1\nb : two words \nc three\n  d\t=\\\n   joined \\\n  on\n"
-        "list = one, two\\, still two,,three\nodd\\ key\\= = \\u00e9\\t\\\\\nempty=\nnothing\n"
-        "path=${a}/x/${env:HOME}\npair=\\ud83d\\ude00\r\nlast=\\"
-    )
-    parsed = parse_properties(text, {"HOME": "C:\\home"})
-    values = {key: setting.values for key, setting in parsed.items()}
-    assert values == {
-        "a": ("1",),
-        "b": ("two words",),
-        "c": ("three",),
-        "d": ("joined on",),
-        "list": ("one", "two, still two", "three"),
-        "odd key=": ("é\t\\",),
-        "empty": (),
-        "nothing": (),
-        "path": ("1/x/C:\\home",),
-        "pair": ("😀",),
-        "last": (),
-    }
-    assert parsed["list"].line == 10
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "bookiePort=${env:SECRET}",
-        "flushInterval=1${env:SECRET}",
-        "httpServerEnabled=${allowLoopback}\nallowLoopback=${env:SECRET}",
-        "networkLocation=${env:SECRET}",
-        "metadataServiceUri=${env:SECRET}",
-        "ledgerStorageClass=${env:SECRET}${ledgerStorageClass}",
-    ],
-)
-def test_an_error_does_not_quote_a_value_of_the_environment(line: str) -> None:
-    kept = [each for each in LEAST.splitlines() if each.partition("=")[0] != line.partition("=")[0]]
-    text = "\n".join([*kept, line])
-    with pytest.raises(BookieConfigError) as caught:
-        parse_config(text, "bk_server.conf", {"SECRET": "hunter2"})
-    assert "hunter2" not in str(caught.value)
-    assert re.search(r"\$\{(env:SECRET|allowLoopback)\}", str(caught.value))
-
-
-def test_a_key_set_twice_keeps_its_values_in_order() -> None:
-    parsed = parse_properties("a=1\na=2,3")
-    assert parsed["a"].values == ("1", "2", "3")
-    assert parsed["a"].first == "1"
-    assert parsed["a"].set_count == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("a=1\nb=\\u12", 2), ("a=${nothing}", 1), ("a=${b}\nb=${a}", 1), ("a=${a}", 1)]
-)
-def test_a_value_that_cannot_be_resolved_names_its_line(text: str, line: int) -> None:
-    with pytest.raises(PropertiesError, match=f"line {line}:"):
-        parse_properties(text)
-
-
-@given(st.text())
-def test_any_text_is_properties_or_a_properties_error(text: str) -> None:
-    try:
-        parse_properties(text)
-    except PropertiesError:
-        pass
-
-
-# Keys
-
-
-def test_every_key_has_exactly_one_effect() -> None:
-    assert len(KNOWN) == len(SUPPORTED) + len(WITHOUT_EFFECT) + len(UNSUPPORTED)
-
-
-def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys_read: set[str] = set()
-    read = Settings.text
-
-    class Recorded(set[str]):
-        def add(self, key: str) -> None:
-            keys_read.add(key)
-
-    start = Settings.__init__
-
-    def recording(self: Settings, *arguments: object) -> None:
-        start(self, *arguments)  # type: ignore[arg-type]
-        self.keys_read = Recorded()
-
-    monkeypatch.setattr(Settings, "__init__", recording)
-    parse()
-    parse("ledgerManagerType=flat\nzkServers=a:1\n", LEAST.replace("metadataServiceUri", "#"))
-    assert read is Settings.text
-    assert keys_read == SUPPORTED
-
-
-def test_keys_without_effect_are_named_in_one_warning_for_each_kind() -> None:
-    config = parse(
-        "numAddWorkerThreads=1\nautoRecoveryDaemonEnabled=true\nserverTcpNoDelay=true\ncodahaleX=y\n"
-    )
-    jvm, absent = config.warnings
-    assert "numAddWorkerThreads, serverTcpNoDelay, codahaleX" in jvm
-    assert "autoRecoveryDaemonEnabled" in absent
-
-
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("jurnalDirectories", "journalDirectories"),
-        ("bookieport", "bookiePort"),
-        ("zkServer", "zkServers"),
-        ("advertisedAdress", "advertisedAddress"),
-    ],
-)
-def test_a_misspelt_key_is_refused_with_the_nearest_one(key: str, nearest: str) -> None:
-    with pytest.raises(
-        BookieConfigError, match=f"bk_server.conf, line 5: there is no key '{key}'; did you mean {nearest}"
-    ):
-        parse(f"{key}=1\n")
-
-
-def test_a_key_like_no_other_has_no_nearest() -> None:
-    assert nearest_key("qqqqqqqqqq") is None
-
-
-# Values
 
 
 @pytest.mark.parametrize(
@@ -358,142 +217,6 @@ def test_an_invalid_metadata_service_is_refused(lines: str) -> None:
         parse(base=f"{lines}\njournalDirectories=/j\nledgerDirectories=/l\n")
 
 
-def test_tls_from_pem_files() -> None:
-    config = parse(
-        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n"
-        "tlsKeyStore=/k\ntlsCertificatePath=/c\ntlsTrustStoreType=PEM\ntlsTrustStore=/t\n"
-        "tlsClientAuthentication=true\ntlsEnabledProtocols=TLSv1.2,TLSv1.3\n"
-    ).tls
-    assert config is not None
-    assert (config.key, config.certificate, config.authorities) == (Path("/k"), Path("/c"), Path("/t"))
-    assert config.demand_client_certificate
-    assert config.protocols == ("TLSv1.2", "TLSv1.3")
-
-
-TLS_KEYS = (
-    "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PEM\n"
-    "tlsKeyStore=/k\ntlsCertificatePath=/c\n"
-)
-ROLES = "bookieAuthProviderFactoryClass=org.apache.bookkeeper.tls.BookieAuthZFactory\n"
-
-
-def test_clear_text_is_refused_where_a_certificate_is_demanded() -> None:
-    assert parse().server.tls_required is False
-    assert parse(TLS_KEYS).server.tls_required is False  # as with Apache's bookie
-    assert parse(f"{TLS_KEYS}tlsRequired=true\n").server.tls_required
-    assert parse(f"{TLS_KEYS}tlsClientAuthentication=true\n").server.tls_required
-
-
-def test_roles_need_their_list_and_client_certificates() -> None:
-    text = f"{TLS_KEYS}{ROLES}tlsClientAuthentication=true\nauthorizedRoles=writer,auditor\n"
-    assert parse(text).server.auth == CertificateRoles(frozenset({"writer", "auditor"}))
-    with pytest.raises(BookieConfigError, match="authorizedRoles is missing"):
-        parse(f"{TLS_KEYS}{ROLES}tlsClientAuthentication=true\n")
-    with pytest.raises(BookieConfigError, match="tlsClientAuthentication=true beside it"):
-        parse(f"{TLS_KEYS}{ROLES}authorizedRoles=writer\n")
-    with pytest.raises(BookieConfigError, match=r"authorizedRoles.*BookieAuthZFactory beside it"):
-        parse(f"{TLS_KEYS}tlsClientAuthentication=true\nauthorizedRoles=writer\n")
-
-
-def test_the_keys_of_sasl_are_those_of_apache() -> None:
-    text = (
-        "bookieAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLBookieAuthProviderFactory\n"
-        "clientAuthProviderFactoryClass=org.apache.bookkeeper.sasl.SASLClientProviderFactory\n"
-        "java.security.auth.login.config=/jaas.conf\n"
-    )
-    users = parse(text).server.auth
-    assert isinstance(users, SaslUsers)
-    assert (users.jaas_file, users.section, users.allowed_ids.pattern) == (
-        Path("/jaas.conf"),
-        "Bookie",
-        ".*bookkeeper.*",
-    )
-    assert parse(text).client_auth == SaslAuth(jaas_file=Path("/jaas.conf"), section="Auditor")
-    more = "saslJaasBookieSectionName=B\nsaslJaasClientAllowedIds=[a-c]\nsaslJaasAuditorSectionName=A\n"
-    users = parse(text + more).server.auth
-    assert isinstance(users, SaslUsers)
-    assert (users.section, users.allowed_ids.pattern) == ("B", "[a-c]")
-    assert parse(text + more).client_auth == SaslAuth(jaas_file=Path("/jaas.conf"), section="A")
-    with pytest.raises(BookieConfigError, match="a regular expression"):
-        parse(f"{text}saslJaasClientAllowedIds=[\n")
-
-
-def test_tokens_need_tls() -> None:
-    token = "bookieAuthProviderFactoryClass=token\nauthTokenFile=/tokens\n"
-    provider = parse(TLS_KEYS + token).server.auth
-    assert isinstance(provider, BearerTokens)
-    assert provider.token_file == Path("/tokens")
-    with pytest.raises(BookieConfigError, match="it needs TLS"):
-        parse(token)
-
-
-def test_another_package_adds_a_plug_in_by_entry_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "example_bookie_auth.py").write_text(
-        "from pathlib import Path\n"
-        "from bookie.auth.tokens import BearerTokens\n"
-        "def open_provider(settings):\n"
-        "    return BearerTokens(Path(settings['authPlugin.file']))\n"
-    )
-    information = tmp_path / "example_bookie_auth-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: example-bookie-auth\nVersion: 1\n")
-    (information / "entry_points.txt").write_text(
-        "[dlog.auth.bookie]\nexample = example_bookie_auth:open_provider\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    text = f"{TLS_KEYS}bookieAuthProviderFactoryClass=example\nauthPlugin.file=/mine\n"
-    provider = parse(text).server.auth
-    assert isinstance(provider, BearerTokens)
-    assert provider.token_file == Path("/mine")
-    del sys.modules["example_bookie_auth"]
-
-
-SASL_KEYS = "bookieAuthProviderFactoryClass=sasl\njava.security.auth.login.config=/jaas.conf\n"
-
-
-def test_policies_need_identities() -> None:
-    assert parse(SASL_KEYS).permissions is None
-    found = parse(f"{SASL_KEYS}policyNamespaces=/messaging/shop, /other,/other\npolicyCacheSeconds=30\n")
-    assert found.permissions == PermissionsConfig(namespaces=("/messaging/shop", "/other"), lifetime_s=30)
-    found = parse(f"{TLS_KEYS}tlsClientAuthentication=true\npolicyNamespaces=/n\n")
-    assert found.permissions == PermissionsConfig(namespaces=("/n",))
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        ("n", "begins with '/'"),
-        ("/n/", "does not end with '/'"),
-        ("/n/../m", "is no|is not a node name"),
-        ("/", "the root is no namespace"),
-        ("/n\npolicyCacheSeconds=9", "at least 10"),
-    ],
-)
-def test_a_policy_that_could_not_be_found_stops_the_start(value: str, reason: str) -> None:
-    with pytest.raises(BookieConfigError, match=reason):
-        parse(f"{SASL_KEYS}policyNamespaces={value}\n")
-
-
-def test_a_restriction_that_is_off_restricts_nothing() -> None:
-    parse("tlsClientAuthentication=false\ntlsRequired=false\nzkEnableSecurity=false\nauthorizedRoles=\n")
-
-
-def test_tls_from_java_key_stores() -> None:
-    config = parse(
-        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\ntlsKeyStoreType=PKCS12\n"
-        "tlsKeyStore=/k\ntlsKeyStorePasswordPath=/kp\ntlsTrustStore=/t\ntlsTrustStorePasswordPath=/tp\n"
-    ).tls
-    assert config is not None
-    assert (config.key, config.key_password, config.key_type) == (Path("/k"), Path("/kp"), "PKCS12")
-    assert config.certificate is None
-    assert (config.authorities, config.authorities_password) == (Path("/t"), Path("/tp"))
-    assert config.authorities_type == "JKS"  # Apache's default
-    with pytest.raises(BookieConfigError, match="PEM, PKCS12 or JKS"):
-        parse(f"{TLS_KEYS.replace('=PEM', '=BKS')}")
-
-
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(BookieConfigError, match=r"absent\.conf cannot be read"):
         load_config(tmp_path / "absent.conf")
@@ -542,21 +265,3 @@ def test_the_scrubber_runs_unless_it_is_switched_off() -> None:
         "localConsistencyCheckOnStartup=true\n"
     ).storage.scrub
     assert (scrub.interval_s, scrub.bytes_per_s, scrub.entries_per_s, scrub.on_start) == (0, 5, 60, True)
-
-
-def test_security_of_zookeeper_needs_an_identity_that_owns_the_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "zookeeper.toml"
-    monkeypatch.setenv("DLOG_ZK_SECURITY", str(file))
-    identity = "scheme = 'sasl'\nusername = 'dlog'\npassword_file = 'password'\n"
-    for text in ("", f"{identity}acl = 'open'\n"):
-        file.write_text(text)
-        with pytest.raises(BookieConfigError, match="an identity that owns the nodes"):
-            parse("zkEnableSecurity=true\n")
-    file.write_text("schema = 'sasl'\n")
-    with pytest.raises(BookieConfigError, match=r"DLOG_ZK_SECURITY: .*unknown key 'schema'"):
-        parse("zkEnableSecurity=true\n")
-    file.write_text(identity)
-    parse("zkEnableSecurity=true\n")
-    parse("zkEnableSecurity=false\n")
