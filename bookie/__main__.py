@@ -96,11 +96,21 @@ def run_program(config_path: Path) -> int:
     return ExitCode.OK
 
 
+def has_secrets(config: BookieConfig) -> bool:
+    """True if there are files that SIGHUP makes the bookie read again."""
+    admin = config.admin
+    return (
+        config.tls is not None
+        or config.server.auth is not None
+        or (admin is not None and (admin.token_path is not None or admin.tls is not None))
+    )
+
+
 async def _run_until_signalled(config: BookieConfig) -> None:
     stop = trio.Event()
     secrets = await open_secrets(config.tls, config.server.auth)
     # Without secrets, SIGHUP ends the process as for any program whose terminal closes.
-    reloading = () if config.tls is None and config.server.auth is None else (signal.SIGHUP,)
+    reloading = (signal.SIGHUP,) if has_secrets(config) else ()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *reloading) as signals:
         async with trio.open_nursery() as nursery:
 

@@ -16,6 +16,7 @@ GCDetailsService.java, BookieStateService.java, BookieInfoService.java; docs/met
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from bookie.admin_guard import AdminGuard, read_token
-from bookie.admin_tls import admin_context
+from bookie.admin_guard import AdminGuard, peer_of
+from bookie.admin_secrets import AdminSecrets
+from bookie.auth.reloading import Secrets
 from bookie.config.admin_config import AdminConfig
 from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError, StateError
@@ -208,11 +210,10 @@ class Admin:
 
         def put(path: str, operation: Callable[[dict[str, Any]], Any]) -> Route:
             async def handle(request: Request) -> Response:
-                peer = "HTTP" if request.client is None else f"HTTP {request.client.host}"
                 try:
                     body = await _body_of(request)
                     target = f"{self.bookie_id} {json.dumps(body)}"
-                    async with audited_async(f"PUT {path}", target, identity=peer):
+                    async with audited_async(f"PUT {path}", target, identity=peer_of(request.scope)):
                         return reply(operation(body))
                 except BadRequestError as exc:
                     return PlainTextResponse(f"{exc}\n", status_code=400)
@@ -254,10 +255,15 @@ class Admin:
 async def serve_admin(
     admin: Admin,
     config: AdminConfig,
+    secrets: Secrets | None = None,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; ``task_status.started`` gets the address as a URL.
+
+    Args:
+        secrets: Reads the files of the token and of TLS again with all others. A changed certificate closes
+            open connections.
 
     Raises:
         BookieConfigError: The libraries are not installed, or a file of the token or of TLS cannot be used.
@@ -271,43 +277,59 @@ async def serve_admin(
             f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
             " pip install 'dlog-streams[admin]'"
         ) from exc
-    token = None if config.token_path is None else read_token(config.token_path)
-    context = None if config.tls is None else admin_context(config.tls)
+    files = AdminSecrets(config)
+    await (secrets or Secrets(None, None)).include(files)
 
     class Settings(Config):
         """With the context that is made already: hypercorn itself reads PEM files only."""
 
         @property
         def ssl_enabled(self) -> bool:
-            return context is not None
+            return files.context is not None
 
         def create_ssl_context(self) -> ssl.SSLContext | None:
-            if context is not None:
-                context.set_alpn_protocols(self.alpn_protocols)
-            return context
+            if files.context is not None:
+                files.context.set_alpn_protocols(self.alpn_protocols)
+            return files.context
 
-    settings = Settings()
-    settings.bind = [f"fd://{_bound(config)}"]
-    settings.accesslog = None
-    settings.errorlog = None
-    settings.graceful_timeout = 1
     application = AdminGuard(
         admin.application(),
-        token=token,
+        secrets=files,
         hosts=(config.host, *config.allowed_hosts),
         has_certificates=config.tls is not None and config.tls.trust_store is not None,
     )
-    async with trio.open_nursery() as nursery:
 
-        async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve(application, settings, task_status=task_status)  # type: ignore[arg-type]
+    async def run(descriptor: int, changed: trio.Event, *, task_status: trio.TaskStatus[list[str]]) -> None:
+        settings = Settings()
+        settings.bind = [f"fd://{descriptor}"]
+        settings.accesslog = None
+        settings.errorlog = None
+        settings.graceful_timeout = 1
+        await serve(
+            application,  # type: ignore[arg-type]
+            settings,
+            shutdown_trigger=changed.wait,
+            task_status=task_status,
+        )
 
-        addresses = await nursery.start(run)
-        task_status.started(addresses[0])
+    bound = _bound(config)
+    try:
+        async with trio.open_nursery() as nursery:
+            is_started = False
+            while True:
+                changed = files.context_changed
+                # The new server accepts before the old one stops, from the same socket.
+                addresses = await nursery.start(run, os.dup(bound.fileno()), changed)
+                if not is_started:
+                    is_started = True
+                    task_status.started(addresses[0])
+                await changed.wait()
+    finally:
+        bound.close()
 
 
-def _bound(config: AdminConfig) -> int:
-    """The descriptor of a bound socket; bound here because hypercorn's errors do not name the address."""
+def _bound(config: AdminConfig) -> socket.socket:
+    """A bound socket; bound here because hypercorn's errors do not name the address."""
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -318,7 +340,7 @@ def _bound(config: AdminConfig) -> int:
             f"the HTTP server cannot listen at {config.host} port {config.port}: {exc.strerror or exc}. Stop"
             " the program that listens there, or set httpServerPort"
         ) from exc
-    return bound.detach()
+    return bound
 
 
 async def _body_of(request: Request) -> dict[str, Any]:

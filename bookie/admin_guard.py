@@ -1,10 +1,10 @@
 """The checks of the HTTP port before a route sees the request: Host, Origin and the token.
 
-Inside: the checks, as an ASGI application around another one; reading the token's file. Not inside: the
-routes (``admin``), addresses (``config.admin_config``).
+Inside: the checks, as an ASGI application around another one; the record of refused requests. Not inside: the
+routes (``admin``), the tokens (``admin_secrets``), addresses (``config.admin_config``).
 Always: a request that changes or reveals something has the token, or comes over TLS with a client certificate
 if the configuration has no token; with neither there is no such request. A web page of another site reaches
-nothing, also not through a name that it points here.
+nothing, also not through a name that it points here. Refused requests write few lines into the audit log.
 
 Open to all that reach the port: ``/heartbeat``, ``/metrics`` and ``/api/v1/bookie/is_ready``, with GET.
 
@@ -16,17 +16,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import os
 import socket
-import stat
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from pathlib import Path
 from typing import Any
 
-from bookie.errors import BookieConfigError
+import trio
+
+from bookie.admin_secrets import AdminSecrets
+from bookie.disk.token_bucket import TokenBucket
+from ledger.audit import record_refusal
 
 OPEN_PATHS = frozenset({"/heartbeat", "/metrics", "/api/v1/bookie/is_ready"})
-TOKEN_BYTES_MIN = 16
+OWNER = "dlog.owner"  # the key of the scope that names the owner of the request's token
+REFUSALS_PER_S, REFUSALS_AT_ONCE = 1 / 60, 30  # that the audit log gets, each with one fsync
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -41,19 +43,21 @@ class AdminGuard:
         self,
         application: Application,
         *,
-        token: bytes | None,
+        secrets: AdminSecrets,
         hosts: Collection[str],
         has_certificates: bool = False,
     ) -> None:
         """
         Args:
-            token: The value for ``Authorization: Bearer``; None refuses all but ``OPEN_PATHS``.
+            secrets: Has the tokens; without a file of tokens all but ``OPEN_PATHS`` is refused.
             has_certificates: TLS has checked the certificate of every client; without a token in the
                 configuration that is enough.
             hosts: Names that a Host header may have, besides localhost, this machine's and IP addresses.
         """
         self._application = application
-        self._token_digest = None if token is None else hashlib.sha256(token).digest()
+        self._secrets = secrets
+        self._records = TokenBucket(REFUSALS_PER_S, burst=REFUSALS_AT_ONCE)
+        self._unrecorded = 0
         self._has_certificates = has_certificates
         own = {"localhost", socket.gethostname(), socket.getfqdn()}
         self._hosts = {name.lower() for name in own | set(hosts)}
@@ -71,6 +75,7 @@ class AdminGuard:
             await self._application(scope, receive, send)
             return
         status, reason = refusal
+        await self._record(scope, status, reason)
         body = f"{reason}\n".encode()
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
         if status == 401:
@@ -91,17 +96,38 @@ class AdminGuard:
             return 403, "the request comes from a page of another site"
         if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
             return None
-        if self._token_digest is None and self._has_certificates:
+        tokens = self._secrets.tokens
+        if tokens is None and self._has_certificates:
             return None
-        if self._token_digest is None:
+        if tokens is None:
             return 401, "set httpServerTokenPath to a file with a token, and send it as Authorization: Bearer"
         given = found.get(b"authorization", [])
         kind, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         # Digests, so that the time says nothing about the length either.
         digest = hashlib.sha256(token.strip()).digest()
-        if kind.lower() != b"bearer" or not hmac.compare_digest(digest, self._token_digest):
+        owner: str | None = None
+        for each in tokens:  # to the end: the time does not tell which one it was
+            if hmac.compare_digest(digest, each.digest):
+                owner = each.owner
+        if kind.lower() != b"bearer" or owner is None:
             return 401, "the token is missing or wrong; send it as Authorization: Bearer"
+        scope[OWNER] = owner
         return None
+
+    async def _record(self, scope: Scope, status: int, reason: str) -> None:
+        # A stranger that is refused again and again must not fill the disk.
+        if self._records.take(0, trio.current_time()) > 0:
+            self._unrecorded += 1
+            return
+        self._records.take(1, trio.current_time())
+        more = f", and {self._unrecorded} more before it" if self._unrecorded else ""
+        self._unrecorded = 0
+        await record_refusal(
+            "HTTP request",
+            f"{scope['method']} {scope['path']}",
+            identity=peer_of(scope),
+            reason=f"{status} {reason}{more}",
+        )
 
     def _is_ours(self, host: str) -> bool:
         # A page can point a name of its own at this address, but not an address.
@@ -119,25 +145,7 @@ class AdminGuard:
         return True
 
 
-def read_token(path: Path) -> bytes:
-    """The token in a file, without the white space around it.
-
-    Raises:
-        BookieConfigError: The file cannot be read, others may read it, or the token is too short.
-    """
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            token = file.read().strip()
-    except OSError as exc:
-        raise BookieConfigError(f"httpServerTokenPath {path} cannot be read: {exc.strerror or exc}") from exc
-    if mode & 0o077:
-        raise BookieConfigError(
-            f"httpServerTokenPath {path}: other users may use it (mode {mode:o}); run `chmod 600 {path}`"
-        )
-    if len(token) < TOKEN_BYTES_MIN or any(byte <= 0x20 or byte >= 0x7F for byte in token):
-        raise BookieConfigError(
-            f"httpServerTokenPath {path}: expected at least {TOKEN_BYTES_MIN} printable characters without"
-            " spaces, such as the output of `openssl rand -hex 32`"
-        )
-    return token
+def peer_of(scope: Scope) -> str:
+    """The peer of a request for the audit log: its address, and the owner of its token if it has a name."""
+    client, owner = scope.get("client"), scope.get(OWNER)
+    return f"HTTP{f' {client[0]}' if client else ''}{f' as {owner}' if owner else ''}"

@@ -315,6 +315,7 @@ async def run_bookie(
                         stop,
                         disk,
                         garbage,
+                        secrets,
                         task_status,
                     )
                     background.cancel_scope.cancel()
@@ -361,6 +362,7 @@ async def _serve(
     stop: trio.Event,
     disk: Disk,
     garbage: GarbageCollector,
+    secrets: Secrets,
     task_status: trio.TaskStatus[int],
 ) -> None:
     watch = DiskWatch(
@@ -387,7 +389,7 @@ async def _serve(
     admin = Admin(identity.bookie_id, bookie.service, garbage, watch, wall_ms)
     async with trio.open_nursery() as serving:
         if config.admin is not None:
-            url = await serving.start(serve_admin, admin, config.admin)
+            url = await serving.start(serve_admin, admin, config.admin, secrets)
             log.info("the HTTP server for operators listens at %s", url)
         accepting = trio.CancelScope()
 

@@ -11,8 +11,8 @@ line::
     {"time": "2026-11-22T14:03:05.123Z", "identity": "alice@host1", "pid": 4711, "act": "delete log",
      "target": "orders", "result": "done"}
 
-``result`` is ``done``, ``cancelled``, or ``failed: `` and the error. After the last two the act may be half
-done.
+``result`` is ``done``, ``cancelled``, ``failed: `` and the error, or ``refused: `` and the reason. After
+``cancelled`` and ``failed`` the act may be half done; a refused act did not begin.
 
 Source: our own.
 """
@@ -74,6 +74,14 @@ async def audited_async(act: str, target: str, *, identity: str | None = None) -
         raise
     with trio.CancelScope(shield=True):
         await _off_loop(_record, act, target, identity, "done")
+
+
+async def record_refusal(act: str, target: str, *, identity: str, reason: str) -> None:
+    """Record an act that was refused to a peer before it began. An error of the file is logged only."""
+    try:
+        await _off_loop(_record, act, target, identity, f"refused: {reason}")
+    except AuditError as exc:
+        logger.critical("%s", exc)  # the act stays refused
 
 
 async def _off_loop(function: Callable[..., None], *arguments: object) -> None:

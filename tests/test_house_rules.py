@@ -59,6 +59,8 @@ SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/cluster/startup_check.py",
     "bookie/admin.py",
+    "bookie/admin_guard.py",
+    "bookie/admin_secrets.py",
     "bookie/server/connection.py",
     "bookie/server/deferred_replies.py",
     "bookie/server/deferred_work.py",

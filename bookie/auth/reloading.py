@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import ssl
+from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -22,11 +24,23 @@ from bookie.errors import BookieConfigError
 log = logging.getLogger(__name__)
 
 
+class ReloadedFiles(Protocol):
+    """Other files that are read at the same times."""
+
+    def read(self) -> Callable[[], None]:
+        """Read them all; return the function that makes them count. Blocks; runs in a thread.
+
+        Raises:
+            BookieConfigError: One cannot be used.
+        """
+
+
 class Secrets:
     """The TLS context and the authentication plug-in of a bookie, kept up to date."""
 
     def __init__(self, tls: TlsConfig | None, provider: AuthProvider | None) -> None:
         self._tls, self._provider = tls, provider
+        self._others: list[ReloadedFiles] = []
         self._context: ssl.SSLContext | None = None
         self._last_warning: str | None = None
 
@@ -39,6 +53,16 @@ class Secrets:
         assert self._context is not None
         return self._context
 
+    async def include(self, files: ReloadedFiles) -> None:
+        """Read these files now, and again with all others.
+
+        Raises:
+            BookieConfigError: One cannot be used.
+        """
+        apply = await trio.to_thread.run_sync(files.read)
+        apply()
+        self._others.append(files)
+
     async def load(self) -> None:
         """Read all files. New connections use them at once.
 
@@ -46,6 +70,7 @@ class Secrets:
             BookieConfigError: One cannot be used; then nothing changes.
         """
         context = None if self._tls is None else await trio.to_thread.run_sync(server_context, self._tls)
+        changes = [await trio.to_thread.run_sync(other.read) for other in self._others]
         if self._provider is not None:
             try:
                 await trio.to_thread.run_sync(self._provider.reload)
@@ -54,6 +79,8 @@ class Secrets:
                     f"the secrets of plug-in {self._provider.plugin!r} cannot be used: {exc}"
                 ) from exc
         self._context = context
+        for apply in changes:
+            apply()
 
     async def reload(self) -> None:
         """Read all files again. If one cannot be used, log that once, and keep the old ones."""

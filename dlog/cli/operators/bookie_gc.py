@@ -160,9 +160,15 @@ def _token(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return file.read_text("ascii").strip()
+        token = file.read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as exc:
         raise click.UsageError(f"the token in {file} cannot be read: {exc}") from exc
+    if len(token.split()) != 1:
+        raise click.UsageError(
+            f"{file} holds the tokens of several owners: write yours alone into a file, and name it with"
+            " --token-file"
+        )
+    return token
 
 
 def _request(server: _Server, path: str, body: dict[str, bool] | None = None) -> Any:

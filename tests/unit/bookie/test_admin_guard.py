@@ -8,9 +8,8 @@ import pytest
 import trio
 
 from bookie.admin import serve_admin
-from bookie.admin_guard import OPEN_PATHS, read_token
+from bookie.admin_guard import OPEN_PATHS
 from bookie.config.admin_config import AdminConfig
-from bookie.errors import BookieConfigError
 from tests.unit.bookie.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
 
 CLOSED = [
@@ -88,18 +87,3 @@ async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
         own = f"{AUTHORIZED}Origin: http://localhost:8080\r\n"
         assert (await send_request(url, "GET", "/api/v1/bookie/gc", headers=own))[0] == 200
         assert admin.garbage.state.rounds == 0
-
-
-def test_a_token_file_that_others_may_read_or_that_is_short_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "token"
-    with pytest.raises(BookieConfigError, match="cannot be read"):
-        read_token(path)
-    path.write_bytes(TOKEN + b"\n")
-    path.chmod(0o640)
-    with pytest.raises(BookieConfigError, match=r"mode 640.*chmod 600"):
-        read_token(path)
-    path.chmod(0o600)
-    assert read_token(path) == TOKEN
-    path.write_bytes(b"short")
-    with pytest.raises(BookieConfigError, match="at least 16"):
-        read_token(path)

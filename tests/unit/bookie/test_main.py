@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from bookie.__main__ import ExitCode, exit_code_of, run_program
+from bookie.__main__ import ExitCode, exit_code_of, has_secrets, run_program
 from bookie.cluster import new_ledger_check
 from bookie.cluster.address import Machine
 from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
@@ -446,6 +446,20 @@ async def test_the_http_server_runs_from_before_readiness_until_the_stop(
 )
 def test_each_failure_has_its_exit_code(error: BaseException, code: ExitCode) -> None:
     assert exit_code_of(error) is code
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("", False),
+        ("httpServerEnabled=true\n", False),
+        ("httpServerEnabled=true\nhttpServerTokenPath=/t\n", True),
+        ("httpServerEnabled=true\nhttpServerTlsEnable=true\nhttpServerKeyStorePath=/k\n", True),
+        ("bookieAuthProviderFactoryClass=sasl\njava.security.auth.login.config=/j\n", True),
+    ],
+)
+def test_sighup_reads_files_again_if_there_are_any(tmp_path: Path, more: str, expected: bool) -> None:
+    assert has_secrets(config_for(tmp_path, more)) is expected
 
 
 def test_a_bad_configuration_ends_the_program_with_its_message(

@@ -1,0 +1,109 @@
+"""The files of the HTTP port that may change while the bookie runs: tokens, and the stores for TLS.
+
+The file of ``httpServerTokenPath`` holds one token, or lines with an owner's name and a token each, as the
+file of the plug-in ``token``. The audit log names the owner.
+
+Inside: reading the files, all of them or none. Not inside: comparing tokens (``admin_guard``), SSL contexts
+(``admin_tls``), when the files are read (``bookie.auth.reloading``).
+Always: memory has only hashes of tokens; a file that cannot be used changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import trio
+
+from bookie.admin_tls import admin_context
+from bookie.auth.tokens import parse_tokens
+from bookie.config.admin_config import AdminConfig
+from bookie.errors import BookieConfigError
+
+TOKEN_BYTES_MIN = 16
+
+
+@attrs.frozen
+class Token:
+    """One token that opens the HTTP port."""
+
+    digest: bytes  # SHA-256
+    owner: str = ""  # empty: the file has a single token without a name
+
+
+class AdminSecrets:
+    """Implements ``ReloadedFiles``."""
+
+    def __init__(self, config: AdminConfig) -> None:
+        self._config = config
+        self.tokens: tuple[Token, ...] | None = None  # None: there is no file
+        self.context: ssl.SSLContext | None = None  # None: no TLS
+        self.context_changed = trio.Event()  # replaced at each change
+        self._stores: tuple[bytes, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<AdminSecrets with {len(self.tokens or ())} tokens>"
+
+    def read(self) -> Callable[[], None]:
+        """See ``ReloadedFiles``."""
+        tokens = None if self._config.token_path is None else read_tokens(self._config.token_path)
+        tls, context, stores = self._config.tls, self.context, self._stores
+        if tls is not None:
+            # First: if a store changes meanwhile, the next call sees that it differs.
+            stores = tuple(_digest(path) for path in (tls.key_store, tls.trust_store))
+            if context is None or stores != self._stores:
+                context = admin_context(tls)
+
+        def apply() -> None:
+            self.tokens, self._stores = tokens, stores
+            if context is not self.context:
+                self.context = context
+                self.context_changed.set()
+                self.context_changed = trio.Event()
+
+        return apply
+
+
+def _digest(path: Path | None) -> bytes:
+    try:
+        return b"" if path is None else hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return b""  # reading it again says what is wrong
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """The tokens in a file.
+
+    Raises:
+        BookieConfigError: The file cannot be read, others may read it, or it does not parse.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read().strip()
+    except OSError as exc:
+        raise BookieConfigError(f"httpServerTokenPath {path} cannot be read: {exc.strerror or exc}") from exc
+    if mode & 0o077:
+        raise BookieConfigError(
+            f"httpServerTokenPath {path}: other users may use it (mode {mode:o}); run `chmod 600 {path}`"
+        )
+    if len(text.split()) > 1:
+        try:
+            found = parse_tokens(text.decode("ascii"), str(path))
+        except ValueError as exc:
+            reason = "it is not ASCII" if isinstance(exc, UnicodeDecodeError) else str(exc)
+            raise BookieConfigError(
+                f"httpServerTokenPath {path}: expected a token, or a name and a token in each line: {reason}"
+            ) from None
+        return tuple(Token(digest, owner) for digest, owner in found)
+    if len(text) < TOKEN_BYTES_MIN or any(byte <= 0x20 or byte >= 0x7F for byte in text):
+        raise BookieConfigError(
+            f"httpServerTokenPath {path}: expected at least {TOKEN_BYTES_MIN} printable characters without"
+            " spaces, such as the output of `openssl rand -hex 32`"
+        )
+    return (Token(hashlib.sha256(text).digest()),)
