@@ -120,7 +120,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/damage/scrubber.py",
     "bookie/server/server.py",
     "bookie/storage/storage.py",
-    "dlog/blocking.py",
+    "dlog/blocking/",
     "dlog/cli/",
     "dlog/cluster/",
     "dlog/read/entries.py",

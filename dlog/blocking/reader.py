@@ -1,0 +1,156 @@
+"""A reader without ``async``: an iterator of records."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, suppress
+from itertools import islice
+from operator import length_hint
+from types import TracebackType
+
+import trio
+
+from dlog.blocking.closing import close_after_block
+from dlog.errors import NamespaceClosedError
+from dlog.format.dlsn import DLSN
+from dlog.format.record import Record
+from dlog.metadata.cursor_nodes import Cursor
+from dlog.read.log_reader import LogReader as AsyncLogReader
+from ledger.forks import call_in_child
+from ledger.loop_thread import Held, LoopThread
+
+RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
+
+
+class LogReader:
+    """See ``dlog.LogReader``: an iterator of records. Closed by ``close`` or the end of a ``with`` block."""
+
+    def __init__(self, loop: LoopThread, manager: AbstractAsyncContextManager[AsyncLogReader]) -> None:
+        self._loop = loop
+        self._held = Held(loop, manager)
+        self._reader = self._held.value
+        self._guard = threading.Lock()
+        self._records: list[Record] = []  # fetched
+        # The records not returned yet. Threads and interrupts cannot divide a step of a list's iterator.
+        self._ahead = iter(self._records)
+        self._position = self._reader.position  # after all fetched records
+        self._fetching: trio.Event | None = None  # set when the fetch in progress ends
+        call_in_child(self, LogReader._refuse_in_child)
+
+    def _refuse_in_child(self) -> None:
+        """Free the guard: called in a forked child, whose next fetch raises."""
+        self._guard = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<blocking {repr(self._reader)[1:]}"
+
+    @property
+    def position(self) -> DLSN | None:
+        """See ``dlog.LogReader.position``."""
+        if self._fetching is not None:
+            # A fetch moves records from the reader to this object. Between two steps of the loop it has moved
+            # all of them or none.
+            with suppress(NamespaceClosedError):
+                return self._loop.run(self._position_in_loop)
+        with self._guard:
+            left = length_hint(self._ahead)
+            return self._records[-left].dlsn if left else self._position
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """See ``dlog.LogReader.cursor``."""
+        return self._reader.cursor
+
+    def commit(self, last: DLSN | None = None) -> Cursor | None:
+        """See ``dlog.LogReader.commit``."""
+        if last is not None and ((here := self.position) is None or last >= here):
+            raise ValueError(f"{last} was not returned yet, so it cannot be committed")
+        return self.commit_to(self.position if last is None else last.next_slot())
+
+    def commit_to(self, position: DLSN | None) -> Cursor | None:
+        """See ``dlog.LogReader.commit_to``."""
+        # The asynchronous reader's position is that of the records fetched ahead.
+        if position is not None and ((here := self.position) is None or position > here):
+            raise ValueError(f"the reader has not come to {position} yet")
+        return self._loop.run(self._reader.commit_to, position)
+
+    @property
+    def is_sealed(self) -> bool:
+        """See ``dlog.LogReader.is_sealed``."""
+        return self._reader.is_sealed and not self._has_records
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        while True:
+            for record in self._ahead:
+                return record
+            if not self._loop.run(self._fetch, RECORDS_AT_ONCE, None):
+                raise StopIteration
+
+    def read_batch(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
+        """See ``dlog.LogReader.read_batch``."""
+        if records_max < 1:
+            raise ValueError(f"records_max={records_max}: at least 1")
+        deadline_s = None if wait_s is None else time.monotonic() + wait_s
+        while True:
+            if records := list(islice(self._ahead, records_max)):
+                return records
+            fetched = self._loop.run(self._fetch, records_max, deadline_s)
+            if not fetched:
+                return [] if fetched is False else None
+
+    @property
+    def _has_records(self) -> bool:
+        return length_hint(self._ahead) > 0
+
+    async def _fetch(self, records_max: int, deadline_s: float | None) -> bool | None:
+        """In the loop: fetch records; False if none came in time, None at the end.
+
+        The records are stored in this object. So a later call returns them if the calling thread is
+        interrupted. There is one fetch at a time, so that records keep their order.
+        """
+
+        def left_s() -> float:
+            return math.inf if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+
+        with trio.move_on_after(left_s()):
+            while self._fetching is not None:
+                await self._fetching.wait()
+        if self._has_records:
+            return True  # decided by one look: another thread may take the record before a second one
+        if self._fetching is not None:
+            return False
+        self._fetching = trio.Event()
+        try:
+            wait_s = None if deadline_s is None else left_s()
+            records = await self._reader.read_batch(records_max, wait_s=wait_s)
+            with self._guard:
+                self._records, self._position = records or [], self._reader.position
+                self._ahead = iter(self._records)
+            return None if records is None else bool(records)
+        finally:
+            self._position = self._reader.position
+            self._fetching.set()
+            self._fetching = None
+
+    async def _position_in_loop(self) -> DLSN | None:
+        await trio.lowlevel.checkpoint()
+        left = length_hint(self._ahead)
+        return self._records[-left].dlsn if left else self._reader.position
+
+    def close(self) -> None:
+        """End the reader. Idempotent."""
+        self._held.release()
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        close_after_block(self.close, exc)
