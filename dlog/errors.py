@@ -286,6 +286,21 @@ class TxidOutOfOrderError(WriteError):
         self.log, self.txid, self.last_txid = log, txid, last_txid
 
 
+class PositionConflictError(WriteError):
+    """The log's last record is not the one that the caller expected. Nothing was written.
+
+    Read the records behind ``expected``, decide again, and append after ``actual``.
+    """
+
+    def __init__(self, log: str, expected: object, actual: object) -> None:
+        super().__init__(
+            f"log {log!r}: its last record is {'none' if actual is None else actual}, not"
+            f" {'none' if expected is None else expected}: another append came first; read it and"
+            " decide again"
+        )
+        self.log, self.expected, self.actual = log, expected, actual
+
+
 class WriterOverloadedError(WriteError):
     """Too many submitted bytes are not durable yet. ``await writer.wait_capacity()`` between submissions."""
 

@@ -60,6 +60,20 @@ class LogWriter:
         txids = None if txids is None else list(txids)
         return self._loop.run(self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids)
 
+    def append_after(
+        self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
+    ) -> DLSN:
+        """See ``dlog.LogWriter.append_after``."""
+        return self._loop.run(self._writer.append_after, as_bytes(payload), last, txid=txid)
+
+    def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
+        """See ``dlog.LogWriter.append_once``."""
+        return self._loop.run(self._writer.append_once, as_bytes(payload), txid=txid)
+
+    def outcome(self, txid: int) -> DLSN | None:
+        """See ``dlog.LogWriter.outcome``."""
+        return self._loop.run(self._writer.outcome, txid)
+
     def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Future[DLSN]:
         """See ``dlog.LogWriter.submit``. Waits only while too many bytes are in flight.
 

@@ -204,7 +204,15 @@ class ReadOnlyLog:
 
     async def _count_in(self, segment: LogSegment, position: DLSN, total: int) -> int:
         """The records at or after a position in its segment, which has ``total`` records."""
-        with translated(self.name, f"counting the records of segment {segment.segment_seqno}"):
+        record = await self._first_record(segment, position, -1)
+        return 0 if record is None else total - record.sequence_id + 1
+
+    async def _first_record(self, segment: LogSegment, position: DLSN, txid_min: int) -> Record | None:
+        """The first user record at or after a position of a segment with at least this transaction id.
+
+        Its ``sequence_id`` counts from 1 in the segment.
+        """
+        with translated(self.name, f"looking for records in segment {segment.segment_seqno}"):
             async with await self.open(segment) as handle:
                 reader = SegmentReader(
                     segment.segment_seqno,
@@ -220,9 +228,28 @@ class ReadOnlyLog:
                     for entry in await read_entries(handle, begin, end):
                         with self.decoding(reader.position):
                             records = reader.decode_all([entry])
-                        if records:
-                            return total - records[0].sequence_id + 1
-        return 0
+                        for record in records:
+                            if record.txid >= txid_min:
+                                return record
+        return None
+
+    async def last_dlsn(self) -> DLSN | None:
+        """The position of the last user record visible now; None if there is none."""
+        record = await self.last_record(await self.segments())
+        return None if record is None else record.dlsn
+
+    async def find_txid(self, txid: int) -> DLSN | None:
+        """The position of the first visible record with this transaction id; None if there is none left."""
+        segments = await self.segments()
+        position = await self._locate_txid(segments, txid)
+        for segment in segments:
+            if position is None or segment.segment_seqno < position.segment_seqno:
+                continue
+            start = position if segment.segment_seqno == position.segment_seqno else segment.first_dlsn
+            record = await self._first_record(segment, start, txid)
+            if record is not None:
+                return record.dlsn if record.txid == txid else None
+        return None
 
     async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:
         """The last user record visible now; None if there is none.

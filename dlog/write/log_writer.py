@@ -19,6 +19,7 @@ import trio
 from dlog.config import WriterConfig
 from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadSealer
 from dlog.errors import (
+    PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
     TxidOutOfOrderError,
@@ -28,6 +29,7 @@ from dlog.errors import (
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
+from dlog.read.read_only_log import ReadOnlyLog
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
@@ -52,10 +54,12 @@ class LogWriter:
         config: WriterConfig,
         *,
         last_txid: int,
+        lookup: ReadOnlyLog,
         wall_ms: Callable[[], int] = wall_ms,
         check_truncation: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
         self.log = log
+        self._lookup = lookup
         self._check_truncation = check_truncation  # raises if the program may not truncate the log
         self._roller = roller
         self._sender = roller.sender
@@ -63,7 +67,9 @@ class LogWriter:
         self._config = config
         self._wall_ms = wall_ms
         self._last_txid = last_txid
-        self._newest: Batch | None = None  # of the record submitted last
+        self._newest: tuple[Batch, int] | None = None  # the record submitted last, with its slot
+        self._found_last: DLSN | None = None  # the last record that the log had before, once it was looked up
+        self._has_looked = False
         # The first call of the provider: a writer without a usable key is not opened.
         self._sealer = None if config.encryption is None else PayloadSealer(log, config.encryption)
         self._payload_bytes_max = PAYLOAD_BYTES_MAX - (0 if self._sealer is None else OVERHEAD_BYTES_MAX)
@@ -151,6 +157,77 @@ class LogWriter:
             dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
         return dlsns
 
+    async def append_after(
+        self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
+    ) -> DLSN:
+        """Write one record if ``last`` is the position of the log's last record; see ``append``.
+
+        So a caller that has read the log up to ``last`` writes only if nothing came in between: by a writer
+        before this one, or by another task of this writer. It waits until the records submitted before are
+        durable. If cancelled, the record may or may not be written.
+
+        Args:
+            last: None: the log has no record.
+
+        Raises:
+            PositionConflictError: The last record is another one. Nothing was written.
+            The errors of ``append``.
+        """
+        payload = as_bytes(payload)
+        while True:
+            if self._sender.is_over_limit:
+                await self.wait_capacity()
+            elif self._newest is None and not self._has_looked:
+                self._found_last = await self._lookup.last_dlsn()
+                self._has_looked = True
+            elif self._newest is not None and not self._newest[0].is_settled:
+                await self.flush()
+            else:
+                break
+        # No other task runs from here until the record is taken.
+        actual = self._found_last if self._newest is None else Pending(*self._newest).dlsn
+        if actual != last:
+            raise PositionConflictError(self.log, last, actual)
+        return await Pending(*self._take(payload, txid))
+
+    async def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
+        """Write a record unless the log has one with this transaction id; return that record's position.
+
+        The caller gives each record an id of its own, greater than those before. Then it may repeat an append
+        whose outcome it does not know, also after a crash and with another writer: the log gets the record
+        once. The payload of a repeated append is not compared. If cancelled, the record may or may not be
+        written.
+
+        Raises:
+            TxidOutOfOrderError: The log has greater ids, and no record with this one that is not truncated.
+            The errors of ``append`` and ``outcome``.
+        """
+        payload = as_bytes(payload)
+        while self._sender.is_over_limit:
+            await self.wait_capacity()
+        if txid > self._last_txid:
+            return await Pending(*self._take(payload, txid))
+        found = await self.outcome(txid)
+        if found is None:
+            raise TxidOutOfOrderError(self.log, txid, self._last_txid)
+        return found
+
+    async def outcome(self, txid: int) -> DLSN | None:
+        """The position of the log's first record with this transaction id; None if it has none.
+
+        It settles an unknown outcome: after ``LogWriteError`` open a new writer and ask it. None then means
+        that the record is not in the log and never will be, or that it was truncated.
+
+        Raises:
+            LogFencedError, LogWriteError: The writer has stopped.
+            LogUnavailableError, LogMetadataError, CorruptLogError
+        """
+        if txid > self._last_txid:
+            await trio.lowlevel.checkpoint()
+            return None
+        await self.flush()  # readers, and this call, see durable records only
+        return await self._lookup.find_txid(txid)
+
     def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Pending:
         """Take one record without waiting. Await the result for the record's position.
 
@@ -181,10 +258,10 @@ class LogWriter:
         Raises:
             LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome.
         """
-        newest = self._newest
-        if newest is None:
+        if self._newest is None:
             await trio.lowlevel.checkpoint()
             return
+        newest, _ = self._newest
         self._batcher.cut()
         self._sender.pump()
         await wait_settled(newest)
@@ -241,10 +318,9 @@ class LogWriter:
         if self._sealer is not None:
             payload = self._sealer.seal(payload, txid)
         self._last_txid = txid
-        batch, slot = self._batcher.add(payload, txid)
-        self._newest = batch
+        self._newest = taken = self._batcher.add(payload, txid)
         sender.pump()
-        return batch, slot
+        return taken
 
     def _take_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
         sender = self._sender
@@ -254,7 +330,8 @@ class LogWriter:
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
         self._last_txid = txids[-1]
         ranges = self._batcher.add_many(payloads, txids)
-        self._newest = ranges[-1][0]
+        batch, slot, count = ranges[-1]
+        self._newest = batch, slot + count - 1
         sender.pump()
         return ranges
 

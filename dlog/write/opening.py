@@ -85,6 +85,7 @@ async def open_log_writer(
             roller,
             config,
             last_txid=last_txid,
+            lookup=log,
             wall_ms=wall_ms,
             check_truncation=check_truncation,
         )

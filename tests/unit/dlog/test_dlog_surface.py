@@ -63,6 +63,7 @@ PUBLIC = [
     "NamespaceLostError",
     "NamespaceNotBoundError",
     "Pending",
+    "PositionConflictError",
     "ReaderConfig",
     "Record",
     "RecordOutcome",
