@@ -11,7 +11,6 @@ Source: EmbeddedServer.java, BookieImpl.java; docs/metadata.md 7.1.
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import sys
@@ -45,9 +44,10 @@ from bookie.disk.disk import Disk
 from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk_watch import DiskWatch
-from bookie.errors import ListenError, StorageFailedError
+from bookie.errors import StorageFailedError
 from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
+from bookie.listening import bind, listen
 from bookie.server.config import ServerConfig
 from bookie.server.new_ledgers import NewLedgers
 from bookie.server.permissions import GuardedService, Permissions
@@ -77,7 +77,6 @@ from namespace.clock import wall_ms
 DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
 WITHDRAW_S = 2.0
 SWITCH_INTERVAL_S = 0.0002  # a journal thread needs the interpreter after each sync; the default is 5 ms
-_BACKLOG = 1024
 _REPLY_OVERHEAD_BYTES = 1024  # of a frame, besides the entry in it
 
 log = logging.getLogger(__name__)
@@ -202,7 +201,7 @@ async def run_bookie(
         log.warning("%s", warning)
     secrets = secrets or await open_secrets(config.tls, config.server.auth)
     identity = resolve_identity(config.address, machine)
-    sockets = await _bind(identity.listen_host, config.address.port)
+    sockets = await bind(identity.listen_host, config.address.port)
     try:
         port: int = sockets[0].getsockname()[1]
         if config.address.port != port:
@@ -384,7 +383,7 @@ async def _serve(
     await watch.load()
     await watch.check()
     for bound in sockets:
-        _listen(bound)
+        listen(bound)
     listeners = [trio.SocketListener(bound) for bound in sockets]
     admin = Admin(identity.bookie_id, bookie.service, garbage, watch, wall_ms)
     async with trio.open_nursery() as serving:
@@ -449,53 +448,3 @@ def _service_info(identity: Identity, port: int, location: str | None, *, has_tl
     endpoint = Endpoint(RPC_ID, port, identity.advertised_host, RPC_PROTOCOL, (), extensions)
     properties = {} if location is None else {LOCATION_PROPERTY: location}
     return encode_service_info(ServiceInfo((endpoint,), properties))
-
-
-async def _bind(host: str | None, port: int) -> list[trio.socket.SocketType]:
-    """Bind the port without listening: a port in use shows at once, and no client connects too early."""
-    if host is None and port != 0:
-        addresses = [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")]
-    else:
-        addresses = [(socket.AF_INET, host or "0.0.0.0")]
-    bound: list[trio.socket.SocketType] = []
-    try:
-        for family, address in addresses:
-            try:
-                one = trio.socket.socket(family, socket.SOCK_STREAM)
-            except OSError:
-                if bound:
-                    continue  # this machine has no IPv6
-                raise
-            bound.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                await one.bind((address, port))
-            except OSError as exc:
-                if family == socket.AF_INET6 and exc.errno == errno.EADDRNOTAVAIL:
-                    bound.pop().close()
-                    continue
-                raise _listen_error(address, port, exc) from exc
-    except BaseException:
-        for one in bound:
-            one.close()
-        raise
-    return bound
-
-
-def _listen(bound: trio.socket.SocketType) -> None:
-    try:
-        bound.listen(_BACKLOG)
-    except OSError as exc:
-        address, port = bound.getsockname()[:2]
-        raise _listen_error(address, port, exc) from exc
-
-
-def _listen_error(address: str, port: int, exc: OSError) -> ListenError:
-    if exc.errno == errno.EADDRINUSE:
-        return ListenError(
-            f"port {port} at {address} is in use: another bookie or another program listens there. Stop it,"
-            " or set bookiePort"
-        )
-    return ListenError(f"cannot listen at {address} port {port}: {exc.strerror or exc}")

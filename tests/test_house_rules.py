@@ -116,6 +116,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/cluster/registration.py",
     "bookie/journal/replay.py",
     "bookie/disk/reserve.py",
+    "bookie/listening.py",
     "bookie/main.py",
     "bookie/damage/scrubber.py",
     "bookie/server/server.py",
