@@ -34,6 +34,7 @@ from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.errors import NamespaceError, NodeExistsError
+from namespace.read_only import ReadOnlyStore
 from namespace.store import MetadataStore
 from namespace.zookeeper_security import NO_SECURITY, security_of_environment
 
@@ -47,10 +48,13 @@ class _Parts:
     client: LedgerClient
     path: str
     first_segment_seqno: int = FIRST_SEGMENT_SEQNO
+    is_snapshot: bool = False
 
 
 @asynccontextmanager
-async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> AsyncIterator[Namespace]:
+async def open_namespace(
+    uri: str, *, config: NamespaceConfig | None = None, read_only: bool = False
+) -> AsyncIterator[Namespace]:
     """Open a namespace for the duration of an ``async with``.
 
     Args:
@@ -58,6 +62,10 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
             another one that has it open. ``distributedlog://zk1:2181;zk2:2181/path`` for a namespace in a
             cluster of bookies, ours or Apache's.
         config: How logs are stored, and the settings of writers and readers.
+        read_only: Refuse every change with ``ReadOnlyError``. A directory is opened without writing a byte in
+            it, so it may be on a full or read-only disk. If no process hosts it, the logs are those of this
+            moment: later records do not appear, and once a process has opened the directory for writing, the
+            block ends with ``EmbeddedStoreError`` when a reader needs a file that this process changed.
 
     Raises:
         InvalidUriError, ConfigError
@@ -71,7 +79,7 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
     config = config.for_scheme(where.scheme)
     stop, stopped = trio.Event(), trio.Event()
     async with open_service_tasks() as tasks:
-        parts = await tasks.start(_hold_open, where, config, stop, stopped)
+        parts = await tasks.start(_hold_open, where, config, read_only, stop, stopped)
         namespace = Namespace(
             uri,
             parts.store,
@@ -81,6 +89,8 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
             client_id=config.client_id or f"{socket.gethostname()}/{os.getpid()}",
             first_segment_seqno=parts.first_segment_seqno,
             principal=config.principal or _principal(where, config),
+            read_only=read_only,
+            is_snapshot=parts.is_snapshot,
         )
         try:
             yield namespace
@@ -95,6 +105,7 @@ async def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> 
 async def _hold_open(
     where: NamespaceUri,
     config: NamespaceConfig,
+    read_only: bool,
     stop: trio.Event,
     stopped: trio.Event,
     *,
@@ -102,7 +113,7 @@ async def _hold_open(
 ) -> None:
     """Keep the parts of a namespace open until ``stop`` is set; for a task."""
     try:
-        async with _open_parts(where, config) as parts:
+        async with _open_parts(where, config, read_only) as parts:
             task_status.started(parts)
             await stop.wait()
     except (NamespaceError, LedgerError) as exc:
@@ -111,8 +122,12 @@ async def _hold_open(
         stopped.set()
 
 
-def _open_parts(where: NamespaceUri, config: NamespaceConfig) -> AbstractAsyncContextManager[_Parts]:
-    return _open_directory(where, config) if where.scheme == "file" else _open_cluster(where, config)
+def _open_parts(
+    where: NamespaceUri, config: NamespaceConfig, read_only: bool
+) -> AbstractAsyncContextManager[_Parts]:
+    if where.scheme != "file":
+        return _open_cluster(where, config, read_only)
+    return _read_directory(where, config) if read_only else _open_directory(where, config)
 
 
 @asynccontextmanager
@@ -126,6 +141,20 @@ async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
         yield _Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
 
 
+@asynccontextmanager
+async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
+    from ledger.deploy.read_only import open_read_only_stack
+
+    async with open_read_only_stack(
+        Path(where.path), client_config(config), lock_timeout_s=config.host_lock_timeout_s
+    ) as stack:
+        if await stack.store.exists(EMBEDDED_NAMESPACE_PATH) is None:
+            raise NamespaceNotBoundError(
+                f"namespace {where}: the directory has no logs; open it once without read_only"
+            )
+        yield _Parts(stack.store, stack.client, EMBEDDED_NAMESPACE_PATH, is_snapshot=stack.is_snapshot)
+
+
 async def prepare_embedded_namespace(store: MetadataStore) -> str:
     """Create the node of the one namespace in a directory if it is missing; return its path."""
     try:
@@ -136,14 +165,16 @@ async def prepare_embedded_namespace(store: MetadataStore) -> str:
 
 
 @asynccontextmanager
-async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
+async def _open_cluster(
+    where: NamespaceUri, config: NamespaceConfig, read_only: bool
+) -> AsyncIterator[_Parts]:
     # A program that uses a directory does not import the ZooKeeper client.
     from namespace.zookeeper import open_zookeeper_store
 
     async with AsyncExitStack() as stack:
 
         async def open_store(hosts: str) -> MetadataStore:
-            return await stack.enter_async_context(
+            opened = await stack.enter_async_context(
                 open_zookeeper_store(
                     hosts,
                     session_timeout_ms=config.session_timeout_ms,
@@ -151,6 +182,7 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
                     security=config.zookeeper_security,
                 )
             )
+            return ReadOnlyStore(opened) if read_only else opened
 
         store = await open_store(where.hosts)
         binding = await _binding(store, where, config)
@@ -164,7 +196,13 @@ async def _open_cluster(where: NamespaceUri, config: NamespaceConfig) -> AsyncIt
             store if _same_hosts(binding.bk_hosts, where.hosts) else await open_store(binding.bk_hosts)
         )
         client = await stack.enter_async_context(
-            open_ledger_client(bookies_store, dial_tcp, client_config(config), root=binding.ledgers_root)
+            open_ledger_client(
+                bookies_store,
+                dial_tcp,
+                client_config(config),
+                root=binding.ledgers_root,
+                read_only=read_only,
+            )
         )
         yield _Parts(store, client, where.path, binding.segment_seqno_first)
 

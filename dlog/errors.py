@@ -73,6 +73,21 @@ class AccessDeniedError(DLogError):
     code = 403
 
 
+class ReadOnlyError(DLogError):
+    """The namespace was opened with ``read_only=True``, and the call would change something. Nothing changed.
+
+    Open the namespace without ``read_only`` to change it.
+    """
+
+    code = 403
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(
+            f"{doing}: refused, because the namespace was opened with read_only=True. Nothing was changed."
+            " Open it without read_only, or run the command without --read-only"
+        )
+
+
 class NamespaceLostError(LogUnavailableError):
     """The session with the metadata store is over; its locks are lost. Open the namespace again."""
 
@@ -387,6 +402,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return DLogError(str(exc))
         case ledger_errors.AccessDeniedError() | ledger_errors.LedgerReadError(is_denied=True):
             return AccessDeniedError(f"{subject}, {doing}: {exc}")
+        case namespace_errors.ReadOnlyStoreError() | ledger_errors.ReadOnlyError():
+            return ReadOnlyError(f"{subject}, {doing}")
         case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
             return AccessDeniedError(f"{subject}, {doing}: {exc}")
         case namespace_errors.SessionExpiredError():

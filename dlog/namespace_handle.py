@@ -20,11 +20,12 @@ from dlog.errors import (
     LogFencedError,
     LogInUseError,
     NamespaceClosedError,
+    ReadOnlyError,
     translated,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
-from dlog.metadata import logs, paths, segment_nodes
+from dlog.metadata import logs, segment_nodes
 from dlog.metadata.cursor_nodes import check_cursor_name
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.policies import Permissions
@@ -40,14 +41,13 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.write import space
 from dlog.write.log_writer import LogWriter
-from dlog.write.opening import locked, open_log_writer
+from dlog.write.opening import lock_owner, locked, open_log_writer
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.audit import audited_async
 from ledger.client import LedgerClient
 from ledger.forks import RULE, call_in_child
-from namespace import errors as namespace_errors
 from namespace.clock import wall_ms
-from namespace.lock import DistributedLock, in_order, member_owner
+from namespace.lock import DistributedLock
 from namespace.store import MetadataStore
 
 
@@ -56,7 +56,8 @@ class Namespace:
 
     Every call raises ``InvalidLogNameError`` for a name that no log can have, ``LogUnavailableError`` while
     the metadata store cannot be reached, ``NamespaceLostError`` once the session with it is over, and
-    ``NamespaceClosedError`` after the ``async with`` block.
+    ``NamespaceClosedError`` after the ``async with`` block. If it was opened with ``read_only=True``, every
+    call that changes something raises ``ReadOnlyError`` before anything happens.
     """
 
     def __init__(
@@ -71,8 +72,12 @@ class Namespace:
         first_segment_seqno: int = FIRST_SEGMENT_SEQNO,
         wall_ms: Callable[[], int] = wall_ms,
         principal: str | None = None,
+        read_only: bool = False,
+        is_snapshot: bool = False,
     ) -> None:
         self.uri = uri
+        self.read_only = read_only
+        self.is_snapshot = is_snapshot  # read-only, and no process writes: later records do not appear
         self._permissions = Permissions(store, path, client_id if principal is None else principal)
         self.config = config
         self._store, self._client, self._path = store, client, path
@@ -103,7 +108,7 @@ class Namespace:
             LogLockedError: The log has a writer.
             LogMetadataError: Another client changed the log during the deletion.
         """
-        name = self._checked(name)
+        name = self._checked(name, Right.ADMIN)
         with translated(name, "deleting it"):
             async with audited_async("delete log", f"{self.uri} {name}"):
                 await self._permitted(name, Right.ADMIN)
@@ -139,7 +144,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        name = self._checked(name)
+        name = self._checked(name, Right.ADMIN)
         with translated(name, "truncating it"):
             async with audited_async("truncate log", f"{self.uri} {name} before {before}"):
                 await self._permitted(name, Right.ADMIN)
@@ -162,7 +167,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        name = self._checked(name)
+        name = self._checked(name, Right.READ if dry_run else Right.ADMIN)
         if dry_run:
             await self._permitted(name, Right.READ)
             purged = await space.purge_segments(self._store, self._client, self._path, name, dry_run=True)
@@ -192,7 +197,7 @@ class Namespace:
         Raises:
             LogNotFoundError
         """
-        name = self._checked(name)
+        name = self._checked(name, Right.ADMIN)
         with translated(name, "changing its retention"):
             async with audited_async("change retention", f"{self.uri} {name} {retention}"):
                 await self._permitted(name, Right.ADMIN)
@@ -209,7 +214,7 @@ class Namespace:
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        name = self._checked(name)
+        name = self._checked(name, Right.ADMIN)
         with translated(name, "applying its retention"):
             async with audited_async("retain log", f"{self.uri} {name}"):
                 await self._permitted(name, Right.ADMIN)
@@ -283,7 +288,7 @@ class Namespace:
                 if older and older[-1].in_progress:
                     count += await log.visible_count(older[-1])
         with translated(name, "looking for its writer"):
-            writer = await self._lock_owner(log.name)
+            writer = await lock_owner(self._store, self._path, log.name)
         return LogDescription(
             name=log.name,
             first_dlsn=first_left(segments),
@@ -317,7 +322,9 @@ class Namespace:
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
         """
-        return self._open_writer(self._checked(name), create, lock_timeout_s, config or self.config.writer)
+        return self._open_writer(
+            self._checked(name, Right.WRITE), create, lock_timeout_s, config or self.config.writer
+        )
 
     def open_reader(
         self,
@@ -402,7 +409,7 @@ class Namespace:
         Raises:
             AccessDeniedError: The stored policy does not let this program's principal change it.
         """
-        self._check_open()
+        self._check_open(Right.ADMIN)
         rules = "none" if policy is None else encode_policy(policy).decode()
         with translated(None, "changing its policy"):
             async with audited_async("change policy", f"{self.uri} {rules}"):
@@ -418,18 +425,20 @@ class Namespace:
         """Refuse every later call: called in a forked child."""
         self._is_forked = True
 
-    def _check_open(self) -> None:
+    def _check_open(self, right: Right = Right.READ) -> None:
         if self._is_forked:
             raise NamespaceClosedError(f"namespace {self.uri}: {RULE}")
         if self._is_closed:
             raise NamespaceClosedError(f"namespace {self.uri} was closed; open it again")
+        if self.read_only and right is not Right.READ:
+            raise ReadOnlyError(f"namespace {self.uri}")
 
-    def _checked(self, name: str) -> str:
-        self._check_open()
+    def _checked(self, name: str, right: Right = Right.READ) -> str:
+        self._check_open(right)
         return check_log_name(name)
 
     async def _permitted(self, name: str, right: Right) -> str:
-        name = self._checked(name)
+        name = self._checked(name, right)
         with translated(name, "reading the policy"):
             await self._permissions.check(name, right)
         return name
@@ -454,18 +463,6 @@ class Namespace:
 
     def _read_only_log(self, name: str) -> ReadOnlyLog:
         return ReadOnlyLog(self._store, self._client, self._path, self._checked(name), self.config.password)
-
-    async def _lock_owner(self, name: str) -> str | None:
-        path = paths.lock_path(self._path, name)
-        try:
-            members = in_order((await self._store.children(path)).names)
-            if not members:
-                return None
-            if (owner := member_owner(members[0])) is not None:
-                return owner[0]
-            return (await self._store.get(f"{path}/{members[0]}")).value.decode("utf-8", "replace")
-        except namespace_errors.NoNodeError:
-            return None
 
     def _locked(self, name: str, timeout_s: float) -> AbstractAsyncContextManager[DistributedLock]:
         return locked(self._store, self._path, name, self._client_id, timeout_s)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from ledger.errors import NoSuchLedgerError as NoSuchLedgerError
     from ledger.errors import NotEnoughBookiesError as NotEnoughBookiesError
     from ledger.errors import PlacementError as PlacementError
+    from ledger.errors import ReadOnlyError as ReadOnlyError
     from ledger.errors import SecuritySettingsError as SecuritySettingsError
     from ledger.errors import WrongPasswordError as WrongPasswordError
     from ledger.metadata import Ensemble as Ensemble
@@ -145,6 +146,7 @@ __all__ = [
     "PlacementError",
     "PlacementPolicy",
     "ReadHandle",
+    "ReadOnlyError",
     "SaslAuth",
     "SecuritySettingsError",
     "TokenAuth",

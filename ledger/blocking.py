@@ -224,12 +224,12 @@ class LedgerClient:
     """See ``ledger.LedgerClient``. Closed by ``close`` or the end of a ``with`` block, at the latest when
     Python ends. Closing ends the handles, without closing their ledgers."""
 
-    def __init__(self, uri: str, config: ClientConfig | None = None) -> None:
+    def __init__(self, uri: str, config: ClientConfig | None = None, *, read_only: bool = False) -> None:
         self._loop = LoopThread(
             f"ledger {without_user_info(uri)}", ClientClosedError, "the client was closed; open another one"
         )
         try:
-            self._held = Held(self._loop, open_async(uri, config=config))
+            self._held = Held(self._loop, open_async(uri, config=config, read_only=read_only))
         except BaseException:
             self._loop.stop()
             raise
@@ -317,9 +317,9 @@ class LedgerClient:
                 raise
 
 
-def open_client(uri: str, *, config: ClientConfig | None = None) -> LedgerClient:
+def open_client(uri: str, *, config: ClientConfig | None = None, read_only: bool = False) -> LedgerClient:
     """See ``ledger.open_client``; open on return, to be closed or used in a ``with`` statement."""
-    return LedgerClient(uri, config)
+    return LedgerClient(uri, config, read_only=read_only)
 
 
 async def _called(function: object) -> None:

@@ -24,7 +24,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.context import ClientContext
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import SECURITY_HINT, BookieError, WrongPasswordError
+from ledger.errors import SECURITY_HINT, BookieError, ReadOnlyError, WrongPasswordError
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.placement.bookie_health import BookieHealth
 from ledger.placement.membership import Membership, open_membership
@@ -62,7 +62,9 @@ class LedgerClient:
         wall_ms: Callable[[], int],
         on_deleted: Callable[[int], None] = lambda _: None,
         secret_rng: random.Random | None = None,
+        read_only: bool = False,
     ) -> None:
+        self.read_only = read_only
         self._context, self._nursery, self._wall_ms = context, nursery, wall_ms
         self._secret_rng = secret_rng or random.SystemRandom()
         self._on_deleted = on_deleted
@@ -108,9 +110,11 @@ class LedgerClient:
             NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
                 ``PlacementError`` if they are not in the fault domains that ``PlacementConfig`` enforces.
             LedgerExistsError: The given id is in use.
+            ReadOnlyError: The client is open for reading only, as in all calls that change ledgers.
             ValueError: The three sizes contradict each other.
             namespace.errors.StoreError: The metadata store failed.
         """
+        self._check_writable("creating a ledger")
         check_quorums(ensemble_size, write_quorum, ack_quorum)
         context = self._context
         if password is None:
@@ -199,6 +203,7 @@ class LedgerClient:
         lac = -1
         if not current.metadata.is_closed:
             if recover:
+                self._check_writable(f"opening ledger {ledger_id} with recovery (pass recover=False)")
                 current = await recover_ledger(context, current, codec)
             else:
                 lac = await query_lac(context, current, codec)
@@ -218,6 +223,7 @@ class LedgerClient:
             LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
             namespace.errors.NamespaceError: The metadata store failed.
         """
+        self._check_writable(f"recovering ledger {ledger_id}")
         current = await self._context.catalog.get_newest(ledger_id)
         metadata = current.metadata
         if not metadata.is_closed:
@@ -241,6 +247,7 @@ class LedgerClient:
 
         If the ledger does not exist, nothing happens. If cancelled, it may or may not be deleted.
         """
+        self._check_writable(f"deleting ledger {ledger_id}")
         await self._context.catalog.delete(ledger_id)
         self._on_deleted(ledger_id)
 
@@ -270,6 +277,10 @@ class LedgerClient:
             raise BookieError(bookie, "its reply to GET_BOOKIE_INFO lacks the size or the free space")
         return BookieSpace(reply.total_disk_bytes, reply.free_disk_bytes)
 
+    def _check_writable(self, doing: str) -> None:
+        if self.read_only:
+            raise ReadOnlyError(doing)
+
     async def _serve_writer(self, handle: WriteHandle) -> None:
         try:
             await handle.run()
@@ -289,6 +300,7 @@ async def open_ledger_client(
     layout: Layout | None = None,
     wall_ms: Callable[[], int] = wall_ms,
     on_deleted: Callable[[int], None] = lambda _: None,
+    read_only: bool = False,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client. Leaving the block closes its connections and ends its handles; no ledger is closed.
 
@@ -296,6 +308,7 @@ async def open_ledger_client(
         layout: The mapping of ledger ids to nodes; None for that of the root, or the default of a new root.
         wall_ms: The clock, in epoch milliseconds, for the creation time in ledger metadata.
         on_deleted: Called with the id of each ledger deleted through this client.
+        read_only: Refuse the calls that change ledgers. The store must refuse changes as well.
 
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
@@ -313,5 +326,5 @@ async def open_ledger_client(
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
         context = ClientContext(transport, catalog, membership, rng, config, placer)
-        client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng)
+        client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)
         yield client

@@ -303,6 +303,13 @@ class DirectoryUnusableError(LedgerError):
     """The directory of a ``file:`` URI cannot be used; the message has the reason and the next step."""
 
 
+class ReadOnlyError(LedgerError):
+    """The client was opened with ``read_only=True``, and the call would change something. Nothing changed."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(f"{doing}: refused, because the client was opened with read_only=True")
+
+
 class ClusterNotFoundError(LedgerError):
     """There are no ledgers at the URI: the ledgers root has no LAYOUT node."""
 

@@ -88,6 +88,13 @@ class AccessDeniedError(StoreError):
         super().__init__(path, message)
 
 
+class ReadOnlyStoreError(StoreError):
+    """The store was opened for reading only. Nothing was changed."""
+
+    def __init__(self, path: str, message: str = "the store is open for reading only") -> None:
+        super().__init__(path, message)
+
+
 class StoreSecurityError(NamespaceError):
     """Settings of identity or TLS are wrong, or the server refused the identity. Nothing was changed."""
 

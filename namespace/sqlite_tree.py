@@ -15,10 +15,11 @@ Source: sqlite.org (WAL, data_version); counters as ZooKeeper's DataTree.java ke
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import assert_never
 
@@ -38,6 +39,7 @@ from namespace.errors import (
 )
 from namespace.private_files import create_private, lock_within, make_private_directories, open_private
 from namespace.session import Watched, WatchKind
+from namespace.sqlite_image import begin_use, end_use
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import (
     ANY_VERSION,
@@ -105,6 +107,70 @@ def translated(database: Path, path: str, failure: Exception) -> StoreError:
     return StoreError(path, f"{database}: {failure}")
 
 
+_REFUSED_WRITES = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
+_REFUSED_BY_SQLITE = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+)
+
+
+def is_refused_write(error: BaseException) -> bool:
+    """True if an error or its cause is a full disk, a read-only one, or a missing right."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _REFUSED_WRITES:
+            return True
+        if isinstance(cause, sqlite3.Error):  # the low byte is the kind; the others say more
+            return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED_BY_SQLITE
+        cause = cause.__cause__
+    return False
+
+
+@attrs.frozen
+class StoredNode:
+    """A node of an image, with the numbers of the last changes of its data and among its children."""
+
+    path: str
+    parent: str
+    node: Node
+    data_change: int
+    children_change: int
+
+
+def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
+    """All nodes in the bytes of a database (``sqlite_image``).
+
+    Raises:
+        StoreFormatError: They are no metadata store, or a newer release wrote it.
+    """
+    try:
+        with closing(sqlite3.connect(":memory:")) as opened:
+            opened.deserialize(image)
+            names = ("application_id", "user_version")
+            found = tuple(opened.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+            if found != (APPLICATION_ID, SCHEMA_VERSION):
+                raise _other_release(database, *found)
+            rows = opened.execute(f"SELECT path, parent, {_COLUMNS} FROM node").fetchall()
+    except sqlite3.Error as exc:
+        raise StoreFormatError(f"{database}: not a metadata store: {exc}") from exc
+    nodes = []
+    for path, parent, *columns in rows:
+        row = _Row(*columns)
+        nodes.append(
+            StoredNode(path, parent, Node(row.value, row.stat()), row.data_change, row.children_change)
+        )
+    return nodes
+
+
+def _other_release(database: Path, application_id: int, version: int) -> StoreFormatError:
+    return StoreFormatError(
+        f"{database}: not a metadata store of this release "
+        f"(application id {application_id:#x}, schema {version})"
+    )
+
+
 class SqliteTree:
     """One session with the database, from the constructor to ``close``."""
 
@@ -120,15 +186,20 @@ class SqliteTree:
         self._locks = path.with_name(path.name + "-sessions")
         make_private_directories(self._locks)
         create_private(path)  # SQLite gives its other files the same mode
-        self._db = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
+        self._use = begin_use(path)
         try:
-            self._prepare()
-            self.session_id, self._lock = self._open_session()
-            self._seen_version = self._data_version()
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+                self.session_id, self._lock = self._open_session()
+                self._seen_version = self._data_version()
+            except BaseException:
+                self._db.close()
+                raise
         except BaseException:
-            self._db.close()
+            end_use(self._use)
             raise
         self._removed_dead = False  # since the last ``changed``
         self.closed = False
@@ -143,6 +214,7 @@ class SqliteTree:
                 self._remove_session(self.session_id)
         finally:
             self._db.close()
+            end_use(self._use)
             self._lock.release()
 
     def get(self, path: str) -> tuple[Node, int]:
@@ -255,10 +327,7 @@ class SqliteTree:
             if (application_id, version) not in ((APPLICATION_ID, SCHEMA_VERSION), (0, 0)) or (
                 application_id == 0 and tables
             ):
-                raise StoreFormatError(
-                    f"{self.path}: not a metadata store of this release "
-                    f"(application id {application_id:#x}, schema {version})"
-                )
+                raise _other_release(self.path, application_id, version)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             if application_id == 0:

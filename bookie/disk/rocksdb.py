@@ -17,6 +17,9 @@ import contextlib
 import ctypes
 import errno
 import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from struct import Struct
@@ -45,6 +48,8 @@ _MEMTABLE_BYTES = 4 << 20
 _WAL_BYTES_MAX = 16 << 20
 _SYNC_COUNT_KEY = b"\xffsynced"  # greater than every key of the index
 _SYNC_COUNT_FILE = "synced"  # inside the database's directory, so that it is moved with it
+_BINDING_FILE = "rocksdict-config.json"  # rocksdict's own
+_MEMORY = "/dev/shm"  # a file system that is neither full nor read-only when the disk is
 _COUNT = Struct(">q")
 _CRC = Struct(">I")
 
@@ -60,7 +65,8 @@ class RocksKeyValues(KeyValues):
         Args:
             disk: The disk of the file that counts syncs; None: syncs are not counted.
             read_only: Change no file, not even the ones that RocksDB changes when it opens. Another process
-                may have the database open; then this one shows a recent state of it.
+                may have the database open; then this one shows a recent state of it. All files are opened
+                now: what the other process deletes later stays readable.
 
         Raises:
             StartError: RocksDB refuses the files, or synced writes are lost.
@@ -70,9 +76,8 @@ class RocksKeyValues(KeyValues):
         # Read before the database is opened: another process that has it open may sync it meanwhile.
         count_file = path / _SYNC_COUNT_FILE
         counted = _read_count(disk, count_file) if disk is not None else None
-        access = AccessType.read_only() if read_only else AccessType.read_write()
         try:
-            self._db = Rdict(str(path), _options(), access_type=access)
+            self._db = _open_read_only(path) if read_only else Rdict(str(path), _options())
         except Exception as exc:  # rocksdict raises a bare Exception for every failure
             raise StartError(
                 f"the index {path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
@@ -194,6 +199,24 @@ def _skip_exit_handlers() -> None:
     with contextlib.suppress(AttributeError):  # a C library without on_exit
         library = ctypes.CDLL(None)
         library.on_exit(library._exit, None)
+
+
+def _open_read_only(path: Path) -> Rdict:
+    """Open the database through links to its files, in a private directory that is gone on return.
+
+    rocksdict writes a file of its own beside the files of a database whenever it opens one, also read-only.
+    """
+    names = os.listdir(path)
+    place = tempfile.mkdtemp(prefix="dlog-index-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
+    try:
+        for name in names:
+            if name != _BINDING_FILE:
+                os.symlink(path.absolute() / name, os.path.join(place, name))
+        options = _options()
+        options.set_max_open_files(-1)  # open all files now
+        return Rdict(place, options, access_type=AccessType.read_only())
+    finally:
+        shutil.rmtree(place)
 
 
 def _read_count(disk: Disk, path: Path) -> int | None:

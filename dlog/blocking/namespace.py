@@ -29,18 +29,19 @@ class Namespace:
     """See ``dlog.Namespace``. Closed by ``close`` or the end of a ``with`` block, at the latest when
     Python ends."""
 
-    def __init__(self, uri: str, config: NamespaceConfig | None = None) -> None:
+    def __init__(self, uri: str, config: NamespaceConfig | None = None, *, read_only: bool = False) -> None:
         self._loop = LoopThread(
             f"dlog {without_user_info(uri)}", NamespaceClosedError, "it was closed; open the namespace again"
         )
         self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
         self._is_closed = False
         try:
-            self._held = Held(self._loop, open_async(uri, config=config))
+            self._held = Held(self._loop, open_async(uri, config=config, read_only=read_only))
         except BaseException:
             self._loop.stop()
             raise
         self._namespace: AsyncNamespace = self._held.value
+        self.read_only, self.is_snapshot = self._namespace.read_only, self._namespace.is_snapshot
         _namespaces.add(self)
 
     def __repr__(self) -> str:
@@ -183,9 +184,9 @@ class Namespace:
         close_after_block(self.close, exc)
 
 
-def open_namespace(uri: str, *, config: NamespaceConfig | None = None) -> Namespace:
+def open_namespace(uri: str, *, config: NamespaceConfig | None = None, read_only: bool = False) -> Namespace:
     """See ``dlog.open_namespace``. Close the result, or use it in a ``with`` statement."""
-    return Namespace(uri, config)
+    return Namespace(uri, config, read_only=read_only)
 
 
 _namespaces: weakref.WeakSet[Namespace] = weakref.WeakSet()

@@ -25,10 +25,28 @@ from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
 from ledger.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
-from namespace.lock import DistributedLock
+from namespace.lock import DistributedLock, in_order, member_owner
 from namespace.store import MetadataStore
 
 PURGE_S = 5.0  # a writer that closes waits so long for a purge under way
+
+
+async def lock_owner(store: MetadataStore, namespace_path: str, log: str) -> str | None:
+    """The client that holds the log's lock, or is the next to hold it; None if there is none.
+
+    Raises:
+        namespace.errors.NamespaceError: The store failed.
+    """
+    path = paths.lock_path(namespace_path, log)
+    try:
+        members = in_order((await store.children(path)).names)
+        if not members:
+            return None
+        if (owner := member_owner(members[0])) is not None:
+            return owner[0]
+        return (await store.get(f"{path}/{members[0]}")).value.decode("utf-8", "replace")
+    except namespace_errors.NoNodeError:
+        return None
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from ledger.errors import ClusterNotFoundError, SecuritySettingsError
 from ledger.transport.bookie_security import BookieSecurity, security_of_environment
 from ledger.transport.dial import dial_tcp
 from namespace.errors import InvalidStoreAddressError
+from namespace.read_only import ReadOnlyStore
 from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
 from namespace.store import MetadataStore
 from namespace.zookeeper_security import ZooKeeperSecurity
@@ -46,6 +47,7 @@ async def open_client(
     host_lock_timeout_s: float = 30.0,
     security: ZooKeeperSecurity | None = None,
     bookie_security: BookieSecurity | None = None,
+    read_only: bool = False,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client for the ledgers at a URI. Leaving the block closes the client, not its ledgers.
 
@@ -63,6 +65,9 @@ async def open_client(
             neither, the file that the variable DLOG_BOOKIE_SECURITY names, if it is set.
         host_lock_timeout_s: For a directory: how long to wait for a process that holds ``host.lock`` and does
             not serve.
+        read_only: Every change raises ``ReadOnlyError``, and a recovery is one. Nothing is written below a
+            directory, which may be on a full or read-only disk; without a process that hosts it, the client
+            reads the files as they were when it was opened.
 
     Raises:
         InvalidStoreAddressError: The URI cannot be parsed; the message names the part.
@@ -80,6 +85,7 @@ async def open_client(
         host_lock_timeout_s=host_lock_timeout_s,
         security=security,
         bookie_security=bookie_security,
+        read_only=read_only,
     ) as deployment:
         yield deployment.client
 
@@ -94,6 +100,7 @@ async def open_deployment(
     host_lock_timeout_s: float = 30.0,
     security: ZooKeeperSecurity | None = None,
     bookie_security: BookieSecurity | None = None,
+    read_only: bool = False,
 ) -> AsyncIterator[Deployment]:
     """Like ``open_client``, with the metadata store and the root of the ledgers' nodes."""
     scheme = uri.strip().partition(":")[0].lower()
@@ -101,6 +108,12 @@ async def open_deployment(
         from ledger.deploy.embedded import LEDGERS_ROOT, open_embedded_stack
 
         path = Path(parse_directory_uri(uri))
+        if read_only:
+            from ledger.deploy.read_only import open_read_only_stack
+
+            async with open_read_only_stack(path, config, lock_timeout_s=host_lock_timeout_s) as opened:
+                yield Deployment(opened.client, opened.store, LEDGERS_ROOT)
+            return
         async with open_embedded_stack(path, config, lock_timeout_s=host_lock_timeout_s) as stack:
             yield Deployment(stack.client, stack.store, LEDGERS_ROOT)
         return
@@ -119,10 +132,11 @@ async def open_deployment(
         session_timeout_ms=session_timeout_ms,
         connect_timeout_s=connect_timeout_s,
         security=security,
-    ) as store:
+    ) as session:
+        store = ReadOnlyStore(session) if read_only else session
         await check_cluster_exists(store, where.ledgers_root, uri)
         async with open_ledger_client(
-            store, dial_tcp, config, root=where.ledgers_root, layout=layout
+            store, dial_tcp, config, root=where.ledgers_root, layout=layout, read_only=read_only
         ) as client:
             yield Deployment(client, store, where.ledgers_root)
 

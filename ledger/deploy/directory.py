@@ -54,26 +54,33 @@ class HostLock:
 class Directory:
     """The directory, held open, so that its files can be reached through a short path."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         """Open the directory, creating it if it is missing.
 
         A namespace that an older release left open to others is closed to them, with a warning.
 
+        Args:
+            read_only: Create nothing and change no mode. Others may have the right to read.
+
         Raises:
             DirectoryUnusableError: It cannot be made or opened, belongs to another user, or is open to others
-                and holds files of something else.
+                and holds files of something else. Read-only: it is missing, or others may write in it.
         """
         self.path = path
+        needs = "a file: URI needs a directory that this process may create and write"
+        if read_only:
+            needs = "to be read, it must exist, and this process must have the right to read it"
         try:
-            make_private_directories(path)
+            if not read_only:
+                make_private_directories(path)
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
-            raise DirectoryUnusableError(
-                f"directory {path}: {exc.strerror}; a file: URI needs a directory that this process may"
-                " create and write"
-            ) from exc
+            raise DirectoryUnusableError(f"directory {path}: {exc.strerror}; {needs}") from exc
         try:
-            self._close_to_others()
+            if read_only:
+                self._check_others_cannot_write()
+            else:
+                self._close_to_others()
         except BaseException:
             os.close(self._fd)
             raise
@@ -105,6 +112,21 @@ class Directory:
         if names:
             logger.warning("directory %s: other users could enter it (mode %o); now 700", self.path, mode)
 
+    def _check_others_cannot_write(self) -> None:
+        # A directory of root is trusted, as root is: a volume that is mounted read-only may be one.
+        found = os.fstat(self._fd)
+        if not is_trusted(found.st_uid):
+            raise DirectoryUnusableError(
+                f"directory {self.path}: it belongs to user {found.st_uid}, and this process runs as user"
+                f" {os.geteuid()}. Run as that user"
+            )
+        mode = stat.S_IMODE(found.st_mode)
+        if mode & 0o022:
+            raise DirectoryUnusableError(
+                f"directory {self.path}: other users may write in it (mode {mode:o}); run"
+                f" `chmod go-w {self.path}`"
+            )
+
     def close(self) -> None:
         """Close the descriptor. The lock and the socket are not touched."""
         os.close(self._fd)
@@ -130,7 +152,7 @@ class Directory:
             DirectoryUnusableError: ``host.lock`` cannot be opened, is a symlink or has a second name, or the
                 file system has no locks.
         """
-        fd = self._open_lock(create=True)
+        fd = self._open_lock()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -147,17 +169,49 @@ class Directory:
         not_for_children[lock] = lambda: os.close(fd)
         return lock
 
-    def _open_lock(self, *, create: bool) -> int:
+    def _open_lock(self) -> int:
         try:
-            return open_private(LOCK, create=create, directory_fd=self._fd)
+            return open_private(LOCK, create=True, directory_fd=self._fd)
         except OSError as exc:
             raise DirectoryUnusableError(
                 f"directory {self.path}: {LOCK} cannot be opened ({exc.strerror}); is the directory writable?"
             ) from exc
 
+    def _open_lock_to_read(self) -> int | None:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            return os.open(LOCK, flags, dir_fd=self._fd)
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise DirectoryUnusableError(
+                f"directory {self.path}: {LOCK} cannot be read ({exc.strerror})"
+            ) from exc
+
+    def is_locked(self) -> bool:
+        """True if another process has the lock. Writes nothing.
+
+        It takes the lock, shared, and gives it back at once. A process that wants the lock at this moment
+        tries again.
+        """
+        fd = self._open_lock_to_read()
+        if fd is None:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass  # the file system has no locks, so no process hosts
+        finally:
+            os.close(fd)
+        return False
+
     def holder(self) -> str:
         """The process that holds the lock, for a message, and the one that the file names if it differs."""
-        fd = self._open_lock(create=False)
+        fd = self._open_lock_to_read()
+        if fd is None:
+            return "another process"
         try:
             holders = describe_holders(fd)
             named = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
@@ -166,6 +220,13 @@ class Directory:
         if not named.isdecimal() or f"process {named}" in holders:
             return holders
         return f"{holders} (the last host was process {named})"
+
+    def unserved(self, waited_s: float) -> DirectoryUnusableError:
+        """The error of a lock whose holder does not serve."""
+        return DirectoryUnusableError(
+            f"directory {self.path}: {self.holder()} has held {LOCK} for {waited_s:g} s and does not serve."
+            " If it replays a long journal, wait, or raise host_lock_timeout_s; else end it"
+        )
 
     def unlock(self, lock: HostLock) -> None:
         """Release the lock. In a forked child this does nothing: the child closed its copy already."""

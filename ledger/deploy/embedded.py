@@ -29,13 +29,14 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.deploy.directory import LOCK, METADATA, Directory, HostLock
+from ledger.deploy.directory import METADATA, Directory, HostLock
 from ledger.errors import DirectoryUnusableError
 from ledger.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace.errors import NodeExistsError
+from namespace.errors import NamespaceError, NodeExistsError
 from namespace.sqlite import SqliteStore, open_sqlite_store
+from namespace.sqlite_tree import is_refused_write
 
 if TYPE_CHECKING:
     from ledger.deploy.garbage import EmbeddedGarbage
@@ -71,7 +72,7 @@ class Hosting:
         self._store, self._layout, self._lock_timeout_s = store, layout, lock_timeout_s
         self._metadata_identity = directory.identity_of(METADATA)
         self._hosted: HostedBookie | None = None
-        self._is_hosting = False
+        self._is_hosting = self._has_failed = False
         self._changed = trio.Event()  # from starting to serving, from serving to gone
         self._stop = trio.Event()
 
@@ -91,6 +92,8 @@ class Hosting:
         """
         give_up_s = math.inf
         while True:
+            if self._has_failed:
+                await trio.sleep_forever()  # the error of the task cancels this call
             if self._hosted is not None:
                 ours, theirs = stream_pair()
                 self._hosted.serve(theirs)
@@ -111,11 +114,7 @@ class Hosting:
             # Another process has the lock and does not serve yet.
             give_up_s = min(give_up_s, trio.current_time() + self._lock_timeout_s)
             if trio.current_time() >= give_up_s:
-                raise DirectoryUnusableError(
-                    f"directory {self._directory.path}: {self._directory.holder()} has held {LOCK} for"
-                    f" {self._lock_timeout_s:g} s and does not serve. If it replays a long journal, wait, or"
-                    " raise host_lock_timeout_s; else end it"
-                )
+                raise self._directory.unserved(self._lock_timeout_s)
             await trio.sleep(DIAL_PAUSE_S)
 
     async def _host(self, lock: HostLock) -> None:
@@ -129,6 +128,9 @@ class Hosting:
                 self._change()
                 await self._stop.wait()
                 self._hosted = None
+        except BaseException:
+            self._has_failed = True
+            raise
         finally:
             self._hosted = None
             self._directory.unlock(lock)
@@ -164,23 +166,33 @@ async def open_embedded_stack(
         DirectoryUnusableError: The directory, or what is in it, cannot be used.
         namespace.errors.NamespaceError, ledger.errors.LedgerError: The metadata cannot be used.
     """
-    directory = Directory(path)
+    is_open = False
     try:
-        async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
-            hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
-            try:
-                # Dial now, not at the first write: the caller learns at once that a directory cannot work.
-                stream = await hosting.dial(Address("", 0))
-                await stream.aclose()
-                async with open_ledger_client(
-                    store, hosting.dial, config, root=LEDGERS_ROOT, on_deleted=hosting.ledger_deleted
-                ) as client:
-                    yield EmbeddedStack(store, client, hosting)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await hosting.stop()
-    finally:
-        directory.close()
+        directory = Directory(path)
+        try:
+            async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
+                hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
+                try:
+                    # Dial now, not at the first write: the caller learns at once whether it can work.
+                    stream = await hosting.dial(Address("", 0))
+                    await stream.aclose()
+                    async with open_ledger_client(
+                        store, hosting.dial, config, root=LEDGERS_ROOT, on_deleted=hosting.ledger_deleted
+                    ) as client:
+                        is_open = True
+                        yield EmbeddedStack(store, client, hosting)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await hosting.stop()
+        finally:
+            directory.close()
+    except (DirectoryUnusableError, NamespaceError) as exc:
+        if is_open or not is_refused_write(exc):
+            raise
+        raise DirectoryUnusableError(
+            f"directory {path} cannot be written, and opening it writes: {exc}. To read what it holds, open"
+            " it with read_only=True, or --read-only on the command line"
+        ) from exc
 
 
 async def _prepare(store: SqliteStore) -> Layout:

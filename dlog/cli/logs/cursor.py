@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 import dlog
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
@@ -24,11 +24,12 @@ def command() -> None:
 @click.argument("log")
 @uri_option
 @json_option("the cursors")
-def list_(log: str, uri: str, as_json: bool) -> None:
+@read_only_option
+def list_(log: str, uri: str, as_json: bool, read_only: bool) -> None:
     """List the cursors of LOG, and how many records each is behind."""
 
     async def go() -> list[dict[str, object]]:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             cursors = namespace.cursors(log)
             return [_document(each, await cursors.lag(each)) for each in await cursors.list()]
 
@@ -44,11 +45,12 @@ def list_(log: str, uri: str, as_json: bool) -> None:
 @click.argument("name")
 @uri_option
 @json_option("the cursor")
-def show(log: str, name: str, uri: str, as_json: bool) -> None:
+@read_only_option
+def show(log: str, name: str, uri: str, as_json: bool, read_only: bool) -> None:
     """Show one cursor of LOG."""
 
     async def go() -> dict[str, object] | None:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             cursors = namespace.cursors(log)
             found = await cursors.get(name)
             return None if found is None else _document(found, await cursors.lag(found))

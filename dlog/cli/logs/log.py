@@ -12,7 +12,7 @@ import click
 
 import dlog
 from dlog.cli.logs.retention import retain, retention
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_name, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
@@ -43,11 +43,12 @@ def create(logs: tuple[str, ...], uri: str, exist_ok: bool) -> None:
 @click.argument("parent", default="")
 @uri_option
 @json_option("the names")
-def list_(parent: str, uri: str, as_json: bool) -> None:
+@read_only_option
+def list_(parent: str, uri: str, as_json: bool, read_only: bool) -> None:
     """List all logs, or those below PARENT: shop lists shop/orders."""
 
     async def go() -> list[str]:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             return await namespace.list_logs(parent)
 
     names = run(go)
@@ -62,11 +63,12 @@ def list_(parent: str, uri: str, as_json: bool) -> None:
 @click.argument("log")
 @uri_option
 @json_option("the description")
-def show(log: str, uri: str, as_json: bool) -> None:
+@read_only_option
+def show(log: str, uri: str, as_json: bool, read_only: bool) -> None:
     """Show the records, segments and writer of LOG."""
 
     async def go() -> Any:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             return await namespace.describe_log(log)
 
     document = described(run(go))

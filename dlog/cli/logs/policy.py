@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 import dlog
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from dlog.metadata.policy import Policy, Right, encode_policy, parse_policy
@@ -27,11 +27,12 @@ def command() -> None:
 @command.command("show")
 @uri_option
 @json_option("the policy")
-def show(uri: str, as_json: bool) -> None:
+@read_only_option
+def show(uri: str, as_json: bool, read_only: bool) -> None:
     """Print the policy and the principal of this program."""
 
     async def go() -> tuple[Policy | None, str]:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             return await namespace.policy(), namespace.principal
 
     policy, principal = run(go)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import click
 
 import dlog
-from dlog.cli.terminal.options import config_with, json_option, keys_option, raw_option, uri_option
+from dlog.cli.terminal.options import (
+    config_with,
+    json_option,
+    keys_option,
+    raw_option,
+    read_only_option,
+    uri_option,
+)
 from dlog.cli.terminal.output import payload_lines, write_out
 from dlog.cli.terminal.position import Position, position_option, record_document
 from dlog.cli.terminal.signals import run
@@ -40,6 +48,7 @@ BATCH_RECORDS = 4096
 @json_option("one object per record, one a line,")
 @raw_option
 @keys_option
+@read_only_option
 def command(
     log: str,
     uri: str,
@@ -49,6 +58,7 @@ def command(
     as_json: bool,
     raw: bool,
     key_file: str | None,
+    read_only: bool,
 ) -> None:
     """Print the payload of each record of LOG on a line, up to the present end of the log.
 
@@ -58,11 +68,12 @@ def command(
     """
     if isinstance(last, dlog.Start):
         raise click.UsageError(f"--to {last.value} is not possible; give a DLSN, a transaction id or a date")
-    run(partial(_read, uri, log, start, last, count, as_json=as_json, raw=raw, key_file=key_file))
+    opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
+    run(partial(_read, opening, log, start, last, count, as_json=as_json, raw=raw))
 
 
 async def _read(
-    uri: str,
+    opening: AbstractAsyncContextManager[dlog.Namespace],
     log: str,
     start: Position,
     last: dlog.DLSN | int | None,
@@ -70,12 +81,11 @@ async def _read(
     *,
     as_json: bool,
     raw: bool,
-    key_file: str | None,
 ) -> None:
     end = last if isinstance(last, dlog.DLSN) else None
     left = count
     async with (
-        dlog.open_namespace(uri, config=config_with(key_file)) as namespace,
+        opening as namespace,
         namespace.open_reader(log, start=start, end=end, follow=False) as reader,
     ):
         while left is None or left > 0:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import click
 
 import dlog
 from dlog.cli.logs.read import BATCH_RECORDS, printed
-from dlog.cli.terminal.options import config_with, json_option, keys_option, raw_option, uri_option
-from dlog.cli.terminal.output import write_out
+from dlog.cli.terminal.options import (
+    config_with,
+    json_option,
+    keys_option,
+    raw_option,
+    read_only_option,
+    uri_option,
+)
+from dlog.cli.terminal.output import print_note, write_out
 from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
 
@@ -30,28 +38,46 @@ from dlog.cli.terminal.signals import run
 @json_option("one object per record, one a line,")
 @raw_option
 @keys_option
+@read_only_option
 def command(
-    log: str, uri: str, start: Position, count: int | None, as_json: bool, raw: bool, key_file: str | None
+    log: str,
+    uri: str,
+    start: Position,
+    count: int | None,
+    as_json: bool,
+    raw: bool,
+    key_file: str | None,
+    read_only: bool,
 ) -> None:
     """Print the payload of each new record of LOG on a line, until interrupted.
 
-    POSITION is one of those in `dlog read --help`.
+    POSITION is one of those in `dlog read --help`. With --read-only, a directory that no process has open is
+    printed up to its end.
     """
-    run(partial(_tail, uri, log, start, count, as_json=as_json, raw=raw, key_file=key_file))
+    opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
+    run(partial(_tail, opening, log, start, count, as_json=as_json, raw=raw))
 
 
 async def _tail(
-    uri: str, log: str, start: Position, count: int | None, *, as_json: bool, raw: bool, key_file: str | None
+    opening: AbstractAsyncContextManager[dlog.Namespace],
+    log: str,
+    start: Position,
+    count: int | None,
+    *,
+    as_json: bool,
+    raw: bool,
 ) -> None:
     left = count
     async with (
-        dlog.open_namespace(uri, config=config_with(key_file)) as namespace,
-        namespace.open_reader(log, start=start) as reader,
+        opening as namespace,
+        namespace.open_reader(log, start=start, follow=not namespace.is_snapshot) as reader,
     ):
+        if namespace.is_snapshot:
+            print_note("no process has the directory open: records that are written later do not appear")
         while left is None or left > 0:
             records = await reader.read_batch(BATCH_RECORDS if left is None else min(left, BATCH_RECORDS))
             if records is None:
-                return  # the log is sealed
+                return  # the log is sealed, or a snapshot ends
             await write_out(printed(records, as_json=as_json, raw=raw))
             if left is not None:
                 left -= len(records)

@@ -8,7 +8,7 @@ import click
 
 import dlog
 from dlog.cli.terminal.exit_codes import ExitCode
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
 from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
@@ -34,14 +34,15 @@ def _checked_head(context: click.Context, parameter: click.Parameter, text: str 
     help="A head that an earlier check printed: the log must still hold the chain up to it.",
 )
 @json_option("the findings")
-def command(log: str, uri: str, expect_head: str | None, as_json: bool) -> ExitCode:
+@read_only_option
+def command(log: str, uri: str, expect_head: str | None, as_json: bool, read_only: bool) -> ExitCode:
     """Read all of LOG and check it, up to its present end.
 
     It checks the digests of entries, the positions and transaction ids of records, the metadata, and the hash
     chain if writers kept one. The first problem ends the check, with exit code 7. Note the head in another
     place and give it with --expect-head later: then a log that was cut or written again is found too.
     """
-    found = run(partial(_verify, uri, log, expect_head))
+    found = run(partial(_verify, uri, log, expect_head, read_only=read_only))
     problem = found.problem
     if as_json:
         print_json(
@@ -73,6 +74,6 @@ def command(log: str, uri: str, expect_head: str | None, as_json: bool) -> ExitC
     return ExitCode.OK if problem is None else ExitCode.DAMAGED
 
 
-async def _verify(uri: str, log: str, expect_head: str | None) -> dlog.LogVerification:
-    async with dlog.open_namespace(uri) as namespace:
+async def _verify(uri: str, log: str, expect_head: str | None, *, read_only: bool) -> dlog.LogVerification:
+    async with dlog.open_namespace(uri, read_only=read_only) as namespace:
         return await namespace.verify_log(log, expect_head=expect_head)

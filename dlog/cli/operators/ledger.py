@@ -13,6 +13,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ import click
 import trio
 
 from dlog.cli.operators.service import Service, open_ledgers, service_options
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import json_option, read_only_option
 from dlog.cli.terminal.output import (
     payload_lines,
     print_facts,
@@ -56,11 +57,12 @@ def command() -> None:
 @command.command("list")
 @service_options
 @json_option("the ids")
-def list_(service: Service, as_json: bool) -> None:
+@read_only_option
+def list_(service: Service, as_json: bool, read_only: bool) -> None:
     """List the ids of all ledgers."""
 
     async def go() -> list[int]:
-        async with open_ledgers(service) as ledgers:
+        async with open_ledgers(service, read_only=read_only) as ledgers:
             return await ledgers.client.ledger_ids()
 
     ids = run(go)
@@ -75,11 +77,12 @@ def list_(service: Service, as_json: bool) -> None:
 @click.argument("ledger_id", metavar="LEDGER", type=LEDGER_ID)
 @service_options
 @json_option("the metadata")
-def show(ledger_id: int, service: Service, as_json: bool) -> None:
+@read_only_option
+def show(ledger_id: int, service: Service, as_json: bool, read_only: bool) -> None:
     """Show the metadata of LEDGER: state, last entry, replicas."""
 
     async def go() -> LedgerMetadata:
-        async with open_ledgers(service) as ledgers:
+        async with open_ledgers(service, read_only=read_only) as ledgers:
             return await ledgers.client.metadata(ledger_id)
 
     document = metadata_document(ledger_id, run(go))
@@ -106,15 +109,27 @@ def show(ledger_id: int, service: Service, as_json: bool) -> None:
 @click.option("--last", type=click.IntRange(min=0), help="The last entry. [default: the last confirmed one]")
 @click.option("--recover", is_flag=True, help="First fence the ledger's writer and close the ledger.")
 @json_option("one object per entry, one a line,")
+@read_only_option
 def read(
-    ledger_id: int, service: Service, first: int, last: int | None, recover: bool, as_json: bool
+    ledger_id: int,
+    service: Service,
+    first: int,
+    last: int | None,
+    recover: bool,
+    as_json: bool,
+    read_only: bool,
 ) -> None:
     """Print the payload of each entry of LEDGER on a line.
 
     An open ledger is read up to its last confirmed entry. Its writer is not disturbed, unless --recover is
     given.
     """
-    run(partial(_read, service, ledger_id, first, last, recover=recover, as_json=as_json))
+    if recover and read_only:
+        raise click.UsageError(
+            "--recover closes the ledger, which --read-only forbids; leave one of them out"
+        )
+    opening = open_ledgers(service, read_only=read_only)
+    run(partial(_read, opening, ledger_id, first, last, recover=recover, as_json=as_json))
 
 
 @command.command("simpletest")
@@ -199,9 +214,15 @@ def metadata_document(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any
 
 
 async def _read(
-    service: Service, ledger_id: int, first: int, last: int | None, *, recover: bool, as_json: bool
+    opening: AbstractAsyncContextManager[Deployment],
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    *,
+    recover: bool,
+    as_json: bool,
 ) -> None:
-    async with open_ledgers(service) as ledgers:
+    async with opening as ledgers:
         reader = await _open(ledgers, ledger_id, recover=recover)
         async with reader:
             stop = reader.last_confirmed if last is None else last

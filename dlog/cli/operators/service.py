@@ -126,7 +126,7 @@ def service_options(command: Command) -> Command:
 
 
 @asynccontextmanager
-async def open_ledgers(service: Service) -> AsyncIterator[Deployment]:
+async def open_ledgers(service: Service, *, read_only: bool = False) -> AsyncIterator[Deployment]:
     """Open the cluster; close it at the end of the block.
 
     Raises:
@@ -142,7 +142,7 @@ async def open_ledgers(service: Service) -> AsyncIterator[Deployment]:
     elif not scheme.startswith("zk"):
         uri = await _service_uri_of_namespace(uri)
     try:
-        async with open_deployment(uri, config=service.config) as deployment:
+        async with open_deployment(uri, config=service.config, read_only=read_only) as deployment:
             yield deployment
     except ClusterNotFoundError as exc:
         raise NamespaceNotBoundError(str(exc)) from exc

@@ -1,4 +1,4 @@
-"""The options of many commands: `--uri`, `--json` and `--key-file`, and the directories that they default to.
+"""The options of many commands, such as `--uri` and `--json`, and the directories that they default to.
 
 A namespace is named by `--uri`, else by the variable DLOG_URI, else it is a directory of the user's own.
 Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Directory specification.
@@ -55,6 +55,15 @@ def uri_option(command: Command) -> Command:
         show_default=f"${VARIABLE}, else {default_uri(os.environ, Path.home())}",
         metavar="URI",
         help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
+    )(command)
+
+
+def read_only_option(command: Command) -> Command:
+    """Add the option `--read-only`; the command gets ``read_only``."""
+    return click.option(
+        "--read-only",
+        is_flag=True,
+        help="Write nothing, also in the directory of a file: namespace: for a full or read-only disk.",
     )(command)
 
 

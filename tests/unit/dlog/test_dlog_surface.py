@@ -64,6 +64,7 @@ PUBLIC = [
     "NamespaceNotBoundError",
     "Pending",
     "PositionConflictError",
+    "ReadOnlyError",
     "ReaderConfig",
     "Record",
     "RecordOutcome",
