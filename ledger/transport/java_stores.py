@@ -46,6 +46,7 @@ _DER_ELEMENTS_MAX = 300_000
 _DER_DEPTH_MAX = 64
 _INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30  # tags
 _CONSTRUCTED = 0x20
+_NUMBER_BYTES_MAX, _NUMBER_MAX = 8, 1 << 63
 _SCRYPT_NUMBERS = 3  # N, r and p; the other derivations have a count, and some a length behind it
 # The object id of Sun's protection of keys, 1.3.6.1.4.1.42.2.17.1.1, in DER.
 _SUN_PROTECTION = bytes.fromhex("060a2b060104012a02110101")
@@ -140,8 +141,9 @@ class _Pkcs12Work:
                 at = stop
                 break
             if tag == _INTEGER and stop is not None and numbers is not None:
-                numbers.append(int.from_bytes(self._content[start:stop], "big"))
-                self._refuse_above(numbers)
+                if len(numbers) < _SCRYPT_NUMBERS:  # more have no meaning, and a product of many costs time
+                    numbers.append(self._number(start, stop))
+                    self._refuse_above(numbers)
             else:
                 self._add(numbers)
                 numbers = [] if tag & ~_CONSTRUCTED == _OCTETS else None
@@ -183,6 +185,12 @@ class _Pkcs12Work:
             raise ValueError("beyond the end")
         return tag, at, at + length
 
+    def _number(self, start: int, stop: int) -> int:
+        """The value of an INTEGER, at most ``_NUMBER_MAX``; a negative one, which makes no sense, is that."""
+        if stop - start > _NUMBER_BYTES_MAX:
+            return _NUMBER_MAX
+        return min(int.from_bytes(self._content[start:stop], "big"), _NUMBER_MAX)
+
     def _add(self, numbers: list[int] | None) -> None:
         if numbers:
             self._iterations += self._work(numbers)
@@ -191,7 +199,7 @@ class _Pkcs12Work:
     def _refuse_above(self, numbers: list[int]) -> None:
         asked = self._iterations + (self._work(numbers) if numbers else 0)
         if asked > ITERATIONS_MAX:
-            shown = asked if asked < 1 << 64 else "more than 2^64"
+            shown = asked if asked < _NUMBER_MAX else "2^63 or more"
             raise StoreError(
                 f"deriving its keys takes {shown} iterations; at most"
                 f" {ITERATIONS_MAX} are allowed. It is damaged, or write it again with fewer: keytool"

@@ -6,7 +6,7 @@ import hashlib
 
 from ledger.transport.digest_md5 import parse_message
 from ledger.transport.jaas import parse_jaas
-from ledger.transport.java_stores import StoreError, _read_jks
+from ledger.transport.java_stores import StoreError, _Pkcs12Work, _read_jks
 from tests.fuzz.engine import Target
 from tests.places import GOLDEN_FILES
 
@@ -45,6 +45,13 @@ AUTH_TARGETS = [
         decode=lambda data: _read_jks(data, PASSWORD),
         errors=(StoreError,),
         repair=with_store_digest,
+    ),
+    Target(
+        name="pkcs12_work",
+        seeds=lambda: [(TLS / name).read_bytes() for name in ("bookie.p12", "trusted.p12")],
+        decode=lambda data: _Pkcs12Work(data).check(),
+        errors=(StoreError,),
+        tokens=[b"\x30\x80", b"\x24\x80", b"\x04\x00\x02\x01\x00", b"\x02\x84\x7f\xff\xff\xff"],
     ),
     Target(
         name="jaas_file",

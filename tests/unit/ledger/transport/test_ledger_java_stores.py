@@ -237,6 +237,27 @@ def test_a_pkcs12_store_nested_without_end_is_refused(tmp_path: Path) -> None:
         read_store(path, PASSWORD)
 
 
+def test_the_check_of_a_pkcs12_store_computes_with_few_small_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product of many numbers, or of numbers of a megabyte, would take as long as the KDF."""
+    multiplied: list[int] = []
+
+    def noted(numbers: list[int]) -> int:
+        multiplied.extend(numbers)
+        return len(numbers)
+
+    monkeypatch.setattr("ledger.transport.java_stores.math.prod", noted)
+    path = tmp_path / "store.p12"
+    long = b"\x02\x83\x10\x00\x00" + b"\x7f" * (1 << 20)
+    for numbers in (b"\x02\x01\x00" * 1_000, b"\x02\x01\x01" + long + long):
+        path.write_bytes(b"\x30\x80\x30\x80\x04\x00" + numbers + bytes(4))
+        with pytest.raises(StoreError, match="no undamaged PKCS12 store"):
+            read_store(path, PASSWORD)
+    assert 0 < len(multiplied) < 20
+    assert max(multiplied) < 1 << 64
+
+
 def test_a_jks_store_with_an_endless_key_is_refused(tmp_path: Path) -> None:
     key = struct.pack(">IIIIHQI", 0xFEEDFEED, 2, 1, 1, 0, 0, 70_000) + bytes(70_000)
     path = tmp_path / "store.jks"
