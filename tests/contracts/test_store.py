@@ -43,7 +43,7 @@ async def opened(backend: Backend) -> AsyncIterator[tuple[MetadataStore, str]]:
 
 async def fired(event: trio.Event) -> bool:
     """Wait for a watch; a store that never fires it fails the test."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await event.wait()
     return True
 

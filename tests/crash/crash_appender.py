@@ -30,7 +30,7 @@ def payload_of(number: int) -> bytes:
 async def append_until_killed(uri: str, log: str) -> None:
     """Append batches, several in flight, and print the acknowledged numbers."""
     # The lock of a killed writer is free when its session has ended.
-    config = dlog.NamespaceConfig(session_timeout_ms=3000)
+    config = dlog.NamespaceConfig(session_timeout_ms=6000)
     async with (
         dlog.open_namespace(uri, config=config) as namespace,
         namespace.open_writer(log, create=True) as writer,

@@ -28,7 +28,7 @@ FIELDS = [
 
 def bench(*options: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "dlog.cli.main", "bench", *options, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert list(document) == FIELDS
@@ -62,7 +62,7 @@ def test_ledgers_and_streams_are_measured_on_a_cluster() -> None:
 def test_every_part_of_a_storage_is_measured_and_leaves_no_files(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--all", "--mib", "2", "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout)
     assert set(parts) >= {"adds", "writes", "reads", "replay", "rebuild", "compaction"}
@@ -80,7 +80,7 @@ def test_a_storage_benchmark_without_disk_space_writes_nothing(
     mib = str(1 << 20)  # 1 TiB
     command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--replay", "--mib", mib]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 1
     assert "GiB are free" in done.stderr
     assert list((tmp_path / "dlog").iterdir()) == []
@@ -90,7 +90,7 @@ def test_a_storage_benchmark_without_disk_space_writes_nothing(
 def test_a_small_soak_finds_every_entry_and_stays_within_its_bounds(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dlog.cli.main", "bench", "storage", "--soak", "0.05", "--json"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["wrong"] == []

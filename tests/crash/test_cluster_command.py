@@ -27,12 +27,12 @@ DLOG = [sys.executable, "-m", "dlog.cli.main"]
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "cluster"
-    subprocess.run([*DLOG, "cluster", "stop", "--directory", str(tmp_path / "cluster")], timeout=60)
+    subprocess.run([*DLOG, "cluster", "stop", "--directory", str(tmp_path / "cluster")], timeout=240)
 
 
 def cluster(directory: Path, action: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [*DLOG, "cluster", action, "--directory", str(directory), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def state_of(directory: Path) -> ClusterState:
@@ -43,7 +43,7 @@ def state_of(directory: Path) -> ClusterState:
 def sessions(directory: Path) -> dict[str, int]:
     """The id of the session that created each bookie's node, in the order of the bookies."""
     state = state_of(directory)
-    found = trio.run(partial(query_registrations, state.zookeeper_hosts, timeout_s=30))
+    found = trio.run(partial(query_registrations, state.zookeeper_hosts, timeout_s=120))
     assert found is not None, "ZooKeeper did not reply in time"
     return {name: found[name].session_id for name in map(bookie_id, state.bookies)}
 
@@ -62,7 +62,7 @@ def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
         [*DLOG, "write", "orders", "--create", "--uri", uri, "--json"],
         input=b"one\ntwo\n",
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     assert json.loads(written.stdout)["records"] == 2
 
@@ -93,7 +93,7 @@ def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
 
     # The records are on the disks.
     assert cluster(directory, "start").returncode == 0
-    read = subprocess.run([*DLOG, "read", "orders", "--uri", uri], capture_output=True, timeout=60)
+    read = subprocess.run([*DLOG, "read", "orders", "--uri", uri], capture_output=True, timeout=240)
     assert read.stdout == b"one\ntwo\n"
 
 

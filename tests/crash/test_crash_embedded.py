@@ -11,7 +11,7 @@ import trio
 from tests.crash.crash_appender import check_log, open_appender
 
 pytestmark = pytest.mark.slow
-ROUND_TIMEOUT_S = 60
+ROUND_TIMEOUT_S = 120
 LOG = "crash"
 
 

@@ -31,7 +31,7 @@ async def main():
         namespace = Namespace("file:", stack.store, stack.client, path, config, client_id="victim")
         for name in await namespace.list_logs():
             if name != "kept":
-                await namespace.delete_log(name, lock_timeout_s=10)
+                await namespace.delete_log(name, lock_timeout_s=60)
         number = int(sys.argv[2])
         while True:
             async with namespace.open_writer("kept", create=True) as writer:
@@ -65,7 +65,7 @@ async def test_a_process_killed_during_garbage_collection_loses_no_record(
     for _ in range(4):
         with running(str(tmp_path), str(acknowledged)) as process:
             assert process.stdout is not None
-            with trio.fail_after(60):
+            with trio.fail_after(120):
                 for _ in range(rng.randint(1, 6)):
                     acknowledged = int(await trio.to_thread.run_sync(process.stdout.readline))
                 # The kill hits a random moment of deletion or collection.
@@ -82,7 +82,7 @@ async def test_a_process_killed_during_garbage_collection_loses_no_record(
             acknowledged = len(numbers)
             for name in await namespace.list_logs():
                 if name != "kept":
-                    await namespace.delete_log(name, lock_timeout_s=10)
+                    await namespace.delete_log(name, lock_timeout_s=60)
     async with open_embedded_stack(tmp_path) as stack:
         assert stack.hosting.garbage is not None, "the bookie and the metadata still belong together"
         await stack.hosting.garbage.collect()

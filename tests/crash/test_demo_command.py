@@ -70,7 +70,7 @@ def test_a_file_with_one_line_is_rejected(tmp_path: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_bytes(b"only one line\n")
     command = [sys.executable, "-m", "dlog.cli.main", "demo", str(short)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
     assert "at least 2" in done.stderr
     assert "Traceback" not in done.stderr

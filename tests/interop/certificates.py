@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 STORE_PASSWORD = "of the stores"
-OPENSSL_TIMEOUT_S = 60
+OPENSSL_TIMEOUT_S = 180
 
 
 @attrs.frozen

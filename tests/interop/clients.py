@@ -23,7 +23,7 @@ from tests.interop.driver import Driver
 from tests.interop.originals import Cluster
 
 PASSWORD = b"secret"
-TEST_TIMEOUT_S = 60
+TEST_TIMEOUT_S = 180
 
 # Apache's client codes that tests expect by name.
 WRITE_ERROR = -12
@@ -104,7 +104,7 @@ class RemoteClient:
         recover: bool = True,
         password: bytes = PASSWORD,
         digest: DigestType = DigestType.CRC32C,
-        timeout_s: float = 60,
+        timeout_s: float = TEST_TIMEOUT_S,
     ) -> RemoteLedger:
         """Open a ledger for reading."""
         handle = self.driver.name("reader")
@@ -149,7 +149,7 @@ class RemoteLedger:
         lac: int = self.opened["lac"]
         return lac
 
-    async def ask(self, op: str, *, timeout_s: float = 60, **arguments: Any) -> Any:
+    async def ask(self, op: str, *, timeout_s: float = TEST_TIMEOUT_S, **arguments: Any) -> Any:
         """Send a request that needs the handle."""
         return await self.driver.call(op, handle=self.handle, timeout_s=timeout_s, **arguments)
 

@@ -17,7 +17,7 @@ import trio
 
 from tests.interop.processes import Process
 
-REPLY_TIMEOUT_S = 30.0
+REPLY_TIMEOUT_S = 120.0
 
 
 class DriverError(Exception):

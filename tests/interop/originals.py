@@ -34,8 +34,8 @@ from tests.interop.jars import LOGGING, class_path, find_program
 from tests.interop.processes import Process, Processes
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 90.0
-PROBE_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 180.0
+PROBE_TIMEOUT_S = 15.0
 SESSION_TIMEOUT_MS = 4_000  # after which a killed bookie's registration disappears
 Kind = Literal["java", "ours"]
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Originals:
         return driver
 
     def run_java(
-        self, main_class: str, *arguments: str, name: str, timeout_s: float = 60, options: Sequence[str] = ()
+        self, main_class: str, *arguments: str, name: str, timeout_s: float = 180, options: Sequence[str] = ()
     ) -> tuple[int, str]:
         """Run one of Apache's commands to its end; return its exit code and its output with log lines."""
         process = self.processes.start(self.fresh(name), self.java(main_class, *arguments, options=options))
@@ -128,7 +128,7 @@ class Originals:
             process.stop(grace_s=0)
         return code, process.log.read_text("utf-8", "replace")
 
-    def shell(self, bookie: Bookie, *arguments: str, timeout_s: float = 60) -> tuple[int, str]:
+    def shell(self, bookie: Bookie, *arguments: str, timeout_s: float = 180) -> tuple[int, str]:
         """Run a command of Apache's bookie shell with a bookie's configuration."""
         return self.run_java(
             "org.apache.bookkeeper.bookie.BookieShell",

@@ -19,7 +19,7 @@ from tests.interop.originals import Cluster, Originals
 SHELL = "org.apache.bookkeeper.bookie.BookieShell"
 BKCTL = "org.apache.bookkeeper.tools.cli.BKCtl"  # its jar is 4.17.3's; the commands are the release's own
 EVERYTHING = ("-Dinterop.level=INFO",)  # the commands log their results and print nothing
-TIMEOUT_S = 60
+TIMEOUT_S = 180
 T = TypeVar("T")
 
 _BOOKIE = re.compile(r"BookieID:(\S+), IP:")

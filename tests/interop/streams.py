@@ -22,10 +22,10 @@ from tests.interop.driver import Driver
 from tests.interop.java_streams import JavaLog, open_java_log
 from tests.interop.originals import Cluster, Originals
 
-TEST_TIMEOUT_S = 120
-SESSION_TIMEOUT_MS = 2_000  # after which a dead writer's lock is free
+TEST_TIMEOUT_S = 240
+SESSION_TIMEOUT_MS = 4_000  # of a writer that a test kills or pauses; then its lock is free
 # The same for Java's, which otherwise waits 5 s before it repeats a request that failed with its session.
-SHORT_SESSION = {"zkSessionTimeoutSeconds": "2", "zkRetryStartBackoffMillis": "100"}
+SHORT_SESSION = {"zkSessionTimeoutSeconds": "4", "zkRetryStartBackoffMillis": "100"}
 LZ4_PARAMETERS = [dlog.Compression.NONE, dlog.Compression.LZ4]
 
 # Apache's status codes that tests expect by name.
@@ -72,7 +72,6 @@ class StreamPlace:
         config = dlog.NamespaceConfig(
             compression=compression,
             client_id=client_id,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
             writer=writer,
         )
         return dlog.open_namespace(self.uri, config=config)

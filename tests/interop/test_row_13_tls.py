@@ -103,7 +103,7 @@ def _store_of_authority(originals: Originals, authority: Authority, store: Path)
         *("-importcert", "-noprompt", "-alias", "authority", "-file", str(authority.certificate)),
         *("-keystore", str(store), "-storetype", "PKCS12", "-storepass", STORE_PASSWORD),
     ]
-    subprocess.run(command, capture_output=True, check=True, timeout=60)
+    subprocess.run(command, capture_output=True, check=True, timeout=TEST_TIMEOUT_S)
 
 
 @asynccontextmanager

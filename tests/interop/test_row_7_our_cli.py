@@ -21,7 +21,7 @@ from tests.interop.table import proves
 
 CELL = "the same output as Apache's shell"
 PAYLOADS = [b"", b"one", bytes(range(256)) * 5, b"last"]
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 180
 
 
 @attrs.frozen

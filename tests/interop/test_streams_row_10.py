@@ -116,7 +116,7 @@ class Flood:
 
     async def wait_stopped(self) -> dict[str, Any]:
         """Wait until a write fails; return the reply to the flood."""
-        reply: dict[str, Any] = await self.driver.wait("flood", self._reply, timeout_s=60)
+        reply: dict[str, Any] = await self.driver.wait("flood", self._reply, timeout_s=TEST_TIMEOUT_S)
         self._take_events()
         self.share.not_written = reply.get("outcomes", {}).get("NOT_WRITTEN", [])
         return reply

@@ -235,7 +235,7 @@ async def test_a_sealed_log_ends_for_our_reader_and_refuses_our_writer(place: St
                 async with namespace.open_writer(log):
                     pass
         async with place.java_log(log) as java, java.open_reader() as java_reader:
-            seen = await java_reader.read_some(9, timeout_s=20)
+            seen = await java_reader.read_some(9, timeout_s=60)
             assert seen.records == records_of(records, dlsns)
             assert seen.ended is not None
             assert seen.ended.code == END_OF_STREAM

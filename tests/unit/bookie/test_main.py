@@ -291,7 +291,7 @@ async def test_a_full_disk_makes_it_read_only_and_a_freed_one_writable(
 
 
 async def wait_gone(store: MemoryStore, path: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while True:
             changed = trio.Event()
             if await store.exists(path, watch=changed) is None:
@@ -337,7 +337,7 @@ async def test_an_expired_session_does_not_stop_the_bookie(
 
         port: int = await nursery.start(run)
         opened[0].expire()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (await store.exists(f"/ledgers/available/{NAME_OF(port)}")) is None:
                 await trio.lowlevel.checkpoint()
         assert len(opened) == 2

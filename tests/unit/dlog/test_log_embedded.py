@@ -135,7 +135,7 @@ async def test_a_following_reader_sees_records_soon_across_rolls_and_writers(tmp
             async with namespace.open_writer("log", config=SMALL_SEGMENTS) as writer:
                 for i in range(start, start + 40):
                     await writer.append(b"%d" % i)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await followed.wait()
         nursery.cancel_scope.cancel()
     assert seen == list(range(120))
@@ -149,7 +149,7 @@ async def test_the_last_record_becomes_visible_without_a_later_one(tmp_path: Pat
         ):
             for number in range(3):
                 dlsn = await writer.append(b"%d" % number)
-                with trio.fail_after(10):
+                with trio.fail_after(60):
                     assert (await anext(reader)).dlsn == dlsn
             assert await reader.read_batch(10, wait_s=0.01) == []
             assert reader.position == dlsn.next_slot()
@@ -177,7 +177,7 @@ async def test_latest_starts_after_the_visible_records(tmp_path: Path) -> None:
                 await writer.flush()
                 async with namespace.open_reader("log", start=dlog.LATEST) as reader:
                     await writer.append(b"new %d" % number)
-                    with trio.fail_after(10):
+                    with trio.fail_after(60):
                         assert (await anext(reader)).payload == b"new %d" % number
         async with namespace.open_reader("log", start=dlog.LATEST, follow=False) as reader:
             assert await reader.read_batch(10) is None
@@ -375,7 +375,7 @@ async def test_two_namespaces_of_one_process_share_a_directory(tmp_path: Path) -
         await first.create_log("log")
         async with second.open_writer("log") as writer, first.open_reader("log") as reader:
             dlsn = await writer.append(b"x")
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 assert (await anext(reader)).dlsn == dlsn
             with pytest.raises(dlog.LogLockedError):
                 async with first.open_writer("log", lock_timeout_s=0):

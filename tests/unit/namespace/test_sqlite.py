@@ -48,7 +48,7 @@ async def other_process(database: Path, program: str = OTHER) -> AsyncIterator[t
     )
     try:
         assert process.stdout is not None
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             yield process, int(await process.stdout.receive_some())
     finally:
         process.kill()
@@ -83,12 +83,12 @@ async def test_a_watch_fires_when_a_process_is_killed(tmp_path: Path) -> None:
         await store.exists("/theirs", watch=gone)
         await store.exists("/marker", watch=looked)
         await marker.create("/marker")
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await (
                 looked.wait()
             )  # the poller has looked at the new watch; only another process can wake it now
         process.kill()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await gone.wait()
         assert await store.exists("/theirs") is None
 

@@ -104,7 +104,7 @@ async def test_an_address_without_a_server_is_an_unreachable_store() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         hosts = f"127.0.0.1:{unused.getsockname()[1]}"
-        with trio.fail_after(10), pytest.raises(StoreUnreachableError, match=f"{hosts} within 0.3 s: "):
+        with trio.fail_after(60), pytest.raises(StoreUnreachableError, match=f"{hosts} within 0.3 s: "):
             async with open_zookeeper_store(hosts, connect_timeout_s=0.3):
                 pass
 
@@ -112,7 +112,7 @@ async def test_an_address_without_a_server_is_an_unreachable_store() -> None:
 async def test_a_server_that_never_replies_is_an_unreachable_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         hosts = f"127.0.0.1:{mute.getsockname()[1]}"
-        with trio.fail_after(20), pytest.raises(StoreUnreachableError, match=hosts):
+        with trio.fail_after(60), pytest.raises(StoreUnreachableError, match=hosts):
             async with open_zookeeper_store(hosts, connect_timeout_s=0.3, session_timeout_ms=1000):
                 pass
 
@@ -136,7 +136,7 @@ async def test_a_restarted_server_suspends_the_session_and_continues_it(tmp_path
             os.kill(server.pid, signal.SIGKILL)
             await until(store, SessionState.SUSPENDED)
             for call in calls(store):
-                with pytest.raises(ConnectionLostError), trio.fail_after(1):
+                with pytest.raises(ConnectionLostError), trio.fail_after(60):
                     await call()  # type: ignore[misc]
             assert not watch.is_set()
             with pytest.raises(ConnectionLostError):
@@ -145,7 +145,7 @@ async def test_a_restarted_server_suspends_the_session_and_continues_it(tmp_path
             server = await start_zookeeper(tmp_path, port=server.port)
             await until(store, SessionState.CONNECTED)
             assert store.session_id == session_id
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await watch.wait()
             node = await store.get("/e")
             assert (node.value, node.stat.ephemeral_owner) == (b"mine", session_id)
@@ -178,7 +178,7 @@ async def test_a_session_that_expired_unnoticed_is_over_and_no_other_begins(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lock.wait_lost)
             proxy.silence()
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 await gone.wait()  # the server has ended the session
             # From here on another client may hold the lock, so the old holder must not report that it does.
             await until(store, SessionState.SUSPENDED)
@@ -191,7 +191,7 @@ async def test_a_session_that_expired_unnoticed_is_over_and_no_other_begins(
             with pytest.raises(SessionExpiredError):
                 await call()  # type: ignore[misc]
         await DistributedLock(other, "/lock", "other").acquire(0)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await store._stopped.wait()
         begun = [message for message in caplog.messages if "connection established" in message]
         assert len(begun) == 2, "one connection for each store"
@@ -214,7 +214,7 @@ async def test_calls_without_a_reply_fail_when_the_connection_is_lost(tmp_path: 
                 outcomes.append(type(exc))
 
         proxy.silence()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 for function in calls(store):
                     nursery.start_soon(call, function)
@@ -236,7 +236,7 @@ async def test_a_call_over_a_connection_known_to_be_lost_fails_at_once(tmp_path:
 
             nursery.start_soon(get)
             await wait_all_tasks_blocked()
-            with trio.fail_after(1):
+            with trio.fail_after(4):  # less than kazoo takes to notice the silence
                 # As if the request entered kazoo's queue just after kazoo lost the connection.
                 store._enter("SUSPENDED")
                 while nursery.child_tasks:
@@ -267,7 +267,7 @@ async def test_many_calls_on_a_full_connection_do_not_block_the_loop(tmp_path: P
 
 async def test_closing_beside_a_silent_server_ends_soon(tmp_path: Path) -> None:
     async with open_zookeeper_process(tmp_path) as server, proxy_to(server.port) as proxy:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with open_zookeeper_store(proxy.hosts, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
                 proxy.silence()
         assert store.state is SessionState.CLOSED

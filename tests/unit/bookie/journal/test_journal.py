@@ -254,7 +254,7 @@ async def test_a_fault_of_the_thread_itself_stops_the_bookie_and_keeps_nobody_wa
     async with opened(tmp_path, on_committed=on_committed) as journal:
         monkeypatch.setattr("bookie.journal.journal.take_group", out_of_memory)
         submit(journal, [entry(0)], lambda error: errors.append(StorageFailedError("of the batch")))
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await has_failed.wait()
         monkeypatch.undo()
         [error] = errors

@@ -86,7 +86,7 @@ class Answers:
         return take
 
     async def count(self, number: int) -> list[str]:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while len(self.given) < number:
                 await self._changed.wait()
         return [name for name, _ in self.given]

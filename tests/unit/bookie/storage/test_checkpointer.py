@@ -180,7 +180,7 @@ async def test_a_failure_elsewhere_ends_the_wait_for_a_checkpoint() -> None:
         with pytest.raises(StorageFailedError, match="the storage has failed"):
             await fixture.checkpointer.wait_marked()
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()

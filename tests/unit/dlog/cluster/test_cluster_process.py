@@ -24,7 +24,7 @@ STUBBORN = [
 
 def wait_up(log: Path) -> None:
     """Wait until the process has set its signal handlers and printed a line."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while "up" not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.005)
@@ -47,7 +47,7 @@ async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path
 
 async def test_stopping_an_ended_process_succeeds(tmp_path: Path) -> None:
     started = process.start_detached([sys.executable, "-c", ""], tmp_path / "log")
-    assert await process.wait_ended(started, timeout_s=30)
+    assert await process.wait_ended(started, timeout_s=120)
     assert await process.stop(started, grace_s=1) is True
 
 
@@ -96,5 +96,5 @@ def test_a_program_that_does_not_exist_is_an_error_and_leaves_nothing(tmp_path: 
 
 async def test_an_ended_child_leaves_no_zombie(tmp_path: Path) -> None:
     started = process.start_detached([sys.executable, "-c", ""], tmp_path / "log")
-    assert await process.wait_ended(started, timeout_s=30)
+    assert await process.wait_ended(started, timeout_s=120)
     assert process.identify(started.pid) != started

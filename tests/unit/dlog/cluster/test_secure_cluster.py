@@ -19,7 +19,7 @@ from ledger.catalog.paths import Layout, available_path
 from namespace.zookeeper import open_zookeeper_store
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY, load_zookeeper_security
 
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 
 def settings_of(home: Path) -> Path:

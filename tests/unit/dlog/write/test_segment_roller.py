@@ -309,7 +309,7 @@ async def test_a_recovery_that_no_retry_mends_stops_the_writer_with_an_unknown_o
         segments.recovery_error = LogMetadataError("the ledger's metadata does not parse")
         segments.may_recover.set()
         segments.ledgers[0].fail(LedgerWriteError(0, "no ack quorum"))
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await wait_settled(batch)
         assert batch.outcome is RecordOutcome.UNKNOWN
         assert isinstance(roller.sender.stopped, LogWriteError)

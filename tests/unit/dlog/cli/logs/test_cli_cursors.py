@@ -67,30 +67,28 @@ def test_retention_is_shown_set_applied_and_removed(orders: None, capfd: Run) ->
     assert json.loads(capfd.readouterr().out) is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["cursor", "list", "nothing"], 3),
-        (["cursor", "set", "orders", "a/b", "--at", "earliest"], 2),
-        (["cursor", "set", "orders", "a", "--at", "17"], 2),
-        (["log", "retention", "nothing", "--age", "1d"], 3),
-        (["log", "retention", "orders", "--age", "0d"], 2),
-        (["log", "retention", "orders", "--age", "7"], 2),
-        (["log", "retention", "orders", "--size", "-1"], 2),
-        (["log", "retention", "orders", "--size", "1X"], 2),
-        (["log", "retention", "orders", "--forever", "--age", "1d"], 2),
-        (["log", "retain"], 2),
-        (["log", "retain", "orders", "--all"], 2),
-        (["log", "retain", "nothing"], 3),
-    ],
-)
-def test_bad_arguments_are_refused_and_change_nothing(
-    orders: None, capfd: Run, arguments: list[str], code: int
-) -> None:
-    assert main(arguments) == code
-    assert capfd.readouterr().err
-    assert main(["log", "retention", "orders", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out) is None
+BAD_ARGUMENTS: list[tuple[list[str], int]] = [
+    (["cursor", "list", "nothing"], 3),
+    (["cursor", "set", "orders", "a/b", "--at", "earliest"], 2),
+    (["cursor", "set", "orders", "a", "--at", "17"], 2),
+    (["log", "retention", "nothing", "--age", "1d"], 3),
+    (["log", "retention", "orders", "--age", "0d"], 2),
+    (["log", "retention", "orders", "--age", "7"], 2),
+    (["log", "retention", "orders", "--size", "-1"], 2),
+    (["log", "retention", "orders", "--size", "1X"], 2),
+    (["log", "retention", "orders", "--forever", "--age", "1d"], 2),
+    (["log", "retain"], 2),
+    (["log", "retain", "orders", "--all"], 2),
+    (["log", "retain", "nothing"], 3),
+]
+
+
+def test_bad_arguments_are_refused_and_change_nothing(orders: None, capfd: Run) -> None:
+    for arguments, code in BAD_ARGUMENTS:
+        assert main(arguments) == code, arguments
+        assert capfd.readouterr().err, arguments
+        assert main(["log", "retention", "orders", "--json"]) == 0
+        assert json.loads(capfd.readouterr().out) is None, arguments
 
 
 def test_ages_and_sizes_have_units() -> None:
