@@ -11,6 +11,7 @@ import pytest
 
 import bookie.server.permissions as permissions_module
 from bookie.auth.authentication import PeerIdentity
+from bookie.ledger_record import LedgerRecord
 from bookie.server.deferred import DeferredRequest
 from bookie.server.permissions import (
     NO_SUCH_LEDGER,
@@ -24,6 +25,7 @@ from bookie.server.permissions import (
 )
 from bookie.server.service import SLOW_FRAMES_MAX, BookieService, ClientSession
 from ledger.codes import Code
+from ledger.errors import WireError
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
@@ -43,6 +45,8 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 from tests.fakes.service_by_hand import ENTRIES, KEY, HandDisk, add, fence
+from tests.fuzz.port import GOOD, LEDGER, inputs_of
+from tests.fuzz.port import KEY as FUZZED_KEY
 
 ALICE, BOB = PeerIdentity("alice", "sasl"), PeerIdentity("bob", "sasl")
 LIFETIME_S = 60.0
@@ -486,3 +490,33 @@ async def test_random_chunks_touch_only_ledgers_that_the_peer_may_use(
                 assert reply.ledger_id in writable
         oracle.now_s += rng.choice([0, 0, 7])
     assert all(not disk.ledgers[ledger_id].fenced for ledger_id in set(range(6)) - writable)
+
+
+class RefusesEverybody(Oracle):
+    """No peer may do anything."""
+
+    async def decide(self, principal: str, ledger_ids: Sequence[int]) -> Mapping[int, Decision]:
+        return dict.fromkeys(ledger_ids, Decision(Access.NONE))
+
+
+async def test_no_bytes_of_a_peer_without_rights_touch_a_ledger(disk: HandDisk) -> None:
+    """The inputs of the fuzzer of the port, some of them with the key of a ledger."""
+    service = GuardedService(disk, RefusesEverybody().permissions)  # type: ignore[arg-type]
+    disk.ledgers[LEDGER] = LedgerRecord(LEDGER, FUZZED_KEY)
+    disk.entries[LEDGER, 0] = GOOD.pack(LEDGER, 0, -1, 5, b"hello")
+    before = dict(disk.entries)
+    answered = 0
+    for data in inputs_of(1, 600):
+        peer = Peer(service, ALICE)
+        try:
+            peer.begin_frames(data)
+            await peer.go_on()
+        except WireError:
+            pass
+        answered += bool(peer._out)
+        for deferred in peer.deferred:
+            assert isinstance(deferred, IncomingRequest)
+            assert isinstance(deferred.request, BookieInfoRequest | StartTlsRequest), deferred
+        assert (list(disk.ledgers), disk.entries) == ([LEDGER], before)
+        assert (disk.batches, disk.staged, disk.ledgers[LEDGER].fenced) == ([], [], False)
+    assert answered > 200  # the others are no frames
