@@ -1,6 +1,6 @@
 """Files and directories that only their owner can use, whatever the umask; waiting for a file lock.
 
-Inside: creating and opening them, what is refused, which process holds a lock. Not inside: what files hold.
+Inside: creating and opening them, the refused ones, the holder of a lock. Not inside: the content of files.
 Always: a directory is made with mode 0700 and a file with 0600; a symlink, a file with a second name and a
 file of another user are refused before a byte is written; no file is truncated; each wait for a lock has a
 bound.

@@ -1,4 +1,4 @@
-"""A disk whose changes stay in memory: a bookie starts on directories that nobody may write.
+"""A disk whose changes stay in memory: a bookie starts on directories that it must not write.
 
 Inside: the files that were there at the start, the changes above them, the check that a file is still the
 same. Not inside: databases (``overlay_key_values``), keeping other processes away.

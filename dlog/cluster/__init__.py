@@ -2,7 +2,7 @@
 tests.
 
 Inside: starting, stopping and measuring the processes, their ports and their directory.
-Not inside: what the processes do (``bookie``, Apache ZooKeeper). Entry points: ``LocalCluster``,
+Not inside: the work of the processes (``bookie``, Apache ZooKeeper). Entry points: ``LocalCluster``,
 ``open_local_cluster``.
 """
 
