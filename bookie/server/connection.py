@@ -28,9 +28,9 @@ from bookie.server.early_tokens import receive_clear_text
 from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService
+from bookie.server.service import SLOW_FRAMES_MAX, BookieService
 from bookie.server.shared_memory import SharedMemory
-from bookie.server.turns import Turns
+from bookie.server.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.wire.frame import FrameBuffer
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _SEND_BYTES_MAX = 256 << 10
 _RECEIVE_BYTES_MIN = 8192  # also while memory is short
+_BYTES_OF_FRAME = 512  # how many frames a chunk announces to ``Turns`` before they are counted
 
 
 class Signal:
@@ -141,6 +142,7 @@ class Connection:
             self._warnings.note(PeerEvent.FAULT, repr(fault.exceptions[0]), trio.current_time(), error=fault)
         finally:
             self._nursery = None
+            self._charge_slow_frames()  # those before a bad one
             self._unwatched.pop(self, None)
             self._reply_queue.close()
             self._work.close()
@@ -174,7 +176,7 @@ class Connection:
         receive_bytes = self._config.receive_bytes
         reply_queue, session, memory = self._reply_queue, self._session, self._memory
         wait_storage, in_progress = self._service.storage.wait_capacity, self._service.in_progress
-        peer, work = self.peer, self._work
+        peer, work, turns = self.peer, self._work, self._turns
         while True:
             if reply_queue.is_full:
                 await reply_queue.wait_capacity()
@@ -184,31 +186,42 @@ class Connection:
             if free_bytes < _RECEIVE_BYTES_MIN:
                 free_bytes = _RECEIVE_BYTES_MIN
             peer.is_receiving = True
-            chunk = await self._stream.receive_some(
-                free_bytes if free_bytes < receive_bytes else receive_bytes
-            )
+            chunk = await self._stream.receive_some(min(free_bytes, receive_bytes, memory.chunk_bytes_max))
             peer.is_receiving = False
             if not chunk:
                 return
             reply_queue.received(frames.held_bytes + len(chunk))
             # The waits come before the chunk is handled. When there is capacity, this step of the loop takes
             # it at once, and each other waiting connection checks again.
-            while in_progress.is_full(adds=session.has_written, reads=work.has_read):
-                await self._capacity.wait()
-            if session.has_written:
-                await wait_storage()
+            turn = 0
+            while True:
+                while in_progress.is_full(adds=session.has_written, reads=work.has_read):
+                    await self._capacity.wait()
+                if session.has_written:
+                    await wait_storage()
+                if not turns.is_spent or turns.has_turn(turn):
+                    break
+                turn = await turns.wait(1 + len(chunk) // _BYTES_OF_FRAME)
             if self._is_draining:
                 return
             session.inline_bytes_max = reply_queue.free_bytes  # other connections may have taken theirs
             data, spans = feed(bytes(chunk))
+            turns.charge(1 + len(spans) + len(data or chunk) // UNIT_BYTES)
             if spans:
                 peer.chunks_count += 1
                 if not peer.is_proven and gate is None:
                     self._connections.prove(peer)
                 later = handle(data, spans)
+                if session.slow_count:
+                    self._charge_slow_frames()
                 while later and not self._is_draining:
-                    await (session.wait_decision or self._turns.pause)()
+                    wait_decision = session.wait_decision
+                    if wait_decision is not None:
+                        await wait_decision()
+                    if wait_decision is None or turns.is_spent:
+                        await turns.wait(min(len(later), SLOW_FRAMES_MAX) * SLOW_FRAME_UNITS)
                     later = handle(data, later)
+                    self._charge_slow_frames()
                 if self._upgrade is not None:
                     rest = data[spans[-1][1] :]
                     if (gate is None or not gate.takes_early_tokens) and (
@@ -228,6 +241,10 @@ class Connection:
             reply_queue.received(held_bytes)
             if held_bytes > memory.share_bytes_min and memory.is_exhausted:
                 await self._wait_memory(held_bytes)
+
+    def _charge_slow_frames(self) -> None:
+        self._turns.charge(self._session.slow_count * SLOW_FRAME_UNITS)
+        self._session.slow_count = 0
 
     async def _wait_memory(self, held_bytes: int) -> None:
         """Wait until other connections give memory back. After ``stalled_s`` close this connection."""

@@ -27,7 +27,7 @@ from bookie.server.deferred import DeferredRequest, PlainReads, WokenPoll
 from bookie.server.repeated_adds import Comparison, StoredEntry
 from bookie.server.replies import refusal
 from bookie.server.service import BookieService, ClientSession
-from bookie.server.turns import Turns
+from bookie.server.turns import READ_UNITS, Turns
 from ledger.codes import Code
 from ledger.digest import DigestType
 from ledger.wire.messages import (
@@ -147,11 +147,14 @@ class DeferredReplies:
     async def _plain_reads(self, reads: PlainReads) -> None:
         storage = self.service.storage
         at = 0
-        pieces = 0
+        pieces, turn, turns = 0, 0, self.turns
         while at < len(reads):
+            if pieces == SLICE_READS or (turns.is_spent and not turns.has_turn(turn)):
+                pieces = 0
+                # Reads that find no entry have no other wait.
+                turn = await turns.wait(min(len(reads) - at, SLICE_READS) * READ_UNITS)
             pieces += 1
-            if not pieces % SLICE_READS:
-                await self.turns.pause()  # reads that find no entry do not wait
+            turns.charge(READ_UNITS)
             ledger_id, first = reads[at]
             count = 1
             # Readers read entries in order: one look-up in the index and one pread serve many requests.

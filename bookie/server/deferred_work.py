@@ -25,7 +25,7 @@ from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.service import BookieService, ClientSession
 from bookie.server.shared_memory import SharedMemory
-from bookie.server.turns import Turns
+from bookie.server.turns import READ_UNITS, Turns
 from ledger.codes import Code
 from ledger.wire.messages import AddRequest, IncomingRequest, ListEntriesRequest, ReadRequest
 
@@ -206,16 +206,21 @@ class DeferredWork:
 
     async def _work(self) -> None:
         """Reply to deferred requests, one after the other."""
-        done_count = 0
+        done_count, turn, turns = 0, 0, self._turns
         try:
             while True:
                 while self._queue:
+                    if done_count == SLICE_READS or (turns.is_spent and not turns.has_turn(turn)):
+                        done_count = 0
+                        # Requests that need no disk have no other wait.
+                        turn = await turns.wait(min(len(self._queue), SLICE_READS) * READ_UNITS)
+                        if not self._queue:
+                            break  # other workers were faster
+                    turns.charge(READ_UNITS)
                     request = self._queue.popleft()
                     await self._replies.reply_to(request)
                     self._done(request)
                     done_count += 1
-                    if not done_count % SLICE_READS:
-                        await self._turns.pause()  # requests that need no disk do not wait
                 if self._idle_worker is not None:
                     return
                 # One idle worker stays: a peer that reads from disk reads again, and a new task for each read

@@ -36,7 +36,7 @@ from bookie.auth.authentication import (
     certificate_identity,
 )
 from bookie.server.replies import refusal
-from bookie.server.service import ClientSession
+from bookie.server.service import SLOW_FRAMES_MAX, ClientSession
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3
@@ -110,6 +110,9 @@ class Gate:
                 break
             if self.is_open and not self._is_upgrading:
                 return self._session.handle(data, spans[index:])
+            if index == SLOW_FRAMES_MAX:
+                return spans[index:]
+            self._session.slow_count += 1
             self._handle_frame(data, start, end)
         return ()
 

@@ -23,7 +23,7 @@ import trio
 
 from bookie.server.deferred import WokenPoll
 from bookie.server.lac_watch import LacWatches
-from bookie.server.turns import Turns
+from bookie.server.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from ledger.wire.messages import IncomingRequest, ReadRequest
 
 SLICE_POLLS = 64  # answered in one slice
@@ -151,19 +151,24 @@ class LongPolls:
 
     async def run(self) -> None:
         """Answer long polls until cancelled."""
+        turns = self._turns
+        is_first = True  # slice since the task slept
         while True:
             if not (self._arrived or self._ready or self._woken or self._due()):
                 await self._sleep()
+                is_first = True
                 continue
-            await self._turns.begin()
-            try:
-                self._slice()
-            finally:
-                await self._turns.end()
+            if turns.is_spent or not is_first:
+                await turns.wait(
+                    min(len(self._ready) + len(self._arrived) + 1, SLICE_POLLS) * SLOW_FRAME_UNITS
+                )
+            is_first = False
+            turns.charge(self._slice())
 
     # One slice
 
-    def _slice(self) -> None:
+    def _slice(self) -> int:
+        """Do some of the work; return its units for ``Turns``."""
         left, left_bytes = SLICE_POLLS, SLICE_BYTES
         while left > 0 and left_bytes > 0:
             left -= 1
@@ -180,6 +185,7 @@ class LongPolls:
                 left_bytes -= self._begin(*self._arrived.popleft())
             else:
                 break
+        return (SLICE_POLLS - left) * SLOW_FRAME_UNITS + (SLICE_BYTES - left_bytes) // UNIT_BYTES
 
     def _begin(self, incoming: IncomingRequest, request: ReadRequest) -> int:
         is_due = self._replies.is_due(request)

@@ -282,6 +282,7 @@ class GuardedSession(ClientSession):
                     break
         passed = spans[:stop]
         if refused:
+            self.slow_count += len(refused)
             out = set(refused)
             passed = [span for span in passed if span not in out]
         left = self._pass_on(data, passed)

@@ -142,11 +142,13 @@ class Server:
             await trio.aclose_forcefully(stream)
             return
         self._connections[connection] = None
+        self.memory.count_connections(len(self._connections))
         self._has_connections.set()
         try:
             await connection.run()
         finally:
             del self._connections[connection]
+            self.memory.count_connections(len(self._connections))
             self.admitted.leave(peer)
 
     def shed_connections(self) -> None:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from bookie.storage.storage import Storage
 
 AUTH_DISABLED = "AuthDisabledPlugin"  # this name tells a client that it is authenticated
-SLOW_FRAMES_MAX = 256  # handled in one step of the loop; plain adds and plain reads do not count
+SLOW_FRAMES_MAX = 256  # of one call of ``handle``; plain adds and plain reads do not count
 INLINE_READ_BYTES_MAX = 1_048_576  # of the immediate reads of one chunk; further reads are deferred
 
 _BODY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC
@@ -145,6 +145,7 @@ class ClientSession:
     ) -> None:
         self.may_upgrade = service.has_tls  # the server clears it when the connection uses TLS
         self.inline_bytes_max = INLINE_READ_BYTES_MAX  # of one chunk; less while memory is short
+        self.slow_count = 0  # frames that take long; the server sets it back
         self.has_written = False  # this peer adds entries
         self.identity: PeerIdentity | None = None  # the authenticated peer
         self.wait_decision: Callable[[], Awaitable[None]] | None = None  # set by ``handle``; see there
@@ -229,6 +230,7 @@ class ClientSession:
                 self._acks.append(_ADD_OK + _ADD_OK.join(added))
                 self._adds_count += len(added)
                 self._needs_sync |= self._service.sync_adds
+            self.slow_count += slow_count
             self._finish()
 
     def reply(self, incoming: IncomingRequest, reply: Reply) -> None:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _TIGHT = 7 / 8  # of the whole
+_CHUNKS = 1 / 4  # of the whole, if every connection has received a chunk and waits for its turn
+_CHUNK_BYTES_MAX = 131_072
 
 
 class SharedMemory:
@@ -38,12 +40,18 @@ class SharedMemory:
         self.share_bytes_min = share_bytes_min
         self.used_bytes = 0
         self.used_bytes_peak = 0
+        self.chunk_bytes_max = _CHUNK_BYTES_MAX
         self._tight_bytes = int(bytes_max * _TIGHT)
         self._on_available = on_available
         self._on_tight = on_tight
 
     def __repr__(self) -> str:
         return f"<SharedMemory, {self.used_bytes} of {self.bytes_max} bytes used>"
+
+    def count_connections(self, count: int) -> None:
+        """Set how many connections there are: of many, each receives less at once."""
+        is_little = count * _CHUNK_BYTES_MAX <= self.bytes_max * _CHUNKS
+        self.chunk_bytes_max = _CHUNK_BYTES_MAX if is_little else min(self.share_bytes_min, _CHUNK_BYTES_MAX)
 
     def take(self, size_bytes: int) -> None:
         """Count bytes. The caller checks the limit (``share_bytes``)."""
