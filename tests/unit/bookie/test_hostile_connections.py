@@ -87,9 +87,9 @@ class Bookie:
 
 
 @asynccontextmanager
-async def limited_bookie(directory: Path, *keys: str) -> AsyncIterator[Bookie]:
+async def limited_bookie(directory: Path, *keys: str, files: int = FILES) -> AsyncIterator[Bookie]:
     process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", "tests.fakes.limited_bookie", str(directory), str(FILES), *keys],
+        [sys.executable, "-m", "tests.fakes.limited_bookie", str(directory), str(files), *keys],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -165,6 +165,50 @@ async def test_more_strangers_than_descriptors_stop_neither_storage_nor_clients(
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+async def test_a_process_with_1200_connections_stops_no_client_of_a_bookie_with_1024_files(
+    tmp_path: Path,
+) -> None:
+    async with limited_bookie(tmp_path, files=1024) as bookie:
+        client = Client(bookie)
+        await client.add()
+        attacker = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "tests.fakes.attacker", str(bookie.port), "1200"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert attacker.stdin is not None
+            assert attacker.stdout is not None
+            said = b""
+            with trio.fail_after(2 * WAIT_S):
+                while said.count(b"again") < 3:  # another 600 connections
+                    await client.add()
+                    with trio.move_on_after(0.05):
+                        chunk = await attacker.stdout.receive_some(1000)
+                        assert chunk, "the attacker has ended"
+                        said += bytes(chunk)
+            assert said.startswith(b"full")
+            newcomer = Client(bookie, 2)
+            for _ in range(50):
+                await newcomer.add()
+                await client.add()
+            await client.read_all()
+            await attacker.stdin.aclose()
+            with trio.fail_after(WAIT_S):
+                assert await attacker.wait() == 0
+        finally:
+            if attacker.returncode is None:
+                attacker.kill()
+                await attacker.wait()
+        assert await bookie.stop() == 0, bookie.log
+    async with open_bookie(config_of(tmp_path, []).storage) as opened:
+        assert await opened.storage.entry_ids(1) == list(range(client.added))
+        assert await opened.storage.entry_ids(2) == list(range(newcomer.added))
+    for word in ("ERROR", "CRITICAL", "Traceback"):
+        assert word not in bookie.log
+
+
 async def test_ten_thousand_attempts_leave_clients_served_and_the_log_short(tmp_path: Path) -> None:
     async with limited_bookie(tmp_path) as bookie:
         client = Client(bookie)
