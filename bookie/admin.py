@@ -16,15 +16,14 @@ GCDetailsService.java, BookieStateService.java, BookieInfoService.java; docs/met
 from __future__ import annotations
 
 import json
-import os
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
 
+from bookie.admin_connections import AdminConnections
 from bookie.admin_guard import AdminGuard, peer_of
 from bookie.admin_secrets import AdminSecrets
 from bookie.auth.reloading import Secrets
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _BODY_BYTES_MAX = 1 << 16
+_IDLE_S = 5  # between requests, within a TLS handshake, and until the first request is whole
+_BACKLOG = 32
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -271,7 +272,10 @@ async def serve_admin(
     """
     try:
         from hypercorn.config import Config
-        from hypercorn.trio import serve
+        from hypercorn.trio.tcp_server import TCPServer
+        from hypercorn.trio.worker_context import WorkerContext
+        from hypercorn.typing import ConnectionState
+        from hypercorn.utils import wrap_app
     except ImportError as exc:
         raise BookieConfigError(
             f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
@@ -280,67 +284,53 @@ async def serve_admin(
     files = AdminSecrets(config)
     await (secrets or Secrets(None, None)).include(files)
 
-    class Settings(Config):
-        """With the context that is made already: hypercorn itself reads PEM files only."""
-
-        @property
-        def ssl_enabled(self) -> bool:
-            return files.context is not None
-
-        def create_ssl_context(self) -> ssl.SSLContext | None:
-            if files.context is not None:
-                files.context.set_alpn_protocols(self.alpn_protocols)
-            return files.context
-
-    application = AdminGuard(
+    settings = Config()
+    settings.accesslog = None
+    settings.errorlog = None
+    settings.keep_alive_timeout = _IDLE_S
+    settings.ssl_handshake_timeout = _IDLE_S
+    guarded = AdminGuard(
         admin.application(),
         secrets=files,
         hosts=(config.host, *config.allowed_hosts),
         has_certificates=config.tls is not None and config.tls.trust_store is not None,
     )
+    application = wrap_app(guarded, settings.wsgi_max_body_size, "asgi")  # type: ignore[arg-type]
 
-    async def run(descriptor: int, changed: trio.Event, *, task_status: trio.TaskStatus[list[str]]) -> None:
-        settings = Settings()
-        settings.bind = [f"fd://{descriptor}"]
-        settings.accesslog = None
-        settings.errorlog = None
-        settings.graceful_timeout = 1
-        await serve(
-            application,  # type: ignore[arg-type]
-            settings,
-            shutdown_trigger=changed.wait,
-            task_status=task_status,
-        )
+    async def handle(stream: trio.SocketStream) -> None:
+        """One connection. hypercorn's own server would accept any number of them."""
+        wrapped: Any = stream
+        context = files.context
+        if context is not None:
+            context.set_alpn_protocols(settings.alpn_protocols)
+            wrapped = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        await TCPServer(application, settings, WorkerContext(None), ConnectionState({}), wrapped).run()
 
     bound = _bound(config)
-    try:
-        async with trio.open_nursery() as nursery:
-            is_started = False
-            while True:
-                changed = files.context_changed
-                # The new server accepts before the old one stops, from the same socket.
-                addresses = await nursery.start(run, os.dup(bound.fileno()), changed)
-                if not is_started:
-                    is_started = True
-                    task_status.started(addresses[0])
-                await changed.wait()
-    finally:
-        bound.close()
+    host, port = bound.getsockname()[:2]
+    connections = AdminConnections(handle)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connections.serve, trio.SocketListener(bound))
+        task_status.started(f"{'http' if files.context is None else 'https'}://{host}:{port}")
+        while True:
+            await files.context_changed.wait()
+            connections.close_all()
 
 
-def _bound(config: AdminConfig) -> socket.socket:
-    """A bound socket; bound here because hypercorn's errors do not name the address."""
+def _bound(config: AdminConfig) -> trio.socket.SocketType:
+    """A socket that listens."""
     bound = socket.socket()
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((config.host, config.port))
+        bound.listen(_BACKLOG)
     except OSError as exc:
         bound.close()
         raise ListenError(
             f"the HTTP server cannot listen at {config.host} port {config.port}: {exc.strerror or exc}. Stop"
             " the program that listens there, or set httpServerPort"
         ) from exc
-    return bound
+    return trio.socket.from_stdlib_socket(bound)
 
 
 async def _body_of(request: Request) -> dict[str, Any]:

@@ -59,6 +59,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/__main__.py",
     "bookie/cluster/startup_check.py",
     "bookie/admin.py",
+    "bookie/admin_connections.py",
     "bookie/admin_guard.py",
     "bookie/admin_secrets.py",
     "bookie/server/connection.py",

@@ -15,8 +15,9 @@ import resource
 
 SPARES = 16  # descriptors that a bookie's process holds for a shortage
 _LIMIT_MAX = 1 << 20  # a limit of "infinity" is no number that the kernel takes
+ADMIN_CONNECTIONS_MAX = 32  # to the HTTP port
 
-_BASE = 64  # standard streams, the loop, ZooKeeper, HTTP, logs, name look-ups
+_BASE = 64  # standard streams, the loop, ZooKeeper, logs, name look-ups
 _OF_JOURNAL = 8  # the file in use, the next ones, marks, a replay
 _OF_LEDGER_DIRECTORY = 96  # 64 open entry logs of the reader, open logs of writer and compactor, the summary
 _KEY_VALUE_FILES_MAX = 256
@@ -59,6 +60,7 @@ def connections_below_limit(
     limit = descriptor_limit()
     reserved = (
         _BASE
+        + ADMIN_CONNECTIONS_MAX
         + SPARES
         + _OF_JOURNAL * journals_count
         + (_OF_LEDGER_DIRECTORY + key_value_files_max()) * ledger_directories_count
