@@ -110,6 +110,71 @@ def test_a_torn_write_ahead_log_ends_where_sqlite_ends_it(tmp_path: Path, seed: 
         assert rows_in(DatabaseFiles(torn).read_if_changed()) == rows_of_twin(torn, tmp_path / "twin")
 
 
+def test_a_frame_with_other_salts_ends_the_log_as_in_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "metadata.sqlite"
+    (tmp_path / "copy").mkdir()
+    copied = tmp_path / "copy" / path.name
+    wal = copied.with_name(path.name + "-wal")
+    with closing(connect(path)) as database:
+        database.execute("INSERT INTO record (value) VALUES (x'00')")
+        shutil.copy(path, copied)
+        shutil.copy(path.with_name(wal.name), wal)
+    data = bytearray(wal.read_bytes())
+    data[-(24 + 4096) + 8] ^= 1  # the checksum of a frame does not cover its salts
+    wal.write_bytes(data)
+    assert rows_in(DatabaseFiles(copied).read_if_changed()) == rows_of_twin(copied, tmp_path / "twin") == []
+
+
+def test_a_log_that_begins_anew_while_the_database_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.sqlite"
+    read_database = sqlite_image._read_database
+    with closing(connect(path)) as database:
+        database.execute("INSERT INTO record (value) VALUES (x'00')")
+
+        def read_then_begin_anew(path: Path) -> bytes:
+            before = read_database(path)
+            if database.execute("SELECT count(*) FROM record").fetchone() == (1,):
+                database.execute("BEGIN")
+                for number in range(20):
+                    database.execute("INSERT INTO record (value) VALUES (?)", (bytes([number]) * 2000,))
+                database.execute("COMMIT")
+                database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+                database.execute("UPDATE record SET value = x'01' WHERE id = 1")
+            return before
+
+        monkeypatch.setattr(sqlite_image, "_read_database", read_then_begin_anew)
+        rows = rows_in(DatabaseFiles(path).read_if_changed())
+        assert rows == database.execute("SELECT id, value FROM record ORDER BY id").fetchall()
+
+
+def test_a_database_without_a_log_that_changes_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "metadata.sqlite"
+    read_database = sqlite_image._read_database
+    with closing(connect(path)) as database:
+        for number in range(40):
+            database.execute("INSERT INTO record (value) VALUES (?)", (bytes([number]) * 2000,))
+    reads = 0
+
+    def read_half_before_and_half_after(path: Path) -> bytes:
+        nonlocal reads
+        reads += 1
+        before = read_database(path)
+        if reads > 1:
+            return before
+        with closing(connect(path)) as database:
+            database.execute("UPDATE record SET value = x'01'")
+            database.execute("VACUUM")
+        return before[: len(before) // 2] + read_database(path)[len(before) // 2 :]
+
+    monkeypatch.setattr(sqlite_image, "_read_database", read_half_before_and_half_after)
+    assert rows_in(DatabaseFiles(path).read_if_changed()) == [(id_, b"\1") for id_ in range(1, 41)]
+    assert reads == 2
+
+
 def test_a_commit_in_the_tick_of_the_last_read_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "metadata.sqlite"
     with closing(connect(path)) as database:
@@ -118,11 +183,13 @@ def test_a_commit_in_the_tick_of_the_last_read_is_seen(tmp_path: Path) -> None:
         database.execute("UPDATE record SET value = x'01'")
         files, wal = DatabaseFiles(path), path.with_name(path.name + "-wal")
         files.read_if_changed()
-        times = os.stat(wal)
+        times = {file: os.stat(file) for file in (path, wal)}
         # Frames are written over older ones, so that the size stays; the clock has not moved either.
         database.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
         database.execute("UPDATE record SET value = x'02'")
-        os.utime(wal, ns=(times.st_atime_ns, times.st_mtime_ns))
+        for file, found in times.items():
+            os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+            assert os.stat(file).st_size == found.st_size
         assert rows_in(files.read_if_changed()) == [(1, b"\x02")]
 
 
