@@ -85,10 +85,12 @@ class Loop:
 
     def _play(self, runner: Runner) -> None:
         time, ready, deadlines, tasks = self._time, runner.runq, runner.deadlines, runner.tasks
-        counters, rng = self._counters, self._rng
+        counters, rng, instruments = self._counters, self._rng, runner.instruments
         rounds = 0
         while tasks:
             rounds += 1
+            if "after_io_wait" in instruments:
+                instruments.call("after_io_wait", 0.0)  # ``bookie.server.turns`` gives turns there
             if rounds % _ROUNDS_PER_POLL == 0:
                 _poll_io(runner, 0)  # lets Ctrl-C through
             if not ready:

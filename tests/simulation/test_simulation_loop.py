@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from bookie.server.turns import Turns
 from tests.effort import examples
 from tests.simulation.clockwork import GRID_S, StuckError, Timeline, run_repeatably
 from tests.simulation.loop import OWNER
@@ -302,3 +303,22 @@ def test_a_failed_world_that_does_not_end_raises() -> None:
     with pytest.raises(StuckError):
         in_a_world(main)
     gc.collect()
+
+
+def test_tasks_that_wait_for_a_turn_of_the_bookie_get_it_before_time_passes() -> None:
+    order: list[int] = []
+
+    async def main() -> None:
+        turns, started_s = Turns(10), trio.current_time()
+
+        async def take(number: int) -> None:
+            await turns.wait(10)
+            order.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(take, number)
+        assert trio.current_time() == started_s
+
+    in_a_world(main)
+    assert sorted(order) == list(range(5))
