@@ -60,6 +60,10 @@ class StuckDisk(HandDisk):
     ) -> list[bytes]:
         return [await self.read(ledger_id, first)]
 
+    async def read_stored(self, ledger: LedgerRecord, entry_id: int) -> tuple[bytes, bool]:
+        await self.go.wait()
+        return ENTRIES.pack(1, entry_id, -1, 0, b""), False
+
     async def availability(self, ledger_id: int) -> bytes:
         self.lists_running += 1
         self.lists_most = max(self.lists_most, self.lists_running)
@@ -155,6 +159,27 @@ async def test_reads_beyond_the_budget_of_a_connection_are_refused(
     await client.send(ReadRequest(1, 5))
     assert await client.codes(1) == [Code.OK]
     assert len(caplog.records) == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_adds_that_wait_for_the_disk_hold_bounded_memory_and_more_are_refused(
+    nursery: trio.Nursery, disk: StuckDisk
+) -> None:
+    total_bytes, body_bytes, count = 1 << 20, 60_000, 40
+    server = server_of(disk, total_bytes_max=total_bytes)
+    clients = [Client(server, nursery) for _ in range(4)]
+    for entry_id in range(count):
+        disk.flushed.add((1, entry_id))
+        body = ENTRIES.pack(1, entry_id, -1, 0, bytes(body_bytes))
+        await clients[entry_id % 4].send(AddRequest(1, entry_id, KEY, body))
+        await wait_all_tasks_blocked()
+        assert server.memory.used_bytes <= total_bytes + 4 * body_bytes
+    waiting = server._service.in_progress.reads
+    assert 0 < waiting <= total_bytes // body_bytes + 1
+    disk.go.set()
+    codes = [code for client in clients for code in await client.codes(count // 4)]
+    assert codes.count(Code.TOO_MANY_REQUESTS) == count - waiting
+    assert server.memory.used_bytes == 0
     nursery.cancel_scope.cancel()
 
 
