@@ -165,7 +165,6 @@ async def test_more_strangers_than_descriptors_stop_neither_storage_nor_clients(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 async def test_a_process_with_1200_connections_stops_no_client_of_a_bookie_with_1024_files(
     tmp_path: Path,
 ) -> None:
@@ -209,6 +208,7 @@ async def test_a_process_with_1200_connections_stops_no_client_of_a_bookie_with_
         assert word not in bookie.log
 
 
+@pytest.mark.slow
 async def test_ten_thousand_attempts_leave_clients_served_and_the_log_short(tmp_path: Path) -> None:
     async with limited_bookie(tmp_path) as bookie:
         client = Client(bookie)
