@@ -31,7 +31,21 @@ from bookie.errors import FormatError
 UNKNOWN_KEY = b""  # replay found the ledger without its key record; the first key sent is accepted
 
 _MASTER_KEY_BYTES_MAX = 1 << 16
+_SHARED_KEYS_MAX = 256
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class SharedKeys:
+    """One ``bytes`` object for equal keys: most ledgers of a cluster have the same few passwords."""
+
+    def __init__(self) -> None:
+        self._keys: dict[bytes, bytes] = {}
+
+    def share(self, key: bytes) -> bytes:
+        """An equal object, the same one for equal keys while there are few."""
+        if len(self._keys) >= _SHARED_KEYS_MAX:
+            self._keys.clear()  # a peer sends a new key with each ledger
+        return self._keys.setdefault(key, key)
 
 
 @attrs.frozen
@@ -46,7 +60,7 @@ class LedgerData:
     limbo: bool = False
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=False)  # one for each ledger: a slot costs 8 bytes
 class LedgerRecord:
     """One ledger on this bookie. Any module may read the fields; only ``Storage`` changes them."""
 

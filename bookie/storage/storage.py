@@ -36,7 +36,7 @@ from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks
 from bookie.journal.replay import apply_records
-from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
+from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys
 from bookie.storage.checkpointer import Checkpointer
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_store import DirectoryStore
@@ -69,9 +69,12 @@ class Storage:
         )
         self._disk = disk
         self._config = config
-        self._ledgers: dict[int, LedgerRecord] = {}
+        # Of one directory it is the same dictionary: two would cost 50 bytes more for each ledger.
+        self._ledgers: dict[int, LedgerRecord] = stores[0].ledgers if len(stores) == 1 else {}
+        self._keys = SharedKeys()
         for store in stores:
             for record in store.ledgers.values():
+                record.master_key = self._keys.share(record.master_key)
                 self._add_record(record)
         self._seal_at_bytes = config.write_cache_bytes_max // 2
         self._has_space = trio.Event()
@@ -123,7 +126,7 @@ class Storage:
         return record
 
     def _new_record(self, ledger_id: int, master_key: bytes) -> LedgerRecord:
-        record = LedgerRecord(ledger_id, master_key)
+        record = LedgerRecord(ledger_id, self._keys.share(master_key))
         record.first_checkpoint_id = self.checkpointer.begun_id + 1
         store = self._store_for_new(ledger_id)
         record.directory = store.number
@@ -318,10 +321,11 @@ class Storage:
         well. Raises ``StorageFailedError`` if the storage fails.
         """
         self.failure.check()
-        record = self._ledgers.pop(ledger_id, None)
+        record = self._ledgers.get(ledger_id)
         if record is None:
             return
         freed_bytes, deleted = self.stores[record.directory].forget_ledger(record)
+        self._ledgers.pop(ledger_id, None)  # it may be the store's dictionary
         self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
         await deleted.wait()
         self.failure.check()

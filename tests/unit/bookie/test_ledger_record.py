@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.errors import FormatError
-from bookie.ledger_record import LedgerData, LedgerRecord, decode_ledger_data, encode_ledger_data
+from bookie.ledger_record import (
+    LedgerData,
+    LedgerRecord,
+    SharedKeys,
+    decode_ledger_data,
+    encode_ledger_data,
+)
 from tests.strategies import LAST_IDS
 
 
@@ -59,3 +65,13 @@ def test_limbo_is_apaches_field_5() -> None:
     apache = bytes.fromhex("080110011a036b6579" + "2801")
     assert decode_ledger_data(apache).limbo
     assert not decode_ledger_data(bytes.fromhex("080110011a036b6579" + "2800")).limbo
+
+
+def test_equal_keys_are_one_object_and_different_ones_without_end_fill_no_memory() -> None:
+    keys = SharedKeys()
+    shared = keys.share(bytes(20))
+    assert keys.share(bytes(bytearray(20))) is shared
+    for number in range(10_000):
+        key = number.to_bytes(20, "big")
+        assert keys.share(key) == key
+        assert len(keys._keys) <= 256
