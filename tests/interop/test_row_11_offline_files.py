@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +17,8 @@ import attrs
 import pytest
 import trio
 
-from bookie.entrylog.format import LENGTH_BYTES
+from bookie.entrylog.format import LENGTH_BYTES, split_location
+from bookie.index.page_file import page_file_path, page_file_ranges
 from bookie.journal.format import SPECIAL_EXPLICIT_LAC, SPECIAL_FENCE, SPECIAL_KEY
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.write.handle import WriteHandle
@@ -40,6 +42,7 @@ SETTINGS = {
     "gcWaitTime": 3_600_000,
 }
 
+SORTED = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
 Entries = dict[tuple[int, int], bytes]
 
 
@@ -132,6 +135,10 @@ def _left_by(originals: Originals, driver: Driver, kind: Kind) -> Files:
     trio.run(fill)
     cluster.stop()
     return Files(Tools(originals, cluster), bookie.home, entries, codecs)
+
+
+def part_of(data: bytes, size: int, offset: int) -> bytes:
+    return data[offset : offset + size]
 
 
 def inspect(*arguments: str) -> list[dict[str, Any]]:
@@ -262,6 +269,42 @@ def test_java_reads_our_journal_record_for_record(ours: Files) -> None:
     assert any(ours.journals[-1].read_bytes()[last["offset"] + last["size_bytes"] + 8192 :])
     check_journals(ours)
     check_mark(ours)
+
+
+@proves(11, "they read our entry logs")
+def test_java_reads_our_index_files_slot_for_slot(originals: Originals, driver: Driver) -> None:
+    """The rest of the last page is a hole. Apache's bookie looks for the last entry in a whole page."""
+    root = "/index-files-of-ours"
+    driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
+    cluster = Cluster(originals, root)
+    (bookie,) = cluster.add("ours", ledgerStorageClass=SORTED, flushInterval=200)
+    counts: dict[int, int] = {}
+
+    async def fill() -> None:
+        with trio.fail_after(TEST_TIMEOUT_S):
+            async with our_client(cluster) as client:
+                for count in (1, 400, 1025):
+                    writer = await client.create(
+                        ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD
+                    )
+                    for _ in range(count):
+                        await writer.append(b"x")
+                    await writer.close()
+                    counts[writer.ledger_id] = count
+
+    trio.run(fill)
+    cluster.stop()
+    tools = Tools(originals, cluster)
+    outputs = at_once(*(partial(tools.shell, "ledger", str(ledger_id)) for ledger_id in counts))
+    for (ledger_id, count), output in zip(counts.items(), outputs, strict=True):
+        data = page_file_path(bookie.home / "ledgers" / "current", ledger_id).read_bytes()
+        assert len(data) == 1024 + 8192 * -(-count // 1024)
+        found: dict[int, tuple[int, int]] = {}
+        for one in page_file_ranges(partial(part_of, data), ledger_id):
+            found.update(zip(one.entry_ids, map(split_location, one.locations), strict=True))
+        shown = re.findall(r"entry (\d+)\s*:\s*\(log:\s*(\d+), pos: (\d+)\)", output)
+        assert {int(entry_id): (int(log), int(at)) for entry_id, log, at in shown} == found
+        assert len(found) == count
 
 
 @proves(11, "they read our entry logs")
