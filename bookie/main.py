@@ -241,7 +241,7 @@ async def run_bookie(
                 log_permissions = LogPermissions(
                     lambda: registration.store, root, layout, config.permissions.namespaces
                 )
-                await log_permissions.check_namespaces()
+                await retry_lost_connection(log_permissions.check_namespaces, timeout_s=START_RETRY_S)
                 permissions = log_permissions.permissions(config.permissions)
             async with open_bookie(
                 attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
