@@ -35,7 +35,7 @@ from bookie.errors import (
     RegistrationError,
 )
 from bookie.main import run_bookie
-from ledger.task_errors import first_error
+from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
 from namespace.zookeeper import open_zookeeper_store
 

@@ -32,7 +32,7 @@ from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError, StateError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionLevel
-from bookie.server.service import BookieService
+from bookie.requests.service import BookieService
 from ledger.audit import audited_async
 from ledger.errors import AuditError
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from bookie.config.admin_config import AdminTls
 from bookie.errors import BookieConfigError
-from ledger.transport.java_stores import load_key, read_store
-from ledger.transport.tls import load_authorities
+from ledger.auth.java_stores import load_key, read_store
+from ledger.auth.tls import load_authorities
 
 _PEM = b"-----BEGIN"
 

@@ -48,11 +48,11 @@ from bookie.errors import StorageFailedError
 from bookie.gc.collector import GarbageCollector
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.listening import bind, listen
+from bookie.requests.new_ledgers import NewLedgers
+from bookie.requests.permissions import GuardedService, Permissions
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
-from bookie.server.new_ledgers import NewLedgers
-from bookie.server.permissions import GuardedService, Permissions
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
@@ -69,7 +69,7 @@ from ledger.catalog.service_info import (
 )
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.task_errors import only_error
+from ledger.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
 from namespace.clock import wall_ms

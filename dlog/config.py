@@ -19,9 +19,9 @@ from dlog.encryption import KeyProvider
 from dlog.errors import ConfigError
 from dlog.format.compression import Compression
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
+from ledger.auth.auth import AuthFactory
 from ledger.digest import DigestType
 from ledger.placement.config import PlacementConfig, PlacementPolicy
-from ledger.transport.auth import AuthFactory
 from ledger.transport.bookie_security import BookieSecurity
 from namespace.zookeeper_security import ZooKeeperSecurity
 
@@ -129,7 +129,7 @@ class NamespaceConfig:
     wire_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
     """The bookies' protocol on the data path."""
     tls: ssl.SSLContext | None = attrs.field(default=None, validator=optional(instance_of(ssl.SSLContext)))
-    """Use TLS with bookies (``tlsProviderFactoryClass``); made by ``ledger.transport.tls.client_context``."""
+    """Use TLS with bookies (``tlsProviderFactoryClass``); made by ``ledger.auth.tls.client_context``."""
     auth: AuthFactory | None = attrs.field(default=None, repr=False)
     """Authenticate with bookies (``bookieAuthProviderFactoryClass``): ``ledger.SaslAuth``,
     ``ledger.TokenAuth`` or ``ledger.client_auth``."""

@@ -29,7 +29,7 @@ from dlog.namespace_handle import Namespace
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.service_tasks import open_service_tasks
+from ledger.tasks.service_tasks import open_service_tasks
 from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp

@@ -45,7 +45,7 @@ from dlog.write.opening import lock_owner, locked, open_log_writer
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.audit import audited_async
 from ledger.client import LedgerClient
-from ledger.forks import RULE, call_in_child
+from ledger.tasks.forks import RULE, call_in_child
 from namespace.clock import wall_ms
 from namespace.lock import DistributedLock
 from namespace.store import MetadataStore

@@ -18,6 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ledger import blocking as blocking
+    from ledger.auth.auth import AuthFactory as AuthFactory
+    from ledger.auth.auth import ClientAuth as ClientAuth
+    from ledger.auth.auth_plugins import client_auth as client_auth
+    from ledger.auth.sasl import SaslAuth as SaslAuth
+    from ledger.auth.token_auth import TokenAuth as TokenAuth
     from ledger.catalog.paths import Layout as Layout
     from ledger.client import BookieSpace as BookieSpace
     from ledger.client import LedgerClient as LedgerClient
@@ -58,14 +63,9 @@ if TYPE_CHECKING:
     from ledger.placement.config import PlacementConfig as PlacementConfig
     from ledger.placement.config import PlacementPolicy as PlacementPolicy
     from ledger.read.handle import ReadHandle as ReadHandle
-    from ledger.transport.auth import AuthFactory as AuthFactory
-    from ledger.transport.auth import ClientAuth as ClientAuth
-    from ledger.transport.auth_plugins import client_auth as client_auth
     from ledger.transport.bookie_security import BookieSecurity as BookieSecurity
     from ledger.transport.bookie_security import load_bookie_security as load_bookie_security
     from ledger.transport.config import TransportConfig as TransportConfig
-    from ledger.transport.sasl import SaslAuth as SaslAuth
-    from ledger.transport.token_auth import TokenAuth as TokenAuth
     from ledger.write.adv_handle import AdvWriteHandle as AdvWriteHandle
     from ledger.write.handle import WriteHandle as WriteHandle
     from namespace.errors import InvalidStoreAddressError as InvalidStoreAddressError
@@ -77,10 +77,10 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # Name -> module. A name is imported when it is first used: every module of this package runs this file first.
 _EXPORTS = {
     "AdvWriteHandle": "ledger.write.adv_handle",
-    "AuthFactory": "ledger.transport.auth",
+    "AuthFactory": "ledger.auth.auth",
     "BookieSecurity": "ledger.transport.bookie_security",
     "BookieSpace": "ledger.client",
-    "ClientAuth": "ledger.transport.auth",
+    "ClientAuth": "ledger.auth.auth",
     "ClientConfig": "ledger.config",
     "DigestType": "ledger.digest",
     "Ensemble": "ledger.metadata",
@@ -94,11 +94,11 @@ _EXPORTS = {
     "PlacementConfig": "ledger.placement.config",
     "PlacementPolicy": "ledger.placement.config",
     "ReadHandle": "ledger.read.handle",
-    "SaslAuth": "ledger.transport.sasl",
-    "TokenAuth": "ledger.transport.token_auth",
+    "SaslAuth": "ledger.auth.sasl",
+    "TokenAuth": "ledger.auth.token_auth",
     "TransportConfig": "ledger.transport.config",
     "WriteHandle": "ledger.write.handle",
-    "client_auth": "ledger.transport.auth_plugins",
+    "client_auth": "ledger.auth.auth_plugins",
     "load_bookie_security": "ledger.transport.bookie_security",
     "open_client": "ledger.deploy.deployment",
 }

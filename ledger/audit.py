@@ -31,7 +31,7 @@ from contextlib import asynccontextmanager, contextmanager
 import trio
 
 from ledger.errors import AuditError
-from ledger.task_errors import first_error
+from ledger.tasks.task_errors import first_error
 from namespace.clock import wall_ms
 
 FILE_VARIABLE = "DLOG_AUDIT_LOG"

@@ -25,9 +25,9 @@ from ledger.config import ClientConfig
 from ledger.deploy.deployment import open_client as open_async
 from ledger.digest import DigestType, Entry
 from ledger.errors import ClientClosedError
-from ledger.loop_thread import Held, LoopThread
 from ledger.metadata import LedgerMetadata
 from ledger.read.handle import ReadHandle as AsyncReadHandle
+from ledger.tasks.loop_thread import Held, LoopThread
 from ledger.write.handle import WriteHandle as AsyncWriteHandle
 from namespace.service_uri import without_user_info
 

@@ -17,7 +17,6 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ledger.background import open_background
 from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import Layout
 from ledger.codes import Code
@@ -34,6 +33,7 @@ from ledger.read.handle import ReadHandle
 from ledger.read.lac_query import query_lac
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
+from ledger.tasks.background import open_background
 from ledger.transport.transport import Dial, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle

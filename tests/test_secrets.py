@@ -41,7 +41,7 @@ HARMLESS_TYPE = re.compile(r"(Path|bool|int|float|re\.Pattern\[str\]|Key|frozens
 MORE = {
     ("ledger.wire.messages", "AuthRequest", "payload"),
     ("ledger.wire.messages", "AuthReply", "payload"),
-    ("ledger.transport.jaas", "JaasSection", "options"),
+    ("ledger.auth.jaas", "JaasSection", "options"),
     ("bookie.config.properties", "Setting", "values"),
     ("bookie.config.properties", "Setting", "written"),
 }

@@ -9,7 +9,7 @@ The entry point loads an ``AuthOpener``: a function that takes all keys of ``bk_
 ``AuthProvider`` (both in ``authentication``). Keys of the plug-in itself begin with ``authPlugin.``.
 
 Inside: finding a plug-in, our plug-ins' keys. Not inside: roles in certificates, which need TLS's keys
-(``bookie.config.security_settings``); the client's plug-ins (``ledger.transport.auth_plugins``).
+(``bookie.config.security_settings``); the client's plug-ins (``ledger.auth.auth_plugins``).
 
 Source: AuthProviderFactoryFactory.java; docs/protocol.md 12.4, 12.5.
 """

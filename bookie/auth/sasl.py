@@ -3,7 +3,7 @@
     "" --challenge--> response --rspauth--> authenticated
 
 Inside: the order of messages, users from a JAAS file, which users may connect. Not inside: the messages and
-the hash (``ledger.transport.digest_md5``), the number and size of tokens (``gate``).
+the hash (``ledger.auth.digest_md5``), the number and size of tokens (``gate``).
 Always: a nonce belongs to one connection and is used once; an unknown user costs the same work as a wrong
 password; no error has a password, a hash or a nonce in it.
 
@@ -20,8 +20,8 @@ from pathlib import Path
 import attrs
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
-from ledger.transport import digest_md5
-from ledger.transport.jaas import read_section
+from ledger.auth import digest_md5
+from ledger.auth.jaas import read_section
 
 PLUGIN = "sasl"
 BOOKIE_SECTION = "Bookie"  # Apache's default of ``saslJaasBookieSectionName``

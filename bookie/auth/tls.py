@@ -16,9 +16,9 @@ from pathlib import Path
 import attrs
 
 from bookie.errors import BookieConfigError
-from ledger.transport.java_stores import load_key, read_store
-from ledger.transport.secret_file import read_secret
-from ledger.transport.tls import client_context, load_authorities
+from ledger.auth.java_stores import load_key, read_store
+from ledger.auth.secret_file import read_secret
+from ledger.auth.tls import client_context, load_authorities
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})

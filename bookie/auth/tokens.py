@@ -5,7 +5,7 @@ The file has one token a line, with the name of its owner. Lines that begin with
     alice sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
     backup 6d7a0c4f... (the token itself)
 
-Inside: the file, the comparison. Not inside: the client's side (``ledger.transport.token_auth``), TLS.
+Inside: the file, the comparison. Not inside: the client's side (``ledger.auth.token_auth``), TLS.
 Always: a token is compared with every line in constant time; memory has only hashes of tokens.
 
 Source: docs/protocol.md 12.5 (Apache has no such plug-in).
@@ -21,8 +21,8 @@ from pathlib import Path
 import attrs
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
-from ledger.transport.secret_file import read_secret
-from ledger.transport.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
+from ledger.auth.secret_file import read_secret
+from ledger.auth.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _OWNER = re.compile(r"[\w.@+-]{1,64}", re.ASCII)

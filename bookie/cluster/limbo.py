@@ -37,7 +37,7 @@ from ledger.catalog.paths import Layout
 from ledger.digest import master_key
 from ledger.errors import MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata, LedgerState
-from ledger.task_errors import for_each
+from ledger.tasks.task_errors import for_each
 from namespace.errors import NamespaceError
 from namespace.store import MetadataStore
 

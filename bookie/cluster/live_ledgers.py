@@ -23,11 +23,11 @@ from bookie.disk.token_bucket import TokenBucket
 from bookie.errors import BookieServerError, DirectoryError
 from bookie.gc.log_collector import LogCollector
 from bookie.gc.tombstones import Tombstones
-from bookie.server.service import BookieService
+from bookie.requests.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import COOKIES, LAYOUT, Layout, ledger_path
-from ledger.task_errors import for_each
+from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore

@@ -24,7 +24,7 @@ import trio
 
 from bookie.disk.token_bucket import TokenBucket
 from bookie.errors import BookieConfigError
-from bookie.server.permissions import (
+from bookie.requests.permissions import (
     NO_SUCH_LEDGER,
     OUT_OF_REACH,
     Access,
@@ -37,7 +37,7 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, parse_policy
-from ledger.task_errors import for_each
+from ledger.tasks.task_errors import for_each
 from namespace.errors import NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
-from bookie.server.new_ledgers import NewLedgers
+from bookie.requests.new_ledgers import NewLedgers
 from namespace.errors import NamespaceError
 
 INTERVAL_S = 1.0

@@ -51,15 +51,15 @@ from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
 from bookie.journal.format import ALIGNMENT_BYTES
+from bookie.requests.new_ledgers import NewLedgersConfig
+from bookie.requests.permissions import PermissionsConfig
 from bookie.server.config import ServerConfig
-from bookie.server.new_ledgers import NewLedgersConfig
-from bookie.server.permissions import PermissionsConfig
 from bookie.storage.config import StorageConfig
 from bookie.storage.entry_reads import ReadConfig
+from ledger.auth.sasl import SaslAuth
 from ledger.catalog.paths import Layout
 from ledger.errors import LocationError
 from ledger.placement.topology import parse_location
-from ledger.transport.sasl import SaslAuth
 from namespace.errors import InvalidPathError, InvalidStoreAddressError
 from namespace.service_uri import ServiceUri, parse_metadata_service_uri
 from namespace.store import check_path

@@ -16,7 +16,7 @@ from bookie.config.settings import Settings
 from bookie.entrylog.writer import PerLedgerConfig
 from bookie.gc.collector import GcConfig
 from bookie.gc.compaction_rules import CompactionConfig
-from bookie.server.new_ledgers import NewLedgersConfig
+from bookie.requests.new_ledgers import NewLedgersConfig
 
 _OFF = -(2**31)
 

@@ -21,8 +21,8 @@ from bookie.auth.tls import TlsConfig
 from bookie.config.keys import PLUGIN_PREFIX
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
-from bookie.server.permissions import PermissionsConfig
-from ledger.transport.sasl import SaslAuth
+from bookie.requests.permissions import PermissionsConfig
+from ledger.auth.sasl import SaslAuth
 from namespace.errors import InvalidPathError, StoreSecurityError
 from namespace.store import check_path
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, security_of_environment

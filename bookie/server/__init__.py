@@ -1,11 +1,10 @@
-"""The network side of a bookie: connections, sessions, rights, fences, replies.
+"""The port of a bookie: connections, TLS and authentication, memory.
 
-Inside: TCP and TLS, the protocol's requests, memory limits, long polls.
-Not inside: storing entries (``bookie.storage``). Entry points: ``Server`` and ``BookieService``.
+Inside: accepting and closing connections, the gate before them, receiving and sending within memory limits.
+Not inside: the meaning of a request (``bookie.requests``). Entry point: ``Server``.
 """
 
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 
-__all__ = ["BookieService", "Server", "ServerConfig"]
+__all__ = ["Server", "ServerConfig"]

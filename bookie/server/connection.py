@@ -20,17 +20,17 @@ import trio
 
 from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import StorageFailedError
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
+from bookie.requests.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
-from bookie.server.deferred import DeferredRequest
 from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
 from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import SLOW_FRAMES_MAX, BookieService
 from bookie.server.shared_memory import SharedMemory
-from bookie.server.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.wire.frame import FrameBuffer

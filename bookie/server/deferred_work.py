@@ -16,16 +16,16 @@ from collections.abc import Callable
 
 import trio
 
+from bookie.requests.deferred import DeferredRequest, PlainReads
+from bookie.requests.deferred_replies import SLICE_READS, DeferredReplies, is_long_poll
+from bookie.requests.in_progress import share_of
+from bookie.requests.long_polls import LongPolls
+from bookie.requests.replies import refusal
+from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.turns import READ_UNITS, Turns
 from bookie.server.config import ServerConfig
-from bookie.server.deferred import DeferredRequest, PlainReads
-from bookie.server.deferred_replies import SLICE_READS, DeferredReplies, is_long_poll
-from bookie.server.in_progress import share_of
-from bookie.server.long_polls import LongPolls
-from bookie.server.replies import refusal
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, ClientSession
 from bookie.server.shared_memory import SharedMemory
-from bookie.server.turns import READ_UNITS, Turns
 from ledger.codes import Code
 from ledger.wire.messages import AddRequest, IncomingRequest, ListEntriesRequest, ReadRequest
 

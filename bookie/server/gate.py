@@ -35,8 +35,8 @@ from bookie.auth.authentication import (
     PeerIdentity,
     certificate_identity,
 )
-from bookie.server.replies import refusal
-from bookie.server.service import SLOW_FRAMES_MAX, ClientSession
+from bookie.requests.replies import refusal
+from bookie.requests.service import SLOW_FRAMES_MAX, ClientSession
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3

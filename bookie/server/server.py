@@ -19,14 +19,14 @@ from collections.abc import Callable, Sequence
 import trio
 
 from bookie.errors import BookieConfigError
+from bookie.requests.in_progress import InProgress
+from bookie.requests.service import BookieService
+from bookie.requests.turns import Turns
 from bookie.server.config import ServerConfig
 from bookie.server.connection import Connection, Signal
 from bookie.server.connections import Connections
-from bookie.server.in_progress import InProgress
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
-from bookie.server.service import BookieService
 from bookie.server.shared_memory import SharedMemory
-from bookie.server.turns import Turns
 from namespace.clock import wall_ms
 
 _SWEEP_S = 1.0

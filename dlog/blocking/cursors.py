@@ -5,7 +5,7 @@ from __future__ import annotations
 from dlog.format.dlsn import DLSN
 from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.cursors import LogCursors as AsyncLogCursors
-from ledger.loop_thread import LoopThread
+from ledger.tasks.loop_thread import LoopThread
 
 
 class LogCursors:

@@ -21,7 +21,7 @@ from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.read.positioning import EARLIEST, Start
 from dlog.read.verifier import LogVerification
-from ledger.loop_thread import Held, LoopThread
+from ledger.tasks.loop_thread import Held, LoopThread
 from namespace.service_uri import without_user_info
 
 

@@ -19,8 +19,8 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.cursor_nodes import Cursor
 from dlog.read.log_reader import LogReader as AsyncLogReader
-from ledger.forks import call_in_child
-from ledger.loop_thread import Held, LoopThread
+from ledger.tasks.forks import call_in_child
+from ledger.tasks.loop_thread import Held, LoopThread
 
 RECORDS_AT_ONCE = 1024  # an iterating reader fetches so many from the loop's thread
 

@@ -17,8 +17,8 @@ from dlog.format.dlsn import DLSN
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.log_writer import as_bytes
 from dlog.write.pending import settle_future
-from ledger.forks import call_in_child
-from ledger.loop_thread import Held, LoopThread
+from ledger.tasks.forks import call_in_child
+from ledger.tasks.loop_thread import Held, LoopThread
 
 
 class LogWriter:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.task_errors import for_each
+from ledger.tasks.task_errors import for_each
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore, Node
 

@@ -25,8 +25,8 @@ from dlog.read.cursors import ReaderCursor
 from dlog.read.positioning import Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
-from ledger.forks import RULE, call_in_child
-from ledger.service_tasks import open_service_tasks
+from ledger.tasks.forks import RULE, call_in_child
+from ledger.tasks.service_tasks import open_service_tasks
 
 
 class LogReader:

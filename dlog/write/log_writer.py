@@ -34,7 +34,7 @@ from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
-from ledger.forks import RULE, call_in_child
+from ledger.tasks.forks import RULE, call_in_child
 from namespace.clock import wall_ms
 
 OVERLOAD_FACTOR = 4  # submit() refuses records beyond this many times the limit of wait_capacity()

@@ -23,7 +23,7 @@ from dlog.read.read_only_log import ReadOnlyLog
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
-from ledger.service_tasks import open_service_tasks
+from ledger.tasks.service_tasks import open_service_tasks
 from namespace import errors as namespace_errors
 from namespace.lock import DistributedLock, in_order, member_owner
 from namespace.store import MetadataStore

@@ -31,7 +31,7 @@ from dlog.metadata.segment_nodes import delete_segment, list_segments, set_trunc
 from dlog.metadata.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
-from ledger.task_errors import for_each
+from ledger.tasks.task_errors import for_each
 from namespace.store import MetadataStore
 
 MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB

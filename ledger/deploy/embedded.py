@@ -31,7 +31,7 @@ from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.deploy.directory import METADATA, Directory, HostLock
 from ledger.errors import DirectoryUnusableError
-from ledger.service_tasks import ServiceTasks, open_service_tasks
+from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
 from namespace.errors import NamespaceError, NodeExistsError

@@ -26,7 +26,7 @@ from ledger.config import ClientConfig
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.deploy.embedded import DIAL_PAUSE_S, LEDGERS_ROOT, LOCK_TIMEOUT_S
 from ledger.errors import DirectoryUnusableError
-from ledger.service_tasks import ServiceTasks, open_service_tasks
+from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from namespace.errors import NamespaceError
 from namespace.sqlite_reader import SqliteReader, open_sqlite_reader

@@ -19,12 +19,12 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from ledger.background import open_background
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
 from ledger.catalog.service_info import ServiceInfo, decode_service_info
 from ledger.errors import BookieUnavailableError, MetadataFormatError
 from ledger.placement.bookie_health import BookieHealth, counts_as_error
 from ledger.placement.config import PlacementConfig
+from ledger.tasks.background import open_background
 from ledger.transport.transport import Address
 from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
 from namespace.store import MetadataStore, SessionState

@@ -42,7 +42,7 @@ from ledger.recovery.recovery import (
     ReadResult,
     Recovery,
 )
-from ledger.timers import Timer
+from ledger.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest, Reply, Request

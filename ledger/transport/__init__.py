@@ -1,7 +1,8 @@
 """Connections from a client to bookies.
 
-Inside: dialling, TLS and authentication, matching replies to requests, requests to single bookies.
-Not inside: the bytes of a message (``ledger.wire``), the choice of a bookie (``ledger.placement``).
+Inside: dialling, the handshake, matching replies to requests, requests to single bookies.
+Not inside: the bytes of a message (``ledger.wire``), proofs of identity (``ledger.auth``), the choice of a
+bookie (``ledger.placement``).
 Entry point: ``open_transport``.
 """
 

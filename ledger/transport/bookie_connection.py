@@ -20,7 +20,7 @@ import trio
 
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
-from ledger.timers import Timer
+from ledger.tasks.timers import Timer
 from ledger.transport.config import TransportConfig
 from ledger.transport.connection_protocol import OPERATIONS, Call, ConnectionProtocol
 from ledger.transport.dial import Address, Dial

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from ledger.auth.secret_file import read_secret
 from ledger.errors import SecuritySettingsError
-from ledger.transport.secret_file import read_secret
 from namespace.settings_file import SettingsFileError, read_settings_file
 
 if TYPE_CHECKING:
-    from ledger.transport.auth import AuthFactory
+    from ledger.auth.auth import AuthFactory
 
 ENVIRONMENT_VARIABLE = "DLOG_BOOKIE_SECURITY"  # a file for every client that is opened without settings
 
@@ -147,7 +147,7 @@ class BookieSecurity:
         return self._tls_context(), self._authentication()
 
     def _tls_context(self) -> ssl.SSLContext | None:
-        from ledger.transport.tls import client_context
+        from ledger.auth.tls import client_context
 
         if not self.tls:
             return None
@@ -173,7 +173,7 @@ class BookieSecurity:
             raise SecuritySettingsError(f"TLS with bookies: {exc}") from exc
 
     def _authentication(self) -> AuthFactory | None:
-        from ledger.transport.auth_plugins import client_auth
+        from ledger.auth.auth_plugins import client_auth
 
         if self.auth is None:
             return None

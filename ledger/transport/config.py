@@ -11,7 +11,7 @@ from typing import Literal
 import attrs
 from attrs.validators import ge, gt, in_
 
-from ledger.transport.auth import AuthFactory
+from ledger.auth.auth import AuthFactory
 from ledger.wire.frame import FRAME_BYTES_MAX
 
 
@@ -33,7 +33,7 @@ class TransportConfig:
     queued_bytes_max: int = attrs.field(default=4 * 1024 * 1024, validator=ge(0))
     """If more bytes are queued for one bookie, producers should wait (``wait_writable``)."""
     tls: ssl.SSLContext | None = None
-    """With a context, every connection uses TLS or fails; see ``ledger.transport.tls.client_context``."""
+    """With a context, every connection uses TLS or fails; see ``ledger.auth.tls.client_context``."""
     auth: AuthFactory | None = attrs.field(default=None, repr=False)
     """Makes the authentication of one connection: ``ledger.SaslAuth``, ``ledger.TokenAuth`` or
     ``ledger.client_auth``. None if the bookies require none."""

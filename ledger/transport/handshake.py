@@ -15,9 +15,9 @@ from collections import deque
 
 import trio
 
+from ledger.auth.auth import AUTH_DISABLED_PLUGIN, ClientAuth
 from ledger.codes import Code, Operation
 from ledger.errors import BookieSecurityError, BookieUnavailableError, WireError
-from ledger.transport.auth import AUTH_DISABLED_PLUGIN, ClientAuth
 from ledger.wire import v2, v3
 from ledger.wire.frame import FRAME_BYTES_MAX, FrameBuffer
 from ledger.wire.messages import AuthReply, AuthRequest, IncomingReply, StartTlsRequest

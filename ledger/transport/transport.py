@@ -24,10 +24,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from ledger.background import open_background
+from ledger.auth.auth import ClientAuth
 from ledger.errors import BookieError, BookieUnavailableError
-from ledger.timers import Timers
-from ledger.transport.auth import ClientAuth
+from ledger.tasks.background import open_background
+from ledger.tasks.timers import Timers
 from ledger.transport.bookie_connection import (
     BookieConnection,
     OnReply,

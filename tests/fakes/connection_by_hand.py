@@ -7,10 +7,10 @@ from collections import deque
 import trio
 
 from bookie.damage.digest_checker import DigestTypeOf
-from bookie.server.deferred import DeferredRequest
-from bookie.server.deferred_replies import DeferredReplies
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.deferred_replies import DeferredReplies
+from bookie.requests.service import BookieService, ClientSession
 from bookie.server.reply_queue import ReplyQueue
-from bookie.server.service import BookieService, ClientSession
 from bookie.server.shared_memory import SharedMemory
 from bookie.storage.storage import Storage
 from ledger.wire import v2, v3

@@ -6,9 +6,9 @@ import struct
 
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
-from bookie.server.deferred import DeferredRequest
-from bookie.server.repeated_adds import StoredEntry
-from bookie.server.service import BookieService, ClientSession
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.repeated_adds import StoredEntry
+from bookie.requests.service import BookieService, ClientSession
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 
-from ledger.transport.digest_md5 import parse_message
-from ledger.transport.jaas import parse_jaas
-from ledger.transport.java_stores import StoreError, _Pkcs12Work, _read_jks
+from ledger.auth.digest_md5 import parse_message
+from ledger.auth.jaas import parse_jaas
+from ledger.auth.java_stores import StoreError, _Pkcs12Work, _read_jks
 from tests.fuzz.engine import Target
 from tests.places import GOLDEN_FILES
 

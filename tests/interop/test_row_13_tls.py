@@ -14,12 +14,12 @@ import pytest
 import trio
 
 import dlog
+from ledger.auth.tls import client_context
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from ledger.transport.tls import client_context
 from namespace.zookeeper import open_zookeeper_store
 from tests.interop.certificates import STORE_PASSWORD, Authority, Identity, make_authority
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, java_client, some_payloads

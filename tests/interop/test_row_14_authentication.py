@@ -14,14 +14,14 @@ import attrs
 import pytest
 import trio
 
+from ledger.auth.sasl import SaslAuth
+from ledger.auth.tls import client_context
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import BookieSecurityError, BookieUnavailableError, LedgerError
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Policy, Right, Rule, encode_policy
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
-from ledger.transport.sasl import SaslAuth
-from ledger.transport.tls import client_context
 from namespace.zookeeper import open_zookeeper_store
 from tests.interop.certificates import Authority, Identity, make_authority
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, RemoteClient, java_client

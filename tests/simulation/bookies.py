@@ -42,10 +42,10 @@ from bookie.gc.compaction_rules import CompactionConfig
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
+from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
-from bookie.server.new_ledgers import NewLedgers, NewLedgersConfig
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage

@@ -90,7 +90,7 @@ class Loop:
         while tasks:
             rounds += 1
             if "after_io_wait" in instruments:
-                instruments.call("after_io_wait", 0.0)  # ``bookie.server.turns`` gives turns there
+                instruments.call("after_io_wait", 0.0)  # ``bookie.requests.turns`` gives turns there
             if rounds % _ROUNDS_PER_POLL == 0:
                 _poll_io(runner, 0)  # lets Ctrl-C through
             if not ready:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from bookie.server.turns import Turns
+from bookie.requests.turns import Turns
 from tests.effort import examples
 from tests.simulation.clockwork import GRID_S, StuckError, Timeline, run_repeatably
 from tests.simulation.loop import OWNER

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 from crc32c import crc32c
 
-from bookie.server.deferred import DeferredRequest
-from bookie.server.service import BookieService, ClientSession
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.service import BookieService, ClientSession
 from ledger.codes import Code
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, ReadRequest

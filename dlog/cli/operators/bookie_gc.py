@@ -20,7 +20,7 @@ import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
-from ledger.transport.tls import client_context
+from ledger.auth.tls import client_context
 
 _TIMEOUT_S = 10.0
 _POLL_INTERVAL_S = 0.5

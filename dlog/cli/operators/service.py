@@ -27,13 +27,13 @@ from dlog.cli.terminal.options import VARIABLE as URI_VARIABLE
 from dlog.cli.terminal.options import default_uri
 from dlog.errors import NamespaceNotBoundError
 from dlog.metadata.namespace_uri import parse_namespace_uri
+from ledger.auth.auth import AuthFactory
+from ledger.auth.auth_plugins import client_auth
+from ledger.auth.tls import client_context
 from ledger.config import ClientConfig
 from ledger.deploy import Deployment, open_deployment
 from ledger.errors import ClusterNotFoundError
-from ledger.transport.auth import AuthFactory
-from ledger.transport.auth_plugins import client_auth
 from ledger.transport.config import TransportConfig
-from ledger.transport.tls import client_context
 from namespace.service_uri import ServiceUri
 
 Command = TypeVar("Command", bound=Callable[..., Any])

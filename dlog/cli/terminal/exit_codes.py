@@ -10,7 +10,7 @@ import enum
 from bookie import errors as bookie_errors
 from dlog import errors
 from ledger import errors as ledger_errors
-from ledger.task_errors import errors_in
+from ledger.tasks.task_errors import errors_in
 from namespace import errors as namespace_errors
 
 

@@ -21,7 +21,7 @@ from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
-from bookie.server.service import BookieService
+from bookie.requests.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 

@@ -18,7 +18,7 @@ from bookie.config.admin_config import AdminConfig, AdminTls
 from bookie.config.bookie_config import parse_config
 from bookie.errors import BookieConfigError
 from dlog.cli.main import main
-from ledger.transport.tls import client_context
+from ledger.auth.tls import client_context
 from tests.fakes.certificates import Signed, TestAuthority, make_authority
 from tests.unit.bookie.test_admin import AUTHORIZED, HOST, send_request, serving
 

@@ -15,6 +15,7 @@ from bookie.cluster import log_permissions
 from bookie.errors import BookieConfigError
 from bookie.main import run_bookie
 from dlog.namespace_handle import Namespace
+from ledger.auth.sasl import SaslAuth
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
@@ -23,7 +24,6 @@ from ledger.errors import AccessDeniedError
 from ledger.policy import UNMARKED, Policy, Right, Rule, encode_policy
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import Address, dial_tcp
-from ledger.transport.sasl import SaslAuth
 from ledger.transport.transport import open_transport
 from ledger.wire.messages import (
     AddRequest,

@@ -16,9 +16,9 @@ import dlog.errors
 from dlog.connect import client_config
 from dlog.errors import as_dlog_error
 from ledger import errors as ledger_errors
+from ledger.auth.sasl import SaslAuth
+from ledger.auth.token_auth import TokenAuth
 from ledger.placement.config import PlacementConfig, PlacementPolicy
-from ledger.transport.sasl import SaslAuth
-from ledger.transport.token_auth import TokenAuth
 from namespace import errors as namespace_errors
 
 PUBLIC = [

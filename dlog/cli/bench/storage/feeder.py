@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from bookie.errors import StorageFailedError
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
-from bookie.server.deferred import DeferredRequest
-from bookie.server.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage
 from dlog.cli.bench.latency import BatchesInFlight, Latencies

@@ -17,14 +17,14 @@ from bookie.auth.tokens import BearerTokens
 from bookie.errors import BookieConfigError
 from bookie.main import open_bookie
 from bookie.server.config import ServerConfig
+from ledger.auth.auth import AuthFactory
+from ledger.auth.sasl import SaslAuth
+from ledger.auth.tls import client_context
+from ledger.auth.token_auth import TokenAuth
 from ledger.codes import Code
 from ledger.errors import BookieSecurityError, BookieUnavailableError
-from ledger.transport.auth import AuthFactory
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import Address, dial_tcp
-from ledger.transport.sasl import SaslAuth
-from ledger.transport.tls import client_context
-from ledger.transport.token_auth import TokenAuth
 from ledger.transport.transport import open_transport
 from ledger.wire.messages import ReadReply, ReadRequest
 from tests.fakes.certificates import TestAuthority, make_authority

@@ -9,8 +9,8 @@ import pytest
 
 from bookie.auth.authentication import AuthRefusedError
 from bookie.auth.sasl import SaslExchange, SaslUsers
-from ledger.transport import digest_md5
-from ledger.transport.sasl import SaslLogin
+from ledger.auth import digest_md5
+from ledger.auth.sasl import SaslLogin
 
 PASSWORD = "correct horse battery"
 NAME = "bookkeeper-1"

@@ -22,7 +22,7 @@ from bookie.cluster.log_permissions import (
     LogPermissions,
 )
 from bookie.errors import BookieConfigError
-from bookie.server.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, PermissionsConfig
+from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, PermissionsConfig
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, ledger_path
 from ledger.metadata import Ensemble, LedgerMetadata

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.cluster.new_ledger_check import BATCH_MAX, INTERVAL_S, NewLedgerCheck
 from bookie.errors import StorageFailedError
-from bookie.server.new_ledgers import NewLedgers, NewLedgersConfig
+from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from ledger.catalog.paths import Layout, ledger_path
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store

@@ -11,8 +11,8 @@ from bookie.auth.certificate_roles import CertificateRoles
 from bookie.auth.sasl import SaslUsers
 from bookie.auth.tokens import BearerTokens
 from bookie.errors import BookieConfigError
-from bookie.server.permissions import PermissionsConfig
-from ledger.transport.sasl import SaslAuth
+from bookie.requests.permissions import PermissionsConfig
+from ledger.auth.sasl import SaslAuth
 from tests.unit.bookie.config.test_config import parse
 
 

@@ -12,10 +12,10 @@ from trio.testing import memory_stream_pair
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from bookie.main import Bookie
+from bookie.requests.deferred import DeferredRequest
+from bookie.requests.service import BookieService, ClientSession
 from bookie.server.config import ServerConfig
-from bookie.server.deferred import DeferredRequest
 from bookie.server.server import Server
-from bookie.server.service import BookieService, ClientSession
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3

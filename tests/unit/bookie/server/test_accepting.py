@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest
 from tests.fakes.service_by_hand import HandDisk

@@ -11,10 +11,10 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from bookie.disk.real_disk import RealDisk
 from bookie.ledger_record import LedgerRecord
 from bookie.main import Bookie, open_bookie
+from bookie.requests.in_progress import LISTS_MAX, SHARE_MIN, share_of
+from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
 from bookie.server.config import ServerConfig
-from bookie.server.in_progress import LISTS_MAX, SHARE_MIN, share_of
 from bookie.server.server import Server
-from bookie.server.service import SLOW_FRAMES_MAX, BookieService
 from bookie.storage.config import StorageConfig
 from ledger.catalog.availability import decode_availability
 from ledger.codes import Code

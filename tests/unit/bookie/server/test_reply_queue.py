@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from bookie.server.in_progress import InProgress
+from bookie.requests.in_progress import InProgress
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
 

@@ -16,9 +16,9 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2

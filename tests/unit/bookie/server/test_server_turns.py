@@ -13,9 +13,9 @@ from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import NoEntryError
 from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.ledger_record import LedgerRecord
+from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
-from bookie.server.service import BookieService
 from ledger.codes import Code
 from ledger.digest import master_key
 from ledger.wire import v2, v3

@@ -16,7 +16,7 @@ import pytest
 
 import dlog
 from dlog import blocking
-from ledger.loop_thread import LoopThread
+from ledger.tasks.loop_thread import LoopThread
 
 
 def uri_of(path: Path) -> str:

@@ -11,6 +11,8 @@ import trio
 import dlog
 import ledger
 from dlog.errors import ConfigError
+from ledger.auth.sasl import SaslAuth
+from ledger.auth.token_auth import TokenAuth
 from ledger.deploy.deployment import open_client
 from ledger.errors import SecuritySettingsError
 from ledger.transport.bookie_security import (
@@ -20,8 +22,6 @@ from ledger.transport.bookie_security import (
     load_bookie_security,
     security_of_environment,
 )
-from ledger.transport.sasl import SaslAuth
-from ledger.transport.token_auth import TokenAuth
 from tests.fakes.certificates import is_trusted, make_authority
 from tests.places import GOLDEN_FILES
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from ledger.auth.auth import AUTH_DISABLED_PLUGIN
+from ledger.auth.tls import client_context
 from ledger.codes import Code, Operation
 from ledger.errors import BookieSecurityError, BookieUnavailableError
-from ledger.transport.auth import AUTH_DISABLED_PLUGIN
 from ledger.transport.pipe import stream_pair
-from ledger.transport.tls import client_context
 from ledger.transport.transport import Address, TransportConfig, open_transport
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer

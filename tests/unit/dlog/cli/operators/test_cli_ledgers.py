@@ -11,7 +11,7 @@ import pytest
 
 from dlog.cli.main import main
 from dlog.cli.operators.service import Service
-from ledger.transport.sasl import SaslAuth
+from ledger.auth.sasl import SaslAuth
 
 
 @attrs.frozen

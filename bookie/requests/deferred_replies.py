@@ -1,0 +1,420 @@
+"""Replies that come later: after a read from disk, or after the LAC has grown.
+
+Inside: reads of entries that are no longer in memory, batch reads, long polls, explicit LACs, lists of
+entries, disk space, reading the entry that an add repeats. Not inside: immediate replies and all writes
+(``service``); how many requests of a connection may wait (``deferred_work``).
+Always: every deferred request gets exactly one reply, also if the storage fails; nothing here writes; no
+entry of a ledger in limbo is denied. Whether a ledger is in limbo is checked before the read. Limbo may end
+during the read, and an entry that the read did not find may be there by then.
+
+Source: BookKeeper, ReadEntryProcessorV3.java, LongPollReadEntryProcessorV3.java,
+BatchedReadEntryProcessor.java, ReadLacProcessorV3.java, GetBookieInfoProcessorV3.java;
+docs/protocol.md 9.3 to 9.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from struct import Struct
+from typing import Protocol, TypeVar
+
+import attrs
+
+from bookie.damage.digest_checker import CHECKSUM_TYPES
+from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
+from bookie.ledger_record import LedgerRecord
+from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll
+from bookie.requests.repeated_adds import Comparison, StoredEntry
+from bookie.requests.replies import refusal
+from bookie.requests.service import BookieService, ClientSession
+from bookie.requests.turns import READ_UNITS, Turns
+from ledger.codes import Code
+from ledger.digest import DigestType
+from ledger.wire.messages import (
+    LAST_ENTRY,
+    AddRequest,
+    BatchReadReply,
+    BatchReadRequest,
+    BookieInfoReply,
+    BookieInfoRequest,
+    IncomingRequest,
+    ListEntriesReply,
+    ListEntriesRequest,
+    ReadLacReply,
+    ReadLacRequest,
+    ReadReply,
+    ReadRequest,
+    Reply,
+)
+
+T = TypeVar("T")
+SLICE_READS = 64  # at most so many in one step of the loop
+READ_BATCH_BYTES_MAX = 1_048_576  # read from disk at once for a series of plain reads
+
+_BATCH_REPLY_BYTES = 36  # header, request id and prefix: where a batch read begins to count
+_BATCH_ENTRY_BYTES = 4  # the length in front of each entry
+_ENTRY_BYTES_MIN = 32
+_GUESS_BYTES = 65_536  # reserved for a reply of unknown size
+_LAC_AT = 16
+_LAC = Struct(">q")
+_IDS = Struct(">qq")
+
+
+def is_long_poll(deferred: DeferredRequest) -> bool:
+    """True if the request waits for a time that the client chooses."""
+    return (
+        isinstance(deferred, IncomingRequest)
+        and isinstance(deferred.request, ReadRequest)
+        and not deferred.request.fence
+        and deferred.request.timeout_ms is not None
+    )
+
+
+class ReplySpace(Protocol):
+    """The space that replies may take until the peer has read them. ``ReplyQueue`` implements it."""
+
+    @property
+    def free_bytes(self) -> int: ...
+    async def wait_capacity(self) -> None: ...
+    def reserve(self, size_bytes: int) -> None: ...
+    def release(self, size_bytes: int) -> None: ...
+
+
+@attrs.frozen
+class DeferredReplies:
+    """Replies to the deferred requests of one connection."""
+
+    service: BookieService
+    session: ClientSession
+    queue: ReplySpace
+    wall_ms: Callable[[], int]
+    batch_bytes_max: int  # of one batch read's reply
+    turns: Turns = attrs.field(factory=Turns)
+    park: Callable[[IncomingRequest, ReadRequest], None] = lambda incoming, request: None  # lets it wait
+
+    async def reply_to(self, deferred: DeferredRequest) -> None:
+        """Do what the request needs, and send its reply. A cancelled call sends no reply."""
+        if isinstance(deferred, PlainReads):
+            await self._plain_reads(deferred)
+            return
+        if isinstance(deferred, IncomingRequest) and isinstance(deferred.request, AddRequest):
+            await self._add_again(deferred, deferred.request)
+            return
+        await self.queue.wait_capacity()
+        incoming = deferred.incoming if isinstance(deferred, WokenPoll) else deferred
+        missing = self._code_of_missing(getattr(incoming.request, "ledger_id", -1))
+        reply: Reply | None
+        try:
+            if isinstance(deferred, WokenPoll):
+                reply = await self._answer_poll(deferred.request, deferred.updated_ms)
+            else:
+                reply = await self._reply(deferred)
+        except NoEntryError:
+            reply = refusal(incoming, missing)
+        except LimboError:
+            reply = refusal(incoming, Code.UNKNOWN_LEDGER_STATE)
+        except NoLedgerError:
+            reply = refusal(incoming, Code.NO_LEDGER)
+        except EntryUnreadableError:
+            reply = refusal(incoming, Code.IO_ERROR)
+        if reply is not None:
+            self.session.reply(incoming, reply)
+
+    async def _reply(self, incoming: IncomingRequest) -> Reply | None:
+        request = incoming.request
+        match request:
+            case ReadRequest():
+                if request.previous_lac is not None and not request.fence:
+                    return await self._long_poll(incoming, request)
+                return await self._read(request)
+            case BatchReadRequest():
+                return await self._batch_read(request)
+            case ReadLacRequest():
+                return await self._read_lac(request)
+            case ListEntriesRequest():
+                if self._ledger(request.ledger_id).limbo:
+                    raise LimboError(request.ledger_id)
+                async with self.turns.lists:  # a list of a large ledger keeps a thread busy
+                    availability = await self.service.storage.availability(request.ledger_id)
+                return ListEntriesReply(Code.OK, request.ledger_id, availability)
+            case BookieInfoRequest():
+                return self._bookie_info(request)
+            case _:
+                raise AssertionError(f"{request!r} is not deferred")
+
+    # Reads
+
+    async def _plain_reads(self, reads: PlainReads) -> None:
+        storage = self.service.storage
+        at = 0
+        pieces, turn, turns = 0, 0, self.turns
+        while at < len(reads):
+            if pieces == SLICE_READS or (turns.is_spent and not turns.has_turn(turn)):
+                pieces = 0
+                # Reads that find no entry have no other wait.
+                turn = await turns.wait(min(len(reads) - at, SLICE_READS) * READ_UNITS)
+            pieces += 1
+            turns.charge(READ_UNITS)
+            ledger_id, first = reads[at]
+            count = 1
+            # Readers read entries in order: one look-up in the index and one pread serve many requests.
+            while at + count < len(reads) and reads[at + count] == (ledger_id, first + count):
+                count += 1
+            missing = self._code_of_missing(ledger_id)
+            await self.queue.wait_capacity()
+            try:
+                if count == 1:
+                    bodies = [await self._reserving(_GUESS_BYTES, storage.read(ledger_id, first))]
+                else:
+                    budget = max(1, min(READ_BATCH_BYTES_MAX, self.queue.free_bytes))
+                    batch_read = storage.read_batch(ledger_id, first, count, budget)
+                    bodies = await self._reserving(min(budget, count * _GUESS_BYTES), batch_read)
+            except NoEntryError:
+                self.session.send_plain(ledger_id, first, missing)
+                at += 1
+            except NoLedgerError:
+                self.session.send_plain(ledger_id, first, Code.NO_LEDGER)
+                at += 1
+            except EntryUnreadableError:
+                self.session.send_plain(ledger_id, first, Code.IO_ERROR)
+                at += 1
+            else:
+                assert bodies
+                for entry_id, body in enumerate(bodies, first):
+                    self.session.send_plain(ledger_id, entry_id, Code.OK, body)
+                at += len(bodies)
+
+    async def _reserving(self, size_bytes: int, read: Awaitable[T]) -> T:
+        """Read, with queue space reserved for the reply, so that other replies do not use it."""
+        queue = self.queue
+        size_bytes = min(size_bytes, queue.free_bytes)
+        queue.reserve(size_bytes)
+        try:
+            return await read
+        finally:
+            queue.release(size_bytes)
+
+    async def _read(self, request: ReadRequest) -> ReadReply:
+        ledger = self._ledger(request.ledger_id)
+        entry_id = self._resolve(ledger, request.entry_id)
+        read = self.service.storage.read(request.ledger_id, entry_id)
+        body = await self._reserving(_GUESS_BYTES, read)
+        max_lac = None if request.fence else ledger.lac
+        return ReadReply(Code.OK, request.ledger_id, request.entry_id, body, max_lac=max_lac)
+
+    async def _batch_read(self, request: BatchReadRequest) -> BatchReadReply:
+        ledger = self._ledger(request.ledger_id)
+        first = self._resolve(ledger, request.entry_id)
+        # A peer that does not read its replies gets shorter batches, down to one entry.
+        budget = min(request.size_bytes_max, self.batch_bytes_max, max(self.queue.free_bytes, _GUESS_BYTES))
+        count_max = max(1, budget // (_ENTRY_BYTES_MIN + _BATCH_ENTRY_BYTES))
+        if request.entry_id == LAST_ENTRY:
+            count_max = 1
+        elif request.count_max > 0:
+            count_max = min(count_max, request.count_max)
+        if count_max == 1:
+            found = [await self._reserving(_GUESS_BYTES, self.service.storage.read(request.ledger_id, first))]
+        else:
+            batch_read = self.service.storage.read_batch(request.ledger_id, first, count_max, max(budget, 1))
+            found = await self._reserving(budget, batch_read)
+        bodies = found[:1]
+        size = _BATCH_REPLY_BYTES + len(found[0]) + _BATCH_ENTRY_BYTES
+        for body in found[1:count_max]:
+            size += len(body) + _BATCH_ENTRY_BYTES
+            if size > budget:
+                break
+            bodies.append(body)
+        return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies))
+
+    async def _long_poll(self, incoming: IncomingRequest, request: ReadRequest) -> Reply | None:
+        """Reply to a long poll, or let it wait: then there is no reply yet."""
+        if request.piggyback_entry and request.entry_id != LAST_ENTRY:
+            return refusal(incoming, Code.BAD_REQUEST)
+        assert request.previous_lac is not None
+        ledger = self._ledger(request.ledger_id)
+        if ledger.limbo and await self._lac(ledger) <= request.previous_lac:
+            raise LimboError(ledger.ledger_id)  # the entry that carried a greater LAC may be lost here
+        if (
+            request.timeout_ms is not None
+            and await self._lac(ledger) <= request.previous_lac
+            # The ledger may have changed while the LAC was read; then this step sees it.
+            and self._ledger(request.ledger_id).lac <= request.previous_lac
+        ):
+            self.park(incoming, request)
+            return None
+        return await self._answer_poll(request, None)
+
+    async def _answer_poll(self, request: ReadRequest, updated_ms: int | None) -> Reply:
+        assert request.previous_lac is not None
+        ledger = self._ledger(request.ledger_id)
+        if not request.piggyback_entry:
+            return attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
+        lac = await self._lac(ledger)
+        if ledger.last_entry_id < 0 and ledger.explicit_lac is None:
+            raise NoEntryError(ledger.ledger_id, LAST_ENTRY)
+        if lac > request.previous_lac:
+            try:
+                body = await self.service.storage.read(request.ledger_id, request.previous_lac + 1)
+            except NoEntryError:
+                pass  # other bookies have the entry: reply with the LAC alone
+            else:
+                return _with_entry(request, body, lac, updated_ms)
+        return ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, None, max_lac=lac, lac_update_ms=updated_ms)
+
+    def is_due(self, request: ReadRequest) -> bool | None:
+        """True if a long poll gets its reply now, False if it must wait, None if the disk decides."""
+        assert request.previous_lac is not None
+        ledger = self.service.storage.ledger(request.ledger_id)
+        if ledger is None or (request.piggyback_entry and request.entry_id != LAST_ENTRY):
+            return True
+        if ledger.limbo or _is_lac_on_disk(ledger):
+            return None
+        return ledger.lac > request.previous_lac
+
+    def reply_now(self, poll: WokenPoll) -> int | None:
+        """Reply to a long poll from memory; return the size of the entry in it.
+
+        Returns:
+            None: It got no reply, because the disk must be read or the peer does not read its replies.
+        """
+        request = poll.request
+        assert request.previous_lac is not None
+        ledger = self.service.storage.ledger(request.ledger_id)
+        reply: Reply
+        if request.piggyback_entry and request.entry_id != LAST_ENTRY:
+            reply = refusal(poll.incoming, Code.BAD_REQUEST)
+        elif ledger is None:
+            reply = refusal(poll.incoming, Code.NO_LEDGER)
+        elif (
+            not request.piggyback_entry
+            or _is_lac_on_disk(ledger)
+            or (ledger.last_entry_id < 0 and ledger.explicit_lac is None)
+            or self.queue.free_bytes < _GUESS_BYTES
+        ):
+            return None
+        elif ledger.lac > request.previous_lac:
+            body = self.service.storage.read_cached(request.ledger_id, request.previous_lac + 1)
+            if body is None:
+                return None
+            reply = _with_entry(request, body, ledger.lac, poll.updated_ms)
+            self.session.reply(poll.incoming, reply)
+            return len(body)
+        else:
+            reply = ReadReply(
+                Code.OK,
+                request.ledger_id,
+                LAST_ENTRY,
+                None,
+                max_lac=ledger.lac,
+                lac_update_ms=poll.updated_ms,
+            )
+        self.session.reply(poll.incoming, reply)
+        return 0
+
+    async def _read_lac(self, request: ReadLacRequest) -> ReadLacReply:
+        ledger = self.service.storage.ledger(request.ledger_id)
+        if ledger is not None and ledger.limbo:
+            raise LimboError(request.ledger_id)
+        lac_body = None if ledger is None else ledger.explicit_lac
+        last_entry_body = None
+        code = Code.OK
+        if ledger is None or ledger.last_entry_id < 0:
+            code = Code.IO_ERROR  # as Java replies if there is a LAC packet and no entry
+        else:
+            try:
+                last_entry_body = await self.service.storage.read(request.ledger_id, ledger.last_entry_id)
+            except (NoEntryError, NoLedgerError, EntryUnreadableError):
+                code = Code.IO_ERROR
+        if lac_body is None and last_entry_body is None:
+            code = Code.NO_ENTRY
+        return ReadLacReply(code, request.ledger_id, lac_body, last_entry_body)
+
+    def _bookie_info(self, request: BookieInfoRequest) -> BookieInfoReply:
+        if not request.total_disk_capacity and not request.free_disk_space:
+            return BookieInfoReply(Code.OK)
+        try:
+            usage = self.service.storage.disk_usage()
+        except OSError:
+            return BookieInfoReply(Code.IO_ERROR)
+        return BookieInfoReply(
+            Code.OK,
+            usage.total_bytes if request.total_disk_capacity else None,
+            usage.free_bytes if request.free_disk_space else None,
+        )
+
+    # Adds
+
+    async def _add_again(self, incoming: IncomingRequest, request: AddRequest) -> None:
+        """Read the entry that the bookie holds under the ids of an add, and let the session decide."""
+        service = self.service
+        ledger = service.storage.ledger(request.ledger_id)
+        stored: StoredEntry | None = None
+        if ledger is not None:
+            try:
+                stored = await self._stored(ledger, request.entry_id)
+                if stored.compare(request.body) is Comparison.MAY_BE_DAMAGED and service.digest_type_of:
+                    digest_type = await service.digest_type_of(request.ledger_id)
+                    stored = await self._stored(ledger, request.entry_id, digest_type)
+            except EntryUnreadableError:
+                self.session.reply(incoming, refusal(incoming, Code.IO_ERROR))
+                return
+        self.session.add_again(incoming, stored)
+
+    async def _stored(
+        self, ledger: LedgerRecord, entry_id: int, digest_type: DigestType | None = None
+    ) -> StoredEntry:
+        body = await self.service.storage.read_stored(ledger, entry_id)
+        has_checksums = None if digest_type is None else digest_type in CHECKSUM_TYPES
+        return StoredEntry(ledger, body, has_checksums)
+
+    # Ledgers
+
+    def _ledger(self, ledger_id: int) -> LedgerRecord:
+        ledger = self.service.storage.ledger(ledger_id)
+        if ledger is None:
+            raise NoLedgerError(ledger_id)
+        return ledger
+
+    def _code_of_missing(self, ledger_id: int) -> Code:
+        """The code of the reply if the entry turns out to be missing."""
+        ledger = self.service.storage.ledger(ledger_id)
+        return Code.UNKNOWN_LEDGER_STATE if ledger is not None and ledger.limbo else Code.NO_ENTRY
+
+    def _resolve(self, ledger: LedgerRecord, entry_id: int) -> int:
+        if entry_id == LAST_ENTRY:
+            if ledger.limbo:
+                raise LimboError(ledger.ledger_id)
+            entry_id = ledger.last_entry_id
+        if entry_id < 0:
+            raise NoEntryError(ledger.ledger_id, entry_id)
+        return entry_id
+
+    async def _lac(self, ledger: LedgerRecord) -> int:
+        """The greatest stored LAC, also if no add has come since the start.
+
+        Java then waits although the stored LAC is greater.
+        """
+        if not _is_lac_on_disk(ledger):
+            return ledger.lac
+        lac = ledger.lac
+        try:
+            body = await self.service.storage.read(ledger.ledger_id, ledger.last_entry_id)
+        except (NoEntryError, EntryUnreadableError):
+            pass  # use the LAC in memory
+        else:
+            (lac,) = _LAC.unpack_from(body, _LAC_AT)
+        if ledger.explicit_lac is not None:
+            lac = max(lac, _IDS.unpack_from(ledger.explicit_lac)[1])
+        return max(lac, ledger.lac)
+
+
+def _is_lac_on_disk(ledger: LedgerRecord) -> bool:
+    """True if no add has come since the start, so that only the last entry has the LAC."""
+    return ledger.lac < 0 and ledger.last_entry_id >= 0
+
+
+def _with_entry(request: ReadRequest, body: bytes, lac: int, updated_ms: int | None) -> ReadReply:
+    assert request.previous_lac is not None
+    return ReadReply(
+        Code.OK, request.ledger_id, request.previous_lac + 1, body, max_lac=lac, lac_update_ms=updated_ms
+    )

@@ -1,0 +1,64 @@
+"""Which connections wait until a ledger's last add confirmed (LAC) grows, and for how many long polls.
+
+Inside: for each ledger the connections that have long polls on it, the count of all long polls. Not inside:
+the long polls of one connection (``long_polls``), the LAC itself (``storage``).
+Always: an event costs one call for each connection that waits for the ledger, not one for each long poll.
+
+Source: BookKeeper, WatchableImpl.java and LongPollReadEntryProcessorV3.java; docs/protocol.md 9.4.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bookie.requests.in_progress import share_of
+
+LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
+
+
+class LacWatcher(Protocol):
+    """A connection with long polls. Its methods take no time: they mark what is to be done."""
+
+    def lac_is(self, ledger_id: int, lac: int) -> None: ...
+    def ledger_changed(self, ledger_id: int) -> None: ...
+
+
+class LacWatches:
+    """The watchers of each ledger; true while there is any."""
+
+    def __init__(self, long_polls_max: int = LONG_POLLS_MAX) -> None:
+        self._watchers: dict[int, dict[LacWatcher, None]] = {}
+        self.long_polls_max = long_polls_max
+        self.long_polls = 0  # of all connections; each connection counts its own
+
+    def __bool__(self) -> bool:
+        return bool(self._watchers)
+
+    def __repr__(self) -> str:
+        return f"<LacWatches, {self.long_polls} long polls on {len(self._watchers)} ledgers>"
+
+    def share(self, own: int) -> int:
+        """How many long polls the connection that has ``own`` of them may have."""
+        return share_of(self.long_polls_max, self.long_polls - own)
+
+    def watch(self, ledger_id: int, watcher: LacWatcher) -> None:
+        """From now on call the watcher for each event of the ledger."""
+        self._watchers.setdefault(ledger_id, {})[watcher] = None
+
+    def forget(self, ledger_id: int, watcher: LacWatcher) -> None:
+        """No error if the watcher does not watch the ledger."""
+        watchers = self._watchers.get(ledger_id)
+        if watchers is not None and watcher in watchers:
+            del watchers[watcher]
+            if not watchers:
+                del self._watchers[ledger_id]
+
+    def lac_is(self, ledger_id: int, lac: int) -> None:
+        """The ledger's LAC is at least ``lac`` now."""
+        for watcher in self._watchers.get(ledger_id, ()):
+            watcher.lac_is(ledger_id, lac)
+
+    def ledger_changed(self, ledger_id: int) -> None:
+        """The ledger was fenced or deleted."""
+        for watcher in self._watchers.get(ledger_id, ()):
+            watcher.ledger_changed(ledger_id)

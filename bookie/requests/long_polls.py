@@ -1,0 +1,294 @@
+"""The long polls of one connection: waiting, timeouts, and replies in slices.
+
+Inside: one task for all long polls of a connection, the order of their deadlines, which are ready. Not
+inside: which reply a long poll gets (``deferred_replies``), the number of slices in one step of the loop
+(``turns``).
+Always: each long poll is answered once, or its connection ends; a long poll that waits has no task, event or
+timer of its own; an event of a ledger marks its long polls as ready at once, and their replies are made in
+slices.
+
+Source: BookKeeper, LongPollReadEntryProcessorV3.java; docs/protocol.md 9.4.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from bookie.requests.deferred import WokenPoll
+from bookie.requests.lac_watch import LacWatches
+from bookie.requests.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
+from ledger.wire.messages import IncomingRequest, ReadRequest
+
+SLICE_POLLS = 64  # answered in one slice
+SLICE_BYTES = 1 << 20  # of entries in the replies of one slice
+TIMEOUT_MS_MAX = 3_600_000
+_SORTED_FOR_ONE = 32  # long polls that are looked at, in the time that one reply takes
+_STALE_MAX = 64  # deadlines of answered long polls, besides as many as there are waiting ones
+
+
+class PollReplies(Protocol):
+    """The part of ``DeferredReplies`` that long polls need."""
+
+    def is_due(self, request: ReadRequest) -> bool | None: ...
+    def reply_now(self, poll: WokenPoll) -> int | None: ...
+
+
+@attrs.define(eq=False)
+class _Waiting:
+    incoming: IncomingRequest
+    request: ReadRequest
+    seen_lac: int
+    is_waiting: bool = True
+
+
+@attrs.define(eq=False)
+class _LedgerPolls:
+    """The waiting long polls of one ledger."""
+
+    polls: list[_Waiting] = attrs.field(factory=list)
+    stale_count: int = 0  # of ``polls``, those that no longer wait
+    least_lac: float = math.inf  # that one of them has seen
+    known_lac: float = -math.inf  # of the last event; infinite: answer all
+    event_ms: int | None = None  # of the first event that is not sorted out yet
+
+
+class LongPolls:
+    """See the module. On the loop."""
+
+    def __init__(
+        self,
+        watches: LacWatches,
+        turns: Turns,
+        replies: PollReplies,
+        defer: Callable[[WokenPoll | IncomingRequest], None],
+        wall_ms: Callable[[], int],
+        *,
+        long_polls_max: int,
+    ) -> None:
+        """
+        Args:
+            defer: Takes a long poll whose reply needs the disk.
+            wall_ms: The date that the replies of woken long polls carry.
+        """
+        self._watches = watches
+        self._turns = turns
+        self._replies = replies
+        self._defer = defer
+        self._wall_ms = wall_ms
+        self._long_polls_max = long_polls_max
+        self._arrived: deque[tuple[IncomingRequest, ReadRequest]] = deque()
+        self._ready: deque[tuple[_Waiting, int]] = deque()  # with the time of the event
+        self._woken: deque[int] = deque()  # ledgers with an event
+        self._ledgers: dict[int, _LedgerPolls] = {}
+        self._deadlines: list[tuple[float, int, _Waiting]] = []
+        self._sequence = 0
+        self._waiting_count = 0
+        self._count = 0  # arrived, waiting and ready
+        self._wake: trio.Event | None = None  # while the task sleeps
+        self._is_closed = False
+        self.is_running = False  # set by the caller that starts ``run``
+
+    def __repr__(self) -> str:
+        return f"<LongPolls, {self._count} of them {self._waiting_count} waiting>"
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def kept_count(self) -> int:
+        """How many objects are kept for long polls, those that are over included."""
+        return len(self._deadlines) + sum(len(ledger.polls) for ledger in self._ledgers.values())
+
+    def add(self, incoming: IncomingRequest, request: ReadRequest) -> bool:
+        """Take a long poll. False if this connection, or all together, have too many."""
+        if self._count >= min(self._long_polls_max, self._watches.share(self._count)):
+            return False
+        self._count += 1
+        self._watches.long_polls += 1
+        self._arrived.append((incoming, request))
+        self._wake_task()
+        return True
+
+    def park(self, incoming: IncomingRequest, request: ReadRequest) -> None:
+        """Wait for a ledger's LAC; ``add`` has handed the long poll on, because the disk had to be read."""
+        if self._is_closed:
+            return
+        self._count += 1
+        self._watches.long_polls += 1
+        self._wait_for(incoming, request)
+        self._wake_task()
+
+    def lac_is(self, ledger_id: int, lac: float) -> None:
+        """An event of a watched ledger: its LAC."""
+        ledger = self._ledgers[ledger_id]
+        if lac > ledger.known_lac:
+            ledger.known_lac = lac
+        if lac > ledger.least_lac and ledger.event_ms is None:
+            ledger.event_ms = self._wall_ms()
+            self._woken.append(ledger_id)
+            self._wake_task()
+
+    def ledger_changed(self, ledger_id: int) -> None:
+        """An event of a watched ledger: it was fenced or deleted."""
+        self.lac_is(ledger_id, math.inf)
+
+    def close(self) -> None:
+        """The connection has ended: forget all."""
+        self._is_closed = True
+        for ledger_id in self._ledgers:
+            self._watches.forget(ledger_id, self)
+        self._watches.long_polls -= self._count
+        self._count = self._waiting_count = 0
+        for held in (self._ledgers, self._deadlines, self._arrived, self._ready, self._woken):
+            held.clear()
+
+    async def run(self) -> None:
+        """Answer long polls until cancelled."""
+        turns = self._turns
+        is_first = True  # slice since the task slept
+        while True:
+            if not (self._arrived or self._ready or self._woken or self._due()):
+                await self._sleep()
+                is_first = True
+                continue
+            if turns.is_spent or not is_first:
+                await turns.wait(
+                    min(len(self._ready) + len(self._arrived) + 1, SLICE_POLLS) * SLOW_FRAME_UNITS
+                )
+            is_first = False
+            turns.charge(self._slice())
+
+    # One slice
+
+    def _slice(self) -> int:
+        """Do some of the work; return its units for ``Turns``."""
+        left, left_bytes = SLICE_POLLS, SLICE_BYTES
+        while left > 0 and left_bytes > 0:
+            left -= 1
+            if self._ready:
+                waiting, now_ms = self._ready.popleft()
+                left_bytes -= self._finish(WokenPoll(waiting.incoming, waiting.request, now_ms))
+            elif self._woken:
+                left -= self._sort_out(self._woken.popleft())
+            elif (due := self._due()) is not None:
+                heapq.heappop(self._deadlines)
+                self._leave(due)
+                left_bytes -= self._finish(WokenPoll(due.incoming, due.request, None))
+            elif self._arrived:
+                left_bytes -= self._begin(*self._arrived.popleft())
+            else:
+                break
+        return (SLICE_POLLS - left) * SLOW_FRAME_UNITS + (SLICE_BYTES - left_bytes) // UNIT_BYTES
+
+    def _begin(self, incoming: IncomingRequest, request: ReadRequest) -> int:
+        is_due = self._replies.is_due(request)
+        if is_due is None:
+            self._forget_one()
+            self._defer(incoming)  # the LAC is on the disk only; ``park`` brings the long poll back
+            return 0
+        if is_due:
+            return self._finish(WokenPoll(incoming, request, None))
+        self._wait_for(incoming, request)
+        return 0
+
+    def _finish(self, poll: WokenPoll) -> int:
+        """Reply, now or through the disk; return the reply's bytes."""
+        self._forget_one()
+        size_bytes = self._replies.reply_now(poll)
+        if size_bytes is None:
+            self._defer(poll)
+            return 0
+        return size_bytes
+
+    def _sort_out(self, ledger_id: int) -> int:
+        """Move the ready ones of a ledger's long polls to ``_ready``; return what that costs, in polls."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or ledger.event_ms is None:
+            return 0
+        lac, now_ms, polls = ledger.known_lac, ledger.event_ms, ledger.polls
+        ledger.polls, ledger.least_lac, ledger.stale_count, ledger.event_ms = [], math.inf, 0, None
+        for waiting in polls:
+            if not waiting.is_waiting:
+                continue  # its time was over
+            if lac > waiting.seen_lac:
+                waiting.is_waiting = False
+                self._waiting_count -= 1
+                self._ready.append((waiting, now_ms))
+            else:
+                ledger.polls.append(waiting)
+                ledger.least_lac = min(ledger.least_lac, waiting.seen_lac)
+        self._drop_if_empty(ledger_id, ledger)
+        self._drop_stale()
+        return len(polls) // _SORTED_FOR_ONE
+
+    # Waiting
+
+    def _wait_for(self, incoming: IncomingRequest, request: ReadRequest) -> None:
+        assert request.previous_lac is not None
+        assert request.timeout_ms is not None
+        waiting = _Waiting(incoming, request, request.previous_lac)
+        ledger = self._ledgers.get(request.ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[request.ledger_id] = _LedgerPolls()
+            self._watches.watch(request.ledger_id, self)
+        ledger.polls.append(waiting)
+        ledger.least_lac = min(ledger.least_lac, waiting.seen_lac)
+        self._waiting_count += 1
+        self._sequence += 1
+        wait_s = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX) / 1000
+        heapq.heappush(self._deadlines, (trio.current_time() + wait_s, self._sequence, waiting))
+
+    def _leave(self, waiting: _Waiting) -> None:
+        """The time of a long poll is over. Its ledger forgets those in masses: each costs the same."""
+        waiting.is_waiting = False
+        self._waiting_count -= 1
+        ledger_id = waiting.request.ledger_id
+        ledger = self._ledgers[ledger_id]
+        ledger.stale_count += 1
+        if 2 * ledger.stale_count > len(ledger.polls):
+            ledger.polls = [one for one in ledger.polls if one.is_waiting]
+            ledger.stale_count = 0
+            self._drop_if_empty(ledger_id, ledger)
+
+    def _drop_if_empty(self, ledger_id: int, ledger: _LedgerPolls) -> None:
+        if not ledger.polls:
+            del self._ledgers[ledger_id]
+            self._watches.forget(ledger_id, self)
+
+    def _due(self) -> _Waiting | None:
+        """The long poll whose time is over."""
+        deadlines = self._deadlines
+        while deadlines and not deadlines[0][2].is_waiting:
+            heapq.heappop(deadlines)
+        if deadlines and deadlines[0][0] <= trio.current_time():
+            return deadlines[0][2]
+        return None
+
+    def _drop_stale(self) -> None:
+        if len(self._deadlines) > 2 * self._waiting_count + _STALE_MAX:
+            self._deadlines = [one for one in self._deadlines if one[2].is_waiting]
+            heapq.heapify(self._deadlines)
+
+    def _forget_one(self) -> None:
+        self._count -= 1
+        self._watches.long_polls -= 1
+
+    def _wake_task(self) -> None:
+        if self._wake is not None:
+            self._wake.set()
+
+    async def _sleep(self) -> None:
+        self._wake = trio.Event()
+        deadline = self._deadlines[0][0] if self._deadlines else math.inf
+        try:
+            with trio.move_on_at(deadline):
+                await self._wake.wait()
+        finally:
+            self._wake = None

@@ -1,0 +1,74 @@
+"""TLS contexts for a client of bookies, from PEM files or from Java's key stores.
+
+Inside: the trusted authorities, the client's own certificate, the check of the host name.
+Not inside: starting TLS on a connection (``handshake``), the formats of key stores (``java_stores``).
+Always: the bookie's certificate is verified; no setting turns that off.
+
+Source: TLSContextFactory.java; docs/protocol.md 12.2.
+"""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from ledger.auth.java_stores import load_key, read_store, trusted_certificates
+
+
+def client_context(
+    *,
+    authorities: Path | None = None,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    key_password: str | None = None,
+    check_host_name: bool = True,
+    key_type: str = "PEM",
+    authorities_type: str = "PEM",
+    authorities_password: str | None = None,
+) -> ssl.SSLContext:
+    """Make a context for ``TransportConfig.tls``.
+
+    Args:
+        authorities: Certificates to trust (``tlsTrustStore``); by default those of the system.
+        certificate: The client's certificate and its chain (``tlsCertificatePath``), for bookies that require
+            one.
+        key: The client's private key (``tlsKeyStore``), if it is not in the file of the certificate.
+        key_password: The password of the private key or of its store.
+        key_type: ``PEM``, or ``PKCS12`` or ``JKS``: then ``key`` is a store with key and certificate.
+        authorities_type: ``PEM``, or ``PKCS12`` or ``JKS`` for ``authorities``.
+        authorities_password: The password of that store.
+        check_host_name: Require that the certificate names the host that is dialled. Java's clients check it
+            only with ``tlsHostnameVerificationEnabled``. Turn it off if certificates have no host names.
+
+    Raises:
+        OSError: A file cannot be read.
+        StoreError: A key store cannot be used.
+        ssl.SSLError: A file has the wrong format, or key and certificate do not belong together.
+    """
+    if authorities is None or authorities_type == "PEM":
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
+    else:
+        # With neither ``cafile`` nor ``cadata`` the authorities of the system would be trusted too.
+        trusted = trusted_certificates(read_store(authorities, authorities_password))
+        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=trusted)
+    context.check_hostname = check_host_name
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if key_type != "PEM" and key is not None:
+        load_key(context, read_store(key, key_password))
+    elif certificate is not None:
+        # Without a password OpenSSL would prompt on the terminal; an empty one makes it raise instead.
+        context.load_cert_chain(certificate, key, password=key_password or "")
+    return context
+
+
+def load_authorities(context: ssl.SSLContext, path: Path, store_type: str, password: str | None) -> None:
+    """Trust the certificates in a file.
+
+    Raises:
+        OSError, ssl.SSLError: A PEM file cannot be used.
+        StoreError: A key store cannot be used.
+    """
+    if store_type == "PEM":
+        context.load_verify_locations(path)
+    else:
+        context.load_verify_locations(cadata=trusted_certificates(read_store(path, password)))

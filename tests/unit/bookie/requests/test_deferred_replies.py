@@ -1,0 +1,114 @@
+"""DeferredRequest answers when storage has bad news; the good news are in test_server.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie.errors import EntryUnreadableError, NoEntryError
+from bookie.journal.group_commit import WriteBatch
+from bookie.ledger_record import LedgerRecord
+from bookie.requests.deferred import DeferredRequest, PlainReads
+from bookie.requests.deferred_replies import DeferredReplies, is_long_poll
+from bookie.requests.service import BookieService
+from bookie.server.reply_queue import ReplyQueue
+from bookie.server.shared_memory import SharedMemory
+from ledger.codes import Code, Operation
+from ledger.digest import DigestType, EntryCodec
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    BatchReadReply,
+    BatchReadRequest,
+    BookieInfoReply,
+    BookieInfoRequest,
+    IncomingRequest,
+    ReadLacReply,
+    ReadLacRequest,
+    ReadReply,
+    ReadRequest,
+    Reply,
+)
+
+ENTRIES = EntryCodec(DigestType.CRC32C, b"")
+
+
+class BadDisk:
+    """Entry 1 of ledger 1 is unreadable, entry 3 is the last, the others were never stored."""
+
+    def __init__(self) -> None:
+        self.record = LedgerRecord(1, bytes(20), last_entry_id=3)
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        return self.record if ledger_id == 1 else None
+
+    def new_batch(self) -> WriteBatch:
+        return WriteBatch()
+
+    async def read(self, ledger_id: int, entry_id: int) -> bytes:
+        if entry_id == 1:
+            raise EntryUnreadableError(ledger_id, entry_id, "bad sector")
+        if entry_id != 3:
+            raise NoEntryError(ledger_id, entry_id)
+        return ENTRIES.pack(1, 3, 2, 0, b"")
+
+    async def read_batch(
+        self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
+    ) -> list[bytes]:
+        return [await self.read(ledger_id, first)]
+
+    def disk_usage(self) -> None:
+        raise OSError("gone")
+
+
+async def answers_to(work: DeferredRequest) -> list[Reply]:
+    frames: list[bytes] = []
+
+    service = BookieService(BadDisk())  # type: ignore[arg-type]
+    session = service.open_session(frames.append, lambda work: None)
+    room = ReplyQueue(1 << 20, SharedMemory(1 << 20, 1 << 16))
+    await DeferredReplies(service, session, room, lambda: 5, 1 << 20).reply_to(work)
+    return [(v2 if frame[4] <= 2 else v3).decode_reply(frame, 4, len(frame)).reply for frame in frames]
+
+
+def asked(request: object, operation: Operation, version: int = 3) -> IncomingRequest:
+    return IncomingRequest(version, operation, request)  # type: ignore[arg-type]
+
+
+async def test_an_entry_that_cannot_be_read_is_an_io_error_and_not_a_missing_one() -> None:
+    read = asked(ReadRequest(1, 1), Operation.READ_ENTRY)
+    assert await answers_to(read) == [ReadReply(Code.IO_ERROR, 1, 1)]
+    batch = asked(BatchReadRequest(1, 1, 8, 10, 1000), Operation.BATCH_READ_ENTRY, version=2)
+    assert await answers_to(batch) == [BatchReadReply(Code.IO_ERROR, 1, 1, 8)]
+
+
+async def test_bad_news_of_one_entry_leave_the_others_answered() -> None:
+    reads = PlainReads.of((1, 0), (1, 1), (1, 3), (2, 3))
+    assert await answers_to(reads) == [
+        ReadReply(Code.NO_ENTRY, 1, 0),
+        ReadReply(Code.IO_ERROR, 1, 1),
+        ReadReply(Code.OK, 1, 3, ENTRIES.pack(1, 3, 2, 0, b"")),
+        ReadReply(Code.OK, 2, 3, ENTRIES.pack(1, 3, 2, 0, b"")),
+    ]
+
+
+async def test_a_long_poll_finds_the_lac_in_the_last_entry_if_memory_has_none() -> None:
+    poll = ReadRequest(1, -1, previous_lac=1, timeout_ms=60_000, piggyback_entry=True)
+    work = asked(poll, Operation.READ_ENTRY)
+    assert is_long_poll(work)
+    # Java would wait: it knows no LAC after a restart. Entry 2 lies elsewhere.
+    assert await answers_to(work) == [ReadReply(Code.OK, 1, -1, None, max_lac=2)]
+
+
+async def test_a_long_poll_whose_entry_cannot_be_read_is_an_io_error() -> None:
+    poll = ReadRequest(1, -1, previous_lac=0, timeout_ms=60_000, piggyback_entry=True)
+    assert await answers_to(asked(poll, Operation.READ_ENTRY)) == [ReadReply(Code.IO_ERROR, 1, -1)]
+
+
+async def test_read_lac_of_a_readable_last_entry() -> None:
+    reply = ReadLacReply(Code.OK, 1, None, ENTRIES.pack(1, 3, 2, 0, b""))
+    assert await answers_to(asked(ReadLacRequest(1), Operation.READ_LAC)) == [reply]
+
+
+@pytest.mark.parametrize(("wanted", "code"), [(True, Code.IO_ERROR), (False, Code.OK)])
+async def test_bookie_info_asks_the_disk_only_if_it_must(wanted: bool, code: Code) -> None:
+    request = BookieInfoRequest(total_disk_capacity=wanted, free_disk_space=False)
+    assert await answers_to(asked(request, Operation.GET_BOOKIE_INFO)) == [BookieInfoReply(code)]
