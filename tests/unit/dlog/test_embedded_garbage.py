@@ -67,6 +67,7 @@ def put_metadata(path: Path, backup: Path | None) -> None:
         shutil.copy(backup, path / "metadata.sqlite")
 
 
+@pytest.mark.slow
 async def test_the_space_of_a_deleted_log_is_freed_and_another_log_stays(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "gone", 6)
@@ -83,6 +84,7 @@ async def test_the_space_of_a_deleted_log_is_freed_and_another_log_stays(tmp_pat
         assert await count_in(namespace, "kept") == 4
 
 
+@pytest.mark.slow
 async def test_the_space_of_truncated_segments_is_freed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         dlsns = await fill(namespace, "log", 8)

@@ -44,6 +44,7 @@ async def write_ledger(
     return writer.ledger_id
 
 
+@pytest.mark.slow
 async def test_recovery_does_not_count_the_denials_of_a_wiped_bookie(bookies: Bookies) -> None:
     """docs/known-bugs.md 2: two of three have the entries; one of these is wiped, one is down."""
     async with bookies.open_client() as client:

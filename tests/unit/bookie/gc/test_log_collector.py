@@ -87,6 +87,7 @@ async def test_a_striped_ledger_is_copied_completely(tmp_path: Path) -> None:
         assert await storage.entry_ids(1) == list(range(0, 3000, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [2, 20, 27, 29])  # while copying; at its end; while the index moves
 async def test_concurrent_changes_take_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

@@ -104,6 +104,7 @@ async def replayed(directory: Path, mark: JournalMark = NO_MARK) -> list[bytes]:
     return records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direct", [True, False])
 async def test_what_was_answered_is_read_back_over_many_files(tmp_path: Path, direct: bool) -> None:
     records = [entry(number, 50 * (number % 120)) for number in range(200)]
@@ -140,6 +141,7 @@ async def test_a_batch_larger_than_a_group_is_cut_into_pieces(tmp_path: Path) ->
     assert await replayed(tmp_path) == records
 
 
+@pytest.mark.slow
 async def test_reading_can_begin_at_any_published_mark(tmp_path: Path) -> None:
     marks = [NO_MARK]
     async with opened(tmp_path) as journal:

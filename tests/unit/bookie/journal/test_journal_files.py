@@ -101,6 +101,7 @@ def test_the_newest_files_below_the_mark_are_kept_as_backups(tmp_path: Path, bac
     assert names(tmp_path) == [*kept, "reserve"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backups", range(8))
 def test_as_many_backups_as_wanted_gather_file_by_file(tmp_path: Path, backups: int) -> None:
     files = JournalFiles(RealDisk(), tmp_path, attrs.evolve(SMALL, backups_max=backups, spare_files_max=0))

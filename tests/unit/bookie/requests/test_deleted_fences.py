@@ -55,6 +55,7 @@ async def delete_fenced(bookie: Bookie, served: ServedLedgers, ledger_id: int, *
     new_ledgers.forget([ledger_id])
 
 
+@pytest.mark.slow
 async def test_fences_of_strangers_do_not_let_the_writer_of_a_deleted_ledger_back_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ def deviation(what: str) -> Code | None:
     return next((code for part, code in DEVIATIONS.items() if part in what.split(":")[0]), None)
 
 
-@pytest.mark.parametrize("capture", sampled(CAPTURES, 20), ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+@pytest.mark.parametrize("capture", sampled(CAPTURES, 8), ids=lambda path: f"{path.parts[-3]}-{path.stem}")
 async def test_answers_are_those_of_java(capture: Path, tmp_path: Path) -> None:
     rows = rows_of(capture)
     async with trio.open_nursery() as nursery:

@@ -95,6 +95,7 @@ async def test_its_old_writer_is_refused_and_recovery_may_write(peer: Connection
     assert (refused, taken) == (AddReply(Code.FENCED, 1, 1), AddReply(Code.OK, 1, 1))
 
 
+@pytest.mark.slow
 async def test_limbo_outlives_a_restart_and_ends_for_good(tmp_path: Path) -> None:
     async with open_storage(RealDisk(), config(tmp_path)) as storage:
         storage.enter_limbo(7, KEY, fenced=True)

@@ -103,6 +103,7 @@ async def connections(nursery: trio.Nursery) -> AsyncIterator[Connections]:
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_waking_ten_thousand_long_polls_of_one_connection_takes_many_small_steps(
     connections: Connections,
 ) -> None:

@@ -196,6 +196,7 @@ async def test_many_connections_together_make_a_bounded_number_of_reads_that_do_
     nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("instrument")
 async def test_a_client_goes_on_beside_connections_that_always_have_expensive_frames(
     nursery: trio.Nursery, work: Work, server: Server

@@ -234,7 +234,7 @@ async def test_an_authenticated_peer_is_not_closed(opened: Opened, autojump_cloc
 
 
 async def test_a_secret_in_clear_text_is_refused_where_tls_is_needed(
-    opened: Opened, certificates: Certificates
+    opened: Opened, certificates: Certificates, autojump_clock: MockClock
 ) -> None:
     config = ServerConfig(auth=Words(), tls=lambda: certificates.bookie, tls_required=True)
     peer = opened.connect(config)

@@ -25,6 +25,7 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Run) -> None:
     capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_cursors_are_set_listed_shown_and_deleted(orders: None, capfd: Run) -> None:
     assert main(["cursor", "list", "orders", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == []
@@ -47,6 +48,7 @@ def test_cursors_are_set_listed_shown_and_deleted(orders: None, capfd: Run) -> N
     assert "dlog cursor list orders" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_retention_is_shown_set_applied_and_removed(orders: None, capfd: Run) -> None:
     assert main(["log", "retention", "orders"]) == 0
     assert "until they are truncated" in capfd.readouterr().err
@@ -83,6 +85,7 @@ BAD_ARGUMENTS: list[tuple[list[str], int]] = [
 ]
 
 
+@pytest.mark.slow
 def test_bad_arguments_are_refused_and_change_nothing(orders: None, capfd: Run) -> None:
     for arguments, code in BAD_ARGUMENTS:
         assert main(arguments) == code, arguments
