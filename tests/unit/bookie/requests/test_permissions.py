@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Mapping, Sequence
 
 import attrs
 import pytest
 
-import bookie.requests.permissions as permissions_module
-from bookie.auth.authentication import PeerIdentity
 from bookie.ledger_record import LedgerRecord
-from bookie.requests.deferred import DeferredRequest
 from bookie.requests.permissions import (
     NO_SUCH_LEDGER,
     OUT_OF_REACH,
@@ -20,14 +16,11 @@ from bookie.requests.permissions import (
     Decision,
     GuardedService,
     GuardedSession,
-    PeerPermissions,
-    Permissions,
 )
 from bookie.requests.service import SLOW_FRAMES_MAX, BookieService, ClientSession
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.wire import v2, v3
-from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
     BatchReadRequest,
@@ -39,7 +32,6 @@ from ledger.wire.messages import (
     ReadLacRequest,
     ReadReply,
     ReadRequest,
-    Reply,
     Request,
     StartTlsRequest,
     WriteLacRequest,
@@ -47,9 +39,8 @@ from ledger.wire.messages import (
 from tests.fakes.service_by_hand import ENTRIES, KEY, HandDisk, add, fence
 from tests.fuzz.port import GOOD, LEDGER, inputs_of
 from tests.fuzz.port import KEY as FUZZED_KEY
+from tests.unit.bookie.requests.guarded_sessions import ALICE, BOB, Oracle, Peer, filled
 
-ALICE, BOB = PeerIdentity("alice", "sasl"), PeerIdentity("bob", "sasl")
-LIFETIME_S = 60.0
 LAC = WriteLacRequest(1, 0, KEY, ENTRIES.pack_lac(1, 0))
 WRITES: list[tuple[Request, int]] = [
     (add(1, 0), 2),
@@ -74,106 +65,6 @@ READS: list[tuple[Request, int]] = [
     (ReadLacRequest(1), 3),
     (ListEntriesRequest(1), 3),
 ]
-
-
-class Oracle:
-    """Decides by a table; everything is granted that is not in it."""
-
-    def __init__(self) -> None:
-        self.table: dict[tuple[str, int], Decision] = {}
-        self.asked: list[tuple[str, int]] = []
-        self.now_s = 0.0
-        self.refreshes: list[tuple[str, int]] = []
-        self.permissions = Permissions(
-            self.decide, lifetime_s=LIFETIME_S, now_s=lambda: self.now_s, refresh=self.refresh
-        )
-
-    def set(self, name: str, ledger_id: int, access: Access) -> None:
-        self.table[name, ledger_id] = Decision(access)
-
-    async def decide(self, principal: str, ledger_ids: Sequence[int]) -> Mapping[int, Decision]:
-        self.asked += [(principal, ledger_id) for ledger_id in ledger_ids]
-        return {one: self.table.get((principal, one), Decision(Access.WRITE)) for one in ledger_ids}
-
-    def refresh(self, peer: PeerPermissions, ledger_id: int) -> None:
-        self.refreshes.append((peer.name, ledger_id))
-
-
-class Peer:
-    """A connection that awaits decisions as ``Connection`` does, or stops at the first one."""
-
-    def __init__(self, service: BookieService, identity: PeerIdentity | None) -> None:
-        self.deferred: list[DeferredRequest] = []
-        self._out = bytearray()
-        self.session = service.open_session(self._out.extend, self.deferred.append)
-        self.session.identity = identity
-        self.waits = 0
-        self.pauses = 0
-        self._rest: tuple[bytes, Sequence[tuple[int, int]]] = b"", ()
-
-    def begin(self, *requests: Request, version: int = 2) -> None:
-        """Send all requests in one chunk; stop at the first that waits for a decision."""
-        codec = v2 if version == 2 else v3
-        self.begin_frames(*map(codec.encode_request, requests))
-
-    def begin_frames(self, *frames: bytes) -> None:
-        data, spans = FrameBuffer().feed(b"".join(frames))
-        self._rest = data, self.session.handle(data, spans)
-
-    @property
-    def waiting(self) -> int:
-        """How many frames wait."""
-        return len(self._rest[1])
-
-    async def go_on(self) -> None:
-        """Await the decisions, and handle the frames that wait."""
-        data, spans = self._rest
-        while spans:
-            if self.session.wait_decision is None:
-                self.pauses += 1
-            else:
-                self.waits += 1
-                await self.session.wait_decision()
-            spans = self.session.handle(data, spans)
-        self._rest = data, ()
-
-    async def ask(self, *requests: Request, version: int = 2) -> list[Reply]:
-        """The replies that come at once."""
-        self.begin(*requests, version=version)
-        await self.go_on()
-        return self.replies()
-
-    def replies(self) -> list[Reply]:
-        data, spans = FrameBuffer().feed(bytes(self._out))
-        self._out.clear()
-        return [(v2 if data[start] <= 7 else v3).decode_reply(data, start, end).reply for start, end in spans]
-
-
-@pytest.fixture
-def disk() -> HandDisk:
-    return HandDisk()
-
-
-@pytest.fixture
-def oracle() -> Oracle:
-    return Oracle()
-
-
-@pytest.fixture
-def service(disk: HandDisk, oracle: Oracle) -> GuardedService:
-    return GuardedService(disk, oracle.permissions)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def alice(service: GuardedService) -> Peer:
-    return Peer(service, ALICE)
-
-
-def filled(disk: HandDisk) -> None:
-    """Ledger 1 has an entry."""
-    ledger = disk.create_ledger_by_hand(1)
-    disk.entries[1, 0] = ENTRIES.pack(1, 0, -1, 5, b"hello")
-    ledger.last_entry_id = 0
 
 
 def name_of(case: tuple[Request, int]) -> str:
@@ -362,89 +253,6 @@ async def test_masses_of_refused_frames_are_answered_in_slices(alice: Peer, orac
     replies = await alice.ask(*chunk)
     assert replies == [ReadReply(Code.UNAUTHORIZED, 1, entry_id) for entry_id in range(len(chunk))]
     assert alice.pauses >= 3
-
-
-# Decisions that are kept
-
-
-async def test_a_decision_is_used_for_its_lifetime_at_most(alice: Peer, oracle: Oracle) -> None:
-    await alice.ask(add(1, 0))
-    oracle.set("alice", 1, Access.NONE)
-    ends_s = oracle.now_s + LIFETIME_S
-    while oracle.now_s < ends_s:
-        oracle.now_s += 1  # the peer sends all the time, and no background task decides again
-        replies = await alice.ask(add(1, int(oracle.now_s)))
-    assert [reply.code for reply in replies] == [Code.UNAUTHORIZED]
-    assert oracle.asked == [("alice", 1)] * 2
-
-
-async def test_a_decision_of_an_idle_peer_is_used_for_its_lifetime_at_most(
-    alice: Peer, oracle: Oracle
-) -> None:
-    await alice.ask(add(1, 0))
-    oracle.set("alice", 1, Access.NONE)
-    oracle.now_s += LIFETIME_S
-    assert [reply.code for reply in await alice.ask(add(1, 1))] == [Code.UNAUTHORIZED]
-
-
-async def test_a_decision_that_is_used_is_made_again_before_it_ends(alice: Peer, oracle: Oracle) -> None:
-    await alice.ask(add(1, 0))
-    oracle.now_s += LIFETIME_S / 2
-    await alice.ask(add(1, 1), add(1, 2))
-    assert oracle.refreshes[0] == ("alice", 1)
-    assert oracle.asked == [("alice", 1)]  # the requests did not wait
-    oracle.permissions.of(ALICE).keep(1, Access.NONE)
-    assert [reply.code for reply in await alice.ask(add(1, 3))] == [Code.UNAUTHORIZED]
-
-
-async def test_a_deleted_ledger_is_decided_again(
-    service: GuardedService, alice: Peer, oracle: Oracle
-) -> None:
-    """Another log's ledger may get its id."""
-    for waits_s in (0.0, LIFETIME_S / 2):  # a recent decision, and an older one
-        oracle.set("alice", 1, Access.WRITE)
-        await alice.ask(ReadRequest(1, 0))
-        oracle.now_s += waits_s
-        await alice.ask(ReadRequest(3, 0))
-        oracle.set("alice", 1, Access.NONE)
-        service.ledger_deleted(1, fenced=False)
-        assert await alice.ask(ReadRequest(1, 0)) == [ReadReply(Code.UNAUTHORIZED, 1, 0)]
-        service.ledger_deleted(1, fenced=False)
-
-
-async def test_decisions_are_bounded_and_each_identity_has_some(
-    service: GuardedService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(permissions_module, "DECISIONS_MAX", 1000)
-    greedy, modest = Peer(service, ALICE), Peer(service, BOB)
-    await modest.ask(ReadRequest(1, 0))
-    for start in range(0, 5000, 100):
-        await greedy.ask(*[ReadRequest(ledger_id, 0) for ledger_id in range(start, start + 100)])
-    peer = oracle.permissions.of(ALICE)
-    assert len(peer.recent) + len(peer._older) <= 1000
-    asked = len(oracle.asked)
-    await modest.ask(ReadRequest(1, 0))
-    assert len(oracle.asked) == asked
-
-
-async def test_the_decisions_of_an_identity_go_with_its_last_connection(
-    service: GuardedService, oracle: Oracle
-) -> None:
-    peer = Peer(service, ALICE)
-    await peer.ask(ReadRequest(1, 0))
-    assert len(oracle.permissions._peers) == 1
-    del peer
-    gc.collect()
-    assert len(oracle.permissions._peers) == 0
-
-
-async def test_a_long_poll_waits_no_longer_than_a_decision_is_used(alice: Peer, disk: HandDisk) -> None:
-    filled(disk)
-    poll = ReadRequest(1, -1, previous_lac=3, timeout_ms=3_600_000, piggyback_entry=True)
-    await alice.ask(poll, version=3)
-    (deferred,) = alice.deferred
-    assert isinstance(deferred, IncomingRequest)
-    assert deferred.request == attrs.evolve(poll, timeout_ms=int(LIFETIME_S / 2 * 1000))
 
 
 @pytest.mark.parametrize("seed", range(20))
