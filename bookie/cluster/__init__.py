@@ -2,7 +2,7 @@
 
 Inside: cookies, registration, the check before a start, limbo and repair after a loss, the list of live
 ledgers.
-Not inside: serving requests (``bookie.server``).
+Not inside: serving requests (``bookie.requests``).
 """
 
 from bookie.cluster.cookie import Cookie

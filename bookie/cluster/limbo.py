@@ -1,7 +1,7 @@
 """Putting in limbo all ledgers of which this bookie may have lost entries, before it serves.
 
 Inside: the rule for one ledger (``affected_ledger``), reading the metadata of all ledgers. Not inside: when
-that is necessary (``startup_check``), the effect of limbo on replies (``server``), the end of limbo
+that is necessary (``startup_check``), the effect of limbo on replies (``requests``), the end of limbo
 (``integrity``).
 Always: if the listing fails, the bookie does not start, because a part of the list does not suffice. A ledger
 whose metadata cannot be read counts as affected.

@@ -4,7 +4,7 @@ The custom metadata of a ledger name its log (``ledger.policy.LogMark``). The po
 has the rights of principals on it. Both are in the metadata store.
 
 Inside: these reads, their limits, the decision, making decisions again in the background. Not inside: keeping
-decisions, obeying them (``server.permissions``), changing policies (``dlog.metadata.policies``).
+decisions, obeying them (``requests.permissions``), changing policies (``dlog.metadata.policies``).
 Always: a policy or a mark that cannot be read grants nothing; a decision is at most ``AGE_S`` old when it is
 returned.
 

@@ -3,7 +3,7 @@
 A ledger is in the metadata store before any of its entries can reach a bookie. So a ledger that this bookie
 created, and that the store lacks afterwards, was deleted or never existed. The garbage collection would
 delete it too, minutes later. Until then it would take memory, a part of the index and a place in the budget
-(``server.new_ledgers``).
+(``requests.new_ledgers``).
 
 Inside: which ledgers to look up when, the deletion. Not inside: the look-up (``live_ledgers``), the budget.
 Always: a ledger is deleted only if two look-ups, at least ``grace_s`` apart, did not find it; each look-up

@@ -2,7 +2,7 @@
 
 Inside: the order of all this over several journals and ledger directories; which ledger lives where.
 Not inside: starting and stopping (``opening``); formats and files (``journal``, ``entrylog``, ``index``);
-one ledger directory (``directory_store``), the journals (``journals``); the protocol (``bookie.server``).
+one ledger directory (``directory_store``), the journals (``journals``); the protocol (``bookie.requests``).
 Always:
 - an entry is in the write cache before it is in the journal, and a key or fence is journaled before any
   entry that depends on it;
