@@ -1,7 +1,7 @@
 """The digest type of a ledger, from its metadata.
 
-A bookie needs it only for a repeated add whose held bytes match no checksum (``requests.repeated_adds``). So it
-is read each time, and only a few reads run at once.
+A bookie needs it only for a repeated add whose held bytes match no checksum (``requests.repeated_adds``). So
+it is read each time, and only a few reads run at once.
 
 Inside: the read, its limits. Not inside: the consequences of the type.
 Always: if the store does not reply in time, the type is not known.

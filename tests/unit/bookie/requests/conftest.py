@@ -12,20 +12,15 @@ from tests.unit.bookie.requests.guarded_sessions import ALICE, Oracle, Peer
 
 
 @pytest.fixture
-def disk() -> HandDisk:
-    return HandDisk()
-
-
-@pytest.fixture
 def oracle() -> Oracle:
     return Oracle()
 
 
 @pytest.fixture
-def service(disk: HandDisk, oracle: Oracle) -> GuardedService:
+def guarded(disk: HandDisk, oracle: Oracle) -> GuardedService:
     return GuardedService(disk, oracle.permissions)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def alice(service: GuardedService) -> Peer:
-    return Peer(service, ALICE)
+def alice(guarded: GuardedService) -> Peer:
+    return Peer(guarded, ALICE)

@@ -53,7 +53,7 @@ async def test_a_decision_that_is_used_is_made_again_before_it_ends(alice: Peer,
 
 
 async def test_a_deleted_ledger_is_decided_again(
-    service: GuardedService, alice: Peer, oracle: Oracle
+    guarded: GuardedService, alice: Peer, oracle: Oracle
 ) -> None:
     """Another log's ledger may get its id."""
     for waits_s in (0.0, LIFETIME_S / 2):  # a recent decision, and an older one
@@ -62,16 +62,16 @@ async def test_a_deleted_ledger_is_decided_again(
         oracle.now_s += waits_s
         await alice.ask(ReadRequest(3, 0))
         oracle.set("alice", 1, Access.NONE)
-        service.ledger_deleted(1, fenced=False)
+        guarded.ledger_deleted(1, fenced=False)
         assert await alice.ask(ReadRequest(1, 0)) == [ReadReply(Code.UNAUTHORIZED, 1, 0)]
-        service.ledger_deleted(1, fenced=False)
+        guarded.ledger_deleted(1, fenced=False)
 
 
 async def test_decisions_are_bounded_and_each_identity_has_some(
-    service: GuardedService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    guarded: GuardedService, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permissions_module, "DECISIONS_MAX", 1000)
-    greedy, modest = Peer(service, ALICE), Peer(service, BOB)
+    greedy, modest = Peer(guarded, ALICE), Peer(guarded, BOB)
     await modest.ask(ReadRequest(1, 0))
     for start in range(0, 5000, 100):
         await greedy.ask(*[ReadRequest(ledger_id, 0) for ledger_id in range(start, start + 100)])
@@ -83,9 +83,9 @@ async def test_decisions_are_bounded_and_each_identity_has_some(
 
 
 async def test_the_decisions_of_an_identity_go_with_its_last_connection(
-    service: GuardedService, oracle: Oracle
+    guarded: GuardedService, oracle: Oracle
 ) -> None:
-    peer = Peer(service, ALICE)
+    peer = Peer(guarded, ALICE)
     await peer.ask(ReadRequest(1, 0))
     assert len(oracle.permissions._peers) == 1
     del peer

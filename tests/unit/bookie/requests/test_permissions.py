@@ -141,10 +141,10 @@ async def test_requests_that_name_no_ledger_need_no_right(alice: Peer, oracle: O
 
 
 async def test_each_identity_has_its_own_rights_and_its_connections_share_them(
-    service: GuardedService, oracle: Oracle, disk: HandDisk
+    guarded: GuardedService, oracle: Oracle, disk: HandDisk
 ) -> None:
     oracle.set("bob", 1, Access.READ)
-    alice, bob, other = Peer(service, ALICE), Peer(service, BOB), Peer(service, BOB)
+    alice, bob, other = Peer(guarded, ALICE), Peer(guarded, BOB), Peer(guarded, BOB)
     assert await alice.ask(add(1, 0)) == []
     assert len(disk.batches) == 1
     for peer in (bob, other):
@@ -155,9 +155,9 @@ async def test_each_identity_has_its_own_rights_and_its_connections_share_them(
 
 @pytest.mark.parametrize("case", [*WRITES, *READS, (BookieInfoRequest(), 3)], ids=name_of)
 def test_without_an_identity_only_start_tls_passes(
-    service: GuardedService, disk: HandDisk, case: tuple[Request, int]
+    guarded: GuardedService, disk: HandDisk, case: tuple[Request, int]
 ) -> None:
-    stranger = Peer(service, None)
+    stranger = Peer(guarded, None)
     stranger.begin(case[0], version=case[1])
     assert stranger.waiting == 0
     assert [reply.code for reply in stranger.replies()] == [Code.UNAUTHORIZED]
@@ -257,7 +257,7 @@ async def test_masses_of_refused_frames_are_answered_in_slices(alice: Peer, orac
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_chunks_touch_only_ledgers_that_the_peer_may_use(
-    disk: HandDisk, oracle: Oracle, service: GuardedService, seed: int
+    disk: HandDisk, oracle: Oracle, guarded: GuardedService, seed: int
 ) -> None:
     rng = random.Random(seed)
     for ledger_id in range(6):
@@ -267,7 +267,7 @@ async def test_random_chunks_touch_only_ledgers_that_the_peer_may_use(
         disk.create_ledger_by_hand(ledger_id)
         disk.entries[ledger_id, 0] = ENTRIES.pack(ledger_id, 0, -1, 5, b"hello")
     writable = {ledger for (_, ledger), found in oracle.table.items() if found.access is Access.WRITE}
-    peer = Peer(service, ALICE)
+    peer = Peer(guarded, ALICE)
     next_id = 1
     for _ in range(30):
         frames = []
@@ -309,13 +309,13 @@ class RefusesEverybody(Oracle):
 
 async def test_no_bytes_of_a_peer_without_rights_touch_a_ledger(disk: HandDisk) -> None:
     """The inputs of the fuzzer of the port, some of them with the key of a ledger."""
-    service = GuardedService(disk, RefusesEverybody().permissions)  # type: ignore[arg-type]
+    guarded = GuardedService(disk, RefusesEverybody().permissions)  # type: ignore[arg-type]
     disk.ledgers[LEDGER] = LedgerRecord(LEDGER, FUZZED_KEY)
     disk.entries[LEDGER, 0] = GOOD.pack(LEDGER, 0, -1, 5, b"hello")
     before = dict(disk.entries)
     answered = 0
     for data in inputs_of(1, 600):
-        peer = Peer(service, ALICE)
+        peer = Peer(guarded, ALICE)
         try:
             peer.begin_frames(data)
             await peer.go_on()
