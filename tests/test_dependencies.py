@@ -60,6 +60,7 @@ def imported(*, by_tests: bool) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", declared())
 def test_every_dependency_is_used(extra: str) -> None:
     used = imported(by_tests=extra == "dev")

@@ -98,6 +98,7 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_matrix(tmp_path_factory.mktemp("matrix"), request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", STATES)
 def test_an_undamaged_store_returns_all_entries(matrix: Matrix, which: str) -> None:
     report = matrix.check(which, None)
@@ -105,6 +106,7 @@ def test_an_undamaged_store_returns_all_entries(matrix: Matrix, which: str) -> N
     assert report.outcomes == set()
 
 
+@pytest.mark.slow
 def test_damage_is_detected_or_has_no_effect_and_each_outcome_is_documented(
     matrix: Matrix,
 ) -> None:

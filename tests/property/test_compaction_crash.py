@@ -196,6 +196,7 @@ async def play(
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_ledger", "kind"),
     [(False, IndexKind.CHUNKS), (True, IndexKind.CHUNKS), (False, IndexKind.PAGES)],

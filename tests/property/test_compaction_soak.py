@@ -106,6 +106,7 @@ async def live(config: StorageConfig, twin: Twin, rng: random.Random) -> None:
             assert collector.stats.quarantined == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", IndexKind)
 @pytest.mark.parametrize("per_ledger", [False, True])
 async def test_the_store_agrees_with_a_dictionary(tmp_path: Path, per_ledger: bool, kind: IndexKind) -> None:

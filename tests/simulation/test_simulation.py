@@ -106,6 +106,7 @@ def test_every_fault_has_a_switch() -> None:
         enabled({"earthquake": True})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", sampled(sorted(name for name, kind in KINDS.items() if kind.weight and kind.on))
 )

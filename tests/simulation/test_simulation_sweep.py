@@ -10,6 +10,7 @@ from tests.simulation.sweep import SWEEPS, sweep
 STEPS_MIN = {"crash of a reader": 10, "cancellation of a reader": 10}  # of the other sweeps: 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(list(SWEEPS), 3))
 def test_a_fault_may_strike_at_every_29th_step(name: str) -> None:
     struck = [outcome.violation for _, outcome in sweep(name, 1, stride=29)]

@@ -36,6 +36,7 @@ async def is_closed(stream: trio.SocketStream) -> None:
                 pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_strangers_that_hold_all_places_give_way_to_an_operator(tmp_path: Path, attack: bytes) -> None:
     async with serving(tmp_path) as (_, url):

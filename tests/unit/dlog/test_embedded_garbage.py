@@ -19,6 +19,8 @@ from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
 from ledger.deploy.garbage import AFTER_DELETION_S
 from ledger.digest import DigestType
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 
 
@@ -67,7 +69,6 @@ def put_metadata(path: Path, backup: Path | None) -> None:
         shutil.copy(backup, path / "metadata.sqlite")
 
 
-@pytest.mark.slow
 async def test_the_space_of_a_deleted_log_is_freed_and_another_log_stays(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         await fill(namespace, "gone", 6)
@@ -84,7 +85,6 @@ async def test_the_space_of_a_deleted_log_is_freed_and_another_log_stays(tmp_pat
         assert await count_in(namespace, "kept") == 4
 
 
-@pytest.mark.slow
 async def test_the_space_of_truncated_segments_is_freed(tmp_path: Path) -> None:
     async with opened(tmp_path) as (namespace, _):
         dlsns = await fill(namespace, "log", 8)
@@ -132,7 +132,6 @@ async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pyte
         assert entry_bytes(tmp_path) == 0
 
 
-@pytest.mark.slow
 async def test_with_wiped_metadata_nothing_is_deleted_and_the_right_file_finds_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -155,7 +154,6 @@ async def test_with_wiped_metadata_nothing_is_deleted_and_the_right_file_finds_a
         assert await count_in(namespace, "log") == 6
 
 
-@pytest.mark.slow
 async def test_with_an_older_metadata_file_nothing_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

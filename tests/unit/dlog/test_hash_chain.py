@@ -321,6 +321,7 @@ def flip_payload_in_entry_logs(directory: Path, old: bytes, new: bytes) -> int:
     return changed
 
 
+@pytest.mark.slow
 def test_a_payload_changed_on_the_disk_with_a_new_digest_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

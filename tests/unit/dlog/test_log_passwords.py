@@ -21,6 +21,8 @@ from ledger.transport.dial import Address
 from ledger.transport.transport import open_transport
 from ledger.wire.messages import AddRequest, ReadRequest, WriteLacRequest
 
+pytestmark = pytest.mark.slow
+
 EMPTY = b""
 
 

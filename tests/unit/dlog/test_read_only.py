@@ -103,6 +103,7 @@ async def test_the_records_of_a_killed_writer_are_read_and_no_byte_is_written(tm
         assert await records_in(namespace) == records, "the next ordinary start serves the same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flushed", [True, False])
 async def test_a_crash_image_has_the_records_of_the_next_ordinary_start(
     tmp_path: Path, flushed: bool
@@ -180,6 +181,7 @@ CHANGES: list[Callable[[dlog.Namespace], Awaitable[object]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_hosted", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_each_change_is_refused_before_anything_happens(
@@ -230,6 +232,7 @@ async def test_a_cursor_is_read_and_its_commit_is_refused(tmp_path: Path) -> Non
     assert everything_below(tmp_path) == before
 
 
+@pytest.mark.slow
 async def test_a_reader_follows_the_process_that_hosts_the_directory(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     async with dlog.open_namespace(uri) as namespace, namespace.open_writer("log", create=True) as writer:

@@ -70,6 +70,7 @@ CALLS: list[Callable[[NamedLog], object]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_namespace_whose_session_is_over_is_replaced(uri: str, call: Callable[[NamedLog], object]) -> None:
     write(uri, [b"0", b"1"])

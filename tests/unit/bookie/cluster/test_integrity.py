@@ -23,6 +23,8 @@ from namespace.memory import MemoryStore
 from tests.fakes.bookies_by_hand import LAYOUT, ROOT, Bookies, open_bookies
 from tests.strategies import quorum_sizes
 
+pytestmark = pytest.mark.slow
+
 A, B, C, D = "b1:1", "b2:1", "b3:1", "b4:1"
 
 
@@ -44,7 +46,6 @@ async def write_ledger(
     return writer.ledger_id
 
 
-@pytest.mark.slow
 async def test_recovery_does_not_count_the_denials_of_a_wiped_bookie(bookies: Bookies) -> None:
     """docs/known-bugs.md 2: two of three have the entries; one of these is wiped, one is down."""
     async with bookies.open_client() as client:

@@ -22,6 +22,8 @@ from namespace.memory import MemoryStore
 from namespace.store import Node, Stat
 from tests.fakes.bookies_by_hand import LAYOUT, ROOT, Bookies, open_bookies
 
+pytestmark = pytest.mark.slow
+
 NAME = "b1:1"
 OTHERS = ("b2:1", "b3:1")
 

@@ -30,6 +30,8 @@ from tests.effort import IS_SAMPLE
 from tests.fakes.bookie_work import CONFIG, body_of
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 
+pytestmark = pytest.mark.slow
+
 KEY = b"k" * 20
 PAGES = IndexConfig(
     kind=IndexKind.PAGES, pages=PageIndexConfig(page_bytes=512, pages_max=8, open_files_max=4)

@@ -174,6 +174,7 @@ def handed(service: BookieService, *frames: bytes) -> list[Reply]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("recovery", [False, True])
 @pytest.mark.parametrize("is_known", [False, True])

@@ -21,6 +21,8 @@ from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
 from tests.fakes.storage_by_hand import KEY, FailingDisk, add, entry, kill, names, submit
 
+pytestmark = pytest.mark.slow
+
 
 def config_for(directory: Path, journals: int = 2, ledgers: int = 2) -> StorageConfig:
     return StorageConfig(

@@ -15,6 +15,8 @@ import pytest
 
 from dlog.cli.main import COMMANDS, main
 
+pytestmark = pytest.mark.slow
+
 
 @attrs.frozen
 class CommandResult:
@@ -113,7 +115,6 @@ def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
     assert dlog("log", "list").lines == ["b", "shop/orders"]
 
 
-@pytest.mark.slow
 def test_a_log_is_truncated_and_its_truncated_segments_are_purged(dlog: Dlog, tmp_path: Path) -> None:
     line = tmp_path / "line.txt"
     for number in range(3):
@@ -198,7 +199,6 @@ def test_every_command_has_help(dlog: Dlog, name: str) -> None:
     assert "Usage:" in result.out
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_a_writer_with_the_count_of_durable_records(tmp_path: Path) -> None:
     environment = os.environ | {"DLOG_URI": (tmp_path / "namespace").as_uri()}
     command = [sys.executable, "-m", "dlog.cli.main"]
@@ -240,7 +240,6 @@ def test_ctrl_c_ends_a_writer_with_the_count_of_durable_records(tmp_path: Path) 
     assert lines == [b"line %d" % number for number in range(1, durable + 1)]
 
 
-@pytest.mark.slow
 def test_a_closed_output_ends_the_command_quietly(tmp_path: Path) -> None:
     environment = os.environ | {"DLOG_URI": (tmp_path / "namespace").as_uri()}
     command = [sys.executable, "-m", "dlog.cli.main"]

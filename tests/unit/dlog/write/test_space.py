@@ -26,6 +26,8 @@ from namespace.errors import ConnectionLostError
 from tests.effort import sampled
 from tests.unit.dlog.metadata.test_truncation import segment
 
+pytestmark = pytest.mark.slow
+
 KEEPS = dlog.NamespaceConfig(writer=dlog.WriterConfig(purge=False))
 PURGES = dlog.NamespaceConfig()
 

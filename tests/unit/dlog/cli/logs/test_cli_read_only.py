@@ -40,6 +40,7 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     return tmp_path / "namespace"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 def test_a_command_prints_the_same_and_writes_nothing(
     namespace: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]

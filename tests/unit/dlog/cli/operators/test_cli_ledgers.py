@@ -13,6 +13,8 @@ from dlog.cli.main import main
 from dlog.cli.operators.service import Service
 from ledger.auth.sasl import SaslAuth
 
+pytestmark = pytest.mark.slow
+
 
 @attrs.frozen
 class CommandResult:
