@@ -33,6 +33,8 @@ from tests.fakes.bookie_work import KEY, body_of
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
 from tests.strategies import SEEDS
 
+pytestmark = pytest.mark.slow
+
 STRIDE = int(os.environ.get("DLOG_CRASH_STRIDE", "7"))  # 1: the power is cut at every step
 LOGS = Path("/l/current")
 CONFIG = StorageConfig(
@@ -196,7 +198,6 @@ async def play(
     return steps
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("per_ledger", "kind"),
     [(False, IndexKind.CHUNKS), (True, IndexKind.CHUNKS), (False, IndexKind.PAGES)],

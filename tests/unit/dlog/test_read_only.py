@@ -21,6 +21,8 @@ from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.deploy.snapshot import Snapshot, take_snapshot
 from tests.unit.dlog.test_embedded_processes import line_of, running
 
+pytestmark = pytest.mark.slow
+
 APPEND_AND_WAIT = """
 import sys, trio, dlog
 async def main():
@@ -87,7 +89,6 @@ async def crashed(directory: Path, work: Path, *, flushed: bool = True) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.slow
 async def test_the_records_of_a_killed_writer_are_read_and_no_byte_is_written(tmp_path: Path) -> None:
     with running(APPEND_AND_WAIT, f"file://{tmp_path}") as process:
         assert await line_of(process) == "acknowledged"
@@ -103,7 +104,6 @@ async def test_the_records_of_a_killed_writer_are_read_and_no_byte_is_written(tm
         assert await records_in(namespace) == records, "the next ordinary start serves the same"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flushed", [True, False])
 async def test_a_crash_image_has_the_records_of_the_next_ordinary_start(
     tmp_path: Path, flushed: bool
@@ -116,7 +116,6 @@ async def test_a_crash_image_has_the_records_of_the_next_ordinary_start(
         assert await records_in(namespace) == records
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_torn_journal_ends_where_an_ordinary_start_ends_it(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -181,7 +180,6 @@ CHANGES: list[Callable[[dlog.Namespace], Awaitable[object]]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_hosted", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 async def test_each_change_is_refused_before_anything_happens(
@@ -232,7 +230,6 @@ async def test_a_cursor_is_read_and_its_commit_is_refused(tmp_path: Path) -> Non
     assert everything_below(tmp_path) == before
 
 
-@pytest.mark.slow
 async def test_a_reader_follows_the_process_that_hosts_the_directory(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     async with dlog.open_namespace(uri) as namespace, namespace.open_writer("log", create=True) as writer:

@@ -19,6 +19,8 @@ from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.options import SecurityFiles, parse_options
 from spark_integration.planning import Range
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def uri(tmp_path: Path) -> Iterator[str]:
@@ -70,7 +72,6 @@ CALLS: list[Callable[[NamedLog], object]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", CALLS)
 def test_a_namespace_whose_session_is_over_is_replaced(uri: str, call: Callable[[NamedLog], object]) -> None:
     write(uri, [b"0", b"1"])

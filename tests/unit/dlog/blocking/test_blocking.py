@@ -18,6 +18,8 @@ import dlog
 from dlog import blocking
 from ledger.tasks.loop_thread import LoopThread
 
+pytestmark = pytest.mark.slow
+
 
 def uri_of(path: Path) -> str:
     return f"file://{path}"
@@ -360,7 +362,6 @@ def test_the_error_of_a_with_block_is_raised_and_submitted_records_are_written(t
         assert [record.payload for record in reader] == [b"submitted"]
 
 
-@pytest.mark.slow
 def test_a_namespace_left_open_is_closed_when_the_program_ends(tmp_path: Path) -> None:
     script = (
         "import sys, dlog.blocking\n"

@@ -8,6 +8,8 @@ import pytest
 
 from dlog.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 READS = [
     ["read", "orders", "--json"],
     ["tail", "orders", "--from", "earliest", "--count", "2"],
@@ -40,7 +42,6 @@ def namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     return tmp_path / "namespace"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", READS, ids=" ".join)
 def test_a_command_prints_the_same_and_writes_nothing(
     namespace: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]

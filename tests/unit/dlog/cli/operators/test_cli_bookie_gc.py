@@ -12,6 +12,8 @@ import trio
 from dlog.cli.main import main
 from tests.unit.bookie.test_admin import serving
 
+pytestmark = pytest.mark.slow
+
 
 async def dlog(*arguments: str) -> int:
     return await trio.to_thread.run_sync(partial(main, arguments))
