@@ -69,6 +69,13 @@ class ConnectionLostError(StoreError):
         super().__init__(path, message)
 
 
+class StoreDiskError(ConnectionLostError):
+    """The disk of a store in a file is full, read-only or failing. A write may or may not have been applied.
+
+    Waiting alone does not help.
+    """
+
+
 class SessionExpiredError(StoreError):
     """This session is over: its ephemeral nodes are deleted, its locks are lost. Open a new store."""
 
@@ -105,6 +112,13 @@ class StoreUnreachableError(NamespaceError):
 
 class StoreFormatError(NamespaceError):
     """The file is no metadata store, or a newer release wrote it. Nothing was written to it."""
+
+
+class StoreReplacedError(NamespaceError):
+    """The file of the store is gone, or is another one than before. Nothing was written to it.
+
+    No other session can be opened with the store that was there.
+    """
 
 
 class InvalidStoreAddressError(NamespaceError):

@@ -3,9 +3,16 @@
 Inside: member nodes, their order, and waiting for the loss of a held lock.
 Not inside: fencing. This lock keeps writers apart. It does not stop a holder that has lost it and does not
 know yet: the fence of the ledger and conditional transactions do.
-Always: a lock object is acquired at most once and belongs to one session; each waiter watches only its
-predecessor, and reads the whole list again when it wakes; a lock object that ends deletes its member node,
-unless the store stays out of reach.
+Always: a lock object is acquired at most once and belongs to one session; each waiter watches the first
+member and its predecessor, and reads the whole list again when it wakes; a lock object that ends deletes its
+member node, unless the store stays out of reach; a member is never held and passed over: both are
+transactions that exclude each other.
+
+A waiter that was killed keeps its member until its session ends. So a waiter of ours marks its member, by the
+data at its creation, and claims the lock when its turn comes: it writes its member's name into the node of
+the lock. A first member that is marked and does not claim for ``CLAIM_S`` is passed over: the waiters behind
+delete it. If it lives after all, it takes a new place. Java's members are not marked, and never passed over.
+No data of a member is changed, because that would use up the watch of a Java waiter behind it.
 
 One difference from Java: a lock object never takes over a member of the same client and session. So two
 writers of one process exclude each other, as two processes do.
@@ -25,6 +32,8 @@ import attrs
 import trio
 
 from namespace.errors import (
+    AccessDeniedError,
+    BadVersionError,
     ConnectionLostError,
     LockError,
     LockLostError,
@@ -33,10 +42,13 @@ from namespace.errors import (
     NoNodeError,
     SessionExpiredError,
 )
-from namespace.store import MetadataStore, SessionState
+from namespace.events import event
+from namespace.store import Check, Delete, MetadataStore, Put, SessionState
 
 RELEASE_TIMEOUT_S = 30.0
 RETRY_S = 0.1
+CLAIM_S = 1.0  # a waiter whose turn has come proves within this time that it lives
+WAITER_MARK = b" (waits for the lock, dlog)"  # the end of a marked member's data
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +92,17 @@ def member_owner(name: str) -> tuple[str, int] | None:
         return None
 
 
+def claimed_member(lock_data: bytes) -> str | None:
+    """The member that claimed the lock last, from the data of the lock's node; None if none has."""
+    _, separator, member = lock_data.partition(b"\n")
+    return member.decode("utf-8", "replace") if separator else None
+
+
+def with_claim(lock_data: bytes, member: str) -> bytes:
+    """The data of the lock's node after a claim. The first line belongs to the creator of the node."""
+    return lock_data.partition(b"\n")[0] + b"\n" + member.encode()
+
+
 @attrs.define(eq=False)
 class _Members:
     """The members of one session at one lock path."""
@@ -108,19 +131,28 @@ class DistributedLock:
     Args:
         path: The lock's node; it must exist. Members are its children.
         client_id: Shown to other clients that want the lock; any text.
+
+    Raises:
+        ConnectionLostError: The store has no session now.
     """
 
     def __init__(self, store: MetadataStore, path: str, client_id: str) -> None:
-        self._store = store
+        self._store = store.current_session()
         self.path = path
         self.client_id = client_id
         self._phase = _Phase.NEW
         self._member: str | None = None
+        self._is_marked = False
         self._waiting = trio.CancelScope()
         self._owner = "unknown"
 
     def __repr__(self) -> str:
         return f"<DistributedLock {self.path} of {self.client_id!r}, {self._phase.value}>"
+
+    @property
+    def session(self) -> MetadataStore:
+        """The session that the lock belongs to. A change that must end with the lock uses this store."""
+        return self._store
 
     @property
     def held(self) -> bool:
@@ -141,7 +173,8 @@ class DistributedLock:
 
         Raises:
             LockTakenError: Another client holds it; the error names the owner.
-            LockLostError: The member node was deleted from outside during the wait.
+            LockLostError: The member node was deleted from outside; only with ``timeout_s=0``. A waiter takes
+                a new place.
             LockError: Acquired before, or released during the wait.
             NoNodeError: The lock path does not exist.
             ConnectionLostError, SessionExpiredError: From the store.
@@ -157,7 +190,9 @@ class DistributedLock:
         try:
             if timeout_s == 0:
                 await self._refuse_if_taken()
-            await self._create_member()
+                await self._create_member()
+            else:
+                await self._create_member(is_marked=bool((await self._store.children(self.path)).names))
             if timeout_s:
                 self._waiting.deadline = trio.current_time() + timeout_s
             with self._waiting:
@@ -211,8 +246,9 @@ class DistributedLock:
         if names and not self._siblings.strays:
             raise LockTakenError(self.path, await self._name_owner(names[0]), 0)
 
-    async def _create_member(self) -> None:
+    async def _create_member(self, *, is_marked: bool = False) -> None:
         siblings = self._siblings
+        data = self.client_id.encode("utf-8", "surrogateescape") + (WAITER_MARK if is_marked else b"")
         async with siblings.mutex:
             if self._store.state is SessionState.SUSPENDED:
                 raise ConnectionLostError(self.path, "the store is out of reach; the request was not sent")
@@ -222,45 +258,137 @@ class DistributedLock:
             siblings.strays = True
             path = await self._store.create(
                 f"{self.path}/{member_prefix(self.client_id, self._store.session_id)}",
-                self.client_id.encode("utf-8", "surrogateescape"),
+                data,
                 ephemeral=True,
                 sequential=True,
             )
             siblings.strays = False
             self._member = path.rpartition("/")[2]
             siblings.names.add(self._member)
+            self._is_marked = is_marked
 
     async def _wait_turn(self, *, once: bool) -> None:
-        assert self._member is not None
+        silent: tuple[str, float] | None = None  # the first member, and since when it does not claim
         while True:
-            gone = trio.Event()
+            changed = trio.Event()
             try:
                 names = in_order((await self._store.children(self.path)).names)
                 if self._member not in names:
-                    raise LockLostError(
-                        self.path,
-                        f"member {self._member} was deleted from outside while it waited; make a new lock",
-                    )
+                    if once:
+                        raise LockLostError(
+                            self.path,
+                            f"member {self._member} was deleted from outside; make a new lock",
+                        )
+                    await self._take_new_place()
+                    continue
                 turn = names.index(self._member)
                 if turn == 0:
-                    if self._in(_Phase.WAITING):  # else ``release`` came first
-                        self._phase = _Phase.HELD
-                    return
-                self._owner = await self._name_owner(names[0])
+                    if not self._is_marked or await self._claim():
+                        if self._in(_Phase.WAITING):  # else ``release`` came first
+                            self._phase = _Phase.HELD
+                        return
+                    continue
+                first = names[0]
+                self._owner = await self._name_owner(first)
                 if once:
                     return
-                if await self._store.exists(f"{self.path}/{names[turn - 1]}", watch=gone) is not None:
-                    await gone.wait()
+                if not self._is_marked:
+                    await self._take_new_place()  # two came at once; the second waits
+                    continue
+                if not await self._watch({first, names[turn - 1]}, changed):
+                    continue
+                unclaimed_version = await self._unclaimed_version(first, changed)
+                if unclaimed_version is None:
+                    silent = None
+                    await changed.wait()
+                    if turn > 1:
+                        await self._let_the_next_claim(names[turn - 1])
+                    continue
+                if silent is None or silent[0] != first:
+                    silent = first, trio.current_time()
+                with trio.move_on_at(silent[1] + CLAIM_S) as scope:
+                    await changed.wait()
+                if scope.cancelled_caught:
+                    await self._pass_over(first, unclaimed_version)
             except ConnectionLostError:
                 if once:
                     raise
                 await self._wait_connected()
 
+    async def _watch(self, names: set[str], changed: trio.Event) -> bool:
+        """Watch members; False if one of them is gone."""
+        for name in sorted(names):  # so that a seed of the simulation decides the order
+            if await self._store.exists(f"{self.path}/{name}", watch=changed) is None:
+                return False
+        return True
+
+    async def _let_the_next_claim(self, predecessor: str) -> None:
+        """Return when the predecessor is gone, or the next holder had time to claim the lock.
+
+        So a release does not make all waiters list the members at the same time.
+        """
+        gone = trio.Event()
+        if await self._watch({predecessor}, gone):
+            with trio.move_on_after(CLAIM_S):
+                await gone.wait()
+
+    async def _take_new_place(self) -> None:
+        """Wait at the end of the queue, with a marked member: ours was passed over, or is not marked."""
+        siblings = self._siblings
+        async with siblings.mutex:
+            await self._remove_member(siblings)
+        await self._create_member(is_marked=True)
+
+    async def _claim(self) -> bool:
+        """Make the first member, which is ours, the holder; False if it was passed over just now."""
+        assert self._member is not None
+        lock = await self._store.get(self.path)
+        if claimed_member(lock.value) == self._member:
+            return True  # the reply to an earlier claim was lost
+        try:
+            await self._store.commit(
+                [
+                    Put(self.path, with_claim(lock.value, self._member), lock.stat.version),
+                    Check(f"{self.path}/{self._member}", 0),
+                ]
+            )
+        except (BadVersionError, NoNodeError):
+            return False
+        return True
+
+    async def _unclaimed_version(self, first: str, changed: trio.Event) -> int | None:
+        """The version of the lock's node while the first member does not claim; None if it need not."""
+        try:
+            member = await self._store.get(f"{self.path}/{first}")
+        except NoNodeError:
+            changed.set()
+            return None
+        if not member.value.endswith(WAITER_MARK):
+            return None
+        lock = await self._store.get(self.path, watch=changed)
+        return None if claimed_member(lock.value) == first else lock.stat.version
+
+    async def _pass_over(self, first: str, unclaimed_version: int) -> None:
+        """Delete the first member unless it has claimed the lock."""
+        log.info(
+            "lock %s: member %s does not claim it and is passed over",
+            self.path,
+            first,
+            extra=event("lock.waiter_passed_over", lock=self.path, member=first),
+        )
+        try:
+            await self._store.commit([Check(self.path, unclaimed_version), Delete(f"{self.path}/{first}", 0)])
+        except (BadVersionError, NoNodeError):
+            pass  # it claimed, or is gone
+        except AccessDeniedError:
+            await trio.sleep(CLAIM_S)  # its session ends in time
+
     async def _name_owner(self, name: str) -> str:
         if (owner := member_owner(name)) is not None:
             return owner[0]
         try:
-            return (await self._store.get(f"{self.path}/{name}")).value.decode("utf-8", "replace")
+            data = (await self._store.get(f"{self.path}/{name}")).value
+            return data.removesuffix(WAITER_MARK).decode("utf-8", "replace")
         except NoNodeError:
             return "unknown (its member was just deleted)"
 
@@ -282,11 +410,20 @@ class DistributedLock:
                 except ConnectionLostError:
                     await self._wait_connected()
                 except NamespaceError as exc:
-                    log.warning("lock %s: member %s was not deleted: %s", self.path, self._member, exc)
+                    log.warning(
+                        "lock %s: member %s was not deleted: %s",
+                        self.path,
+                        self._member,
+                        exc,
+                        extra=event("lock.member_left", lock=self.path, member=self._member, error=exc),
+                    )
                     return
         if scope.cancelled_caught:
             log.warning(
-                "lock %s: the store is out of reach; member %s was not deleted", self.path, self._member
+                "lock %s: the store is out of reach; member %s was not deleted",
+                self.path,
+                self._member,
+                extra=event("lock.member_left", lock=self.path, member=self._member),
             )
             siblings.strays = True
             siblings.names.discard(self._member or "")

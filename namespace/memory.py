@@ -28,7 +28,7 @@ from namespace.errors import (
     NoNodeError,
     NotEmptyError,
 )
-from namespace.session import Session, Watched, WatchKind
+from namespace.sessions.session import Session, Watched, WatchKind
 from namespace.store import (
     ANY_VERSION,
     Check,

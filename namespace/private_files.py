@@ -58,6 +58,19 @@ def make_private_directories(path: Path) -> list[Path]:
     return made
 
 
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Blocks the thread.
+
+    Raises:
+        OSError
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def open_private(path: str | Path, *, create: bool, directory_fd: int | None = None) -> int:
     """Open a file of this user for reading and writing; take the rights of others away.
 

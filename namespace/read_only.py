@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import trio
-
 from namespace.errors import ReadOnlyStoreError
-from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
+from namespace.forwarding import ForwardingStore
+from namespace.store import ANY_VERSION, MetadataStore, Operation, Stat
 
 
 class RefusingStore(MetadataStore):
@@ -41,37 +40,8 @@ class RefusingStore(MetadataStore):
         raise ReadOnlyStoreError(operations[0].path if operations else "/")
 
 
-class ReadOnlyStore(RefusingStore):
+class ReadOnlyStore(RefusingStore, ForwardingStore):
     """The reads of another store. Closing it closes that store."""
 
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-
-    def __repr__(self) -> str:
-        return f"<ReadOnlyStore {self._store!r}>"
-
-    @property
-    def session_id(self) -> int:
-        return self._store.session_id
-
-    @property
-    def state(self) -> SessionState:
-        return self._store.state
-
-    async def wait_state_change(self, seen: SessionState) -> SessionState:
-        return await self._store.wait_state_change(seen)
-
-    async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
-        return await self._store.get(path, watch=watch)
-
-    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
-        return await self._store.exists(path, watch=watch)
-
-    async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
-        return await self._store.children(path, watch=watch)
-
-    async def sync(self, path: str) -> None:
-        await self._store.sync(path)
-
-    async def aclose(self) -> None:
-        await self._store.aclose()
+    def current_session(self) -> MetadataStore:
+        return ReadOnlyStore(self._store.current_session())

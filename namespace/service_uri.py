@@ -89,8 +89,11 @@ def split_uri(text: str) -> tuple[str, str, str]:
     if "?" in rest or "#" in rest:
         raise ValueError("it has a query or a fragment; neither is supported")
     authority, _, path = rest[2:].partition("/")
-    # A password may have a slash in it, and then the first part is no list of hosts.
-    if "@" in authority or ("@" in path and authority and not _are_hosts(authority)):
+    # A password may have a slash in it. Then the first part is no list of hosts, or the text behind the last
+    # "@" is one, with a path of its own.
+    if "@" in authority or (
+        "@" in path and authority and (not _are_hosts(authority) or _is_location(path.rpartition("@")[2]))
+    ):
         raise ValueError(
             "it has a user name or a password; commands, logs and lists of processes show a URI, so remove"
             " them and name a file with the identity in DLOG_ZK_SECURITY (docs/security.md)"
@@ -122,6 +125,11 @@ def connect_string(authority: str) -> str:
 
 def _are_hosts(authority: str) -> bool:
     return all(map(_HOST.fullmatch, authority.replace(";", ",").split(",")))
+
+
+def _is_location(text: str) -> bool:
+    hosts, _, path = text.partition("/")
+    return bool(path) and _are_hosts(hosts)
 
 
 def node_path(path: str) -> str:

@@ -26,8 +26,10 @@ from namespace.errors import (
     SessionExpiredError,
     StoreUnreachableError,
 )
-from namespace.session import Session, Watched, WatchKind
-from namespace.sqlite_tree import FAILURES, SqliteTree, translated
+from namespace.events import event
+from namespace.sessions.session import Session, Watched, WatchKind
+from namespace.sqlite_failures import FAILURES, translated
+from namespace.sqlite_tree import SqliteTree
 from namespace.store import (
     ANY_VERSION,
     Children,
@@ -78,6 +80,11 @@ class SqliteStore(MetadataStore):
     @property
     def session_id(self) -> int:
         return self._tree.session_id
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the database."""
+        return self._tree.identity
 
     @property
     def state(self) -> SessionState:
@@ -235,7 +242,12 @@ class SqliteStore(MetadataStore):
             except trio.RunFinishedError:
                 return
             except FAILURES as exc:
-                log.warning("%s: the check of watches failed, trying again: %s", self._tree.path, exc)
+                log.warning(
+                    "%s: the check of watches failed, trying again: %s",
+                    self._tree.path,
+                    exc,
+                    extra=event("watches.check_failed", database=str(self._tree.path), error=exc),
+                )
                 with self._seen_guard:
                     self._look = True
 
@@ -247,19 +259,31 @@ class SqliteStore(MetadataStore):
                 self._tree.close()
             except FAILURES as exc:
                 # The lock is released. So the next process that uses the database removes the session.
-                log.warning("%s: session %d was not removed: %s", self._tree.path, self.session_id, exc)
+                log.warning(
+                    "%s: session %d was not removed: %s",
+                    self._tree.path,
+                    self.session_id,
+                    exc,
+                    extra=event("session.not_removed", database=str(self._tree.path), error=exc),
+                )
 
 
 @asynccontextmanager
-async def open_sqlite_store(path: Path) -> AsyncIterator[SqliteStore]:
+async def open_sqlite_store(
+    path: Path, *, identity: tuple[int, int] | None = None
+) -> AsyncIterator[SqliteStore]:
     """Open the database, creating it if it is missing. Leaving the block ends the session.
+
+    Args:
+        identity: That of an earlier store: open the same file again, and create none.
 
     Raises:
         StoreUnreachableError: The file cannot be opened or created.
         StoreFormatError: The file is no metadata store.
+        StoreReplacedError: The file with ``identity`` is not there any more.
     """
     try:
-        tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute()))
+        tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute(), identity))
     except NamespaceError:
         raise
     except FAILURES as exc:

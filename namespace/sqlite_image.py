@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from struct import Struct, unpack
 
-from namespace.errors import StoreUnreachableError
+from namespace.errors import StoreReplacedError, StoreUnreachableError
 
 ATTEMPTS = 20
 _HEADER = Struct(">8I")  # magic, version, page size, checkpoint, two salts, two sums
@@ -189,6 +189,23 @@ def begin_use(path: Path) -> tuple[int, int]:
     with _guard:
         _users[identity] = _users.get(identity, 0) + 1
     return identity
+
+
+def check_identity(path: Path, identity: tuple[int, int]) -> None:
+    """Check that the database is the file of ``begin_use``.
+
+    Raises:
+        StoreReplacedError: It is another one, or there is none.
+    """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise StoreReplacedError(f"metadata store {path}: the file was removed while it was open") from None
+    if (found.st_dev, found.st_ino) != identity:
+        raise StoreReplacedError(
+            f"metadata store {path}: another file replaced it while it was open (inode {found.st_ino}, not"
+            f" {identity[1]})"
+        )
 
 
 def end_use(identity: tuple[int, int]) -> None:

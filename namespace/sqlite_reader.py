@@ -17,8 +17,9 @@ import attrs
 import trio
 
 from namespace.errors import NamespaceError, NoNodeError, StoreUnreachableError
+from namespace.events import event
 from namespace.read_only import RefusingStore
-from namespace.session import Session, Watched, WatchKind
+from namespace.sessions.session import Session, Watched, WatchKind
 from namespace.sqlite_image import DatabaseFiles
 from namespace.sqlite_tree import ABSENT, nodes_of
 from namespace.store import Children, Node, SessionState, Stat, check_path
@@ -94,7 +95,12 @@ class SqliteReader(RefusingStore):
                 try:
                     await self.refresh()
                 except NamespaceError as exc:
-                    log.warning("%s: the check of watches failed, trying again: %s", self._path, exc)
+                    log.warning(
+                        "%s: the check of watches failed, trying again: %s",
+                        self._path,
+                        exc,
+                        extra=event("watches.check_failed", database=str(self._path), error=exc),
+                    )
 
     async def refresh(self) -> None:
         """Read the database again if it may have changed.

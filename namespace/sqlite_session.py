@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from namespace.private_files import open_private
@@ -33,7 +34,10 @@ class SessionLock:
     def release(self) -> None:
         """Release the lock and remove its file. The session's row must be deleted already."""
         _held.discard(self)
-        self._path.unlink(missing_ok=True)
+        # If the directory was replaced, the file there is the lock of another store's session.
+        with suppress(OSError):
+            if os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
+                self._path.unlink()
         os.close(self._fd)
 
     def forget(self) -> None:

@@ -8,38 +8,42 @@ change   (one row) the number of the last change; each write of a node takes the
 Inside: the schema, transactions, deleting the ephemeral nodes of dead sessions.
 Not inside: threads, the events of watches, trio (``sqlite``). One thread at a time uses a tree.
 Always: a transaction is synced to disk before it returns (WAL, synchronous=FULL); no result contains an
-ephemeral node whose owner was dead when the call began.
+ephemeral node whose owner was dead when the call began; a session that is over changes nothing.
 
 Source: sqlite.org (WAL, data_version); counters as ZooKeeper's DataTree.java keeps them.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import assert_never
+from urllib.parse import quote
 
 import attrs
 
 from namespace.clock import wall_ms
 from namespace.errors import (
     BadVersionError,
-    ConnectionLostError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     SessionExpiredError,
-    StoreError,
     StoreFormatError,
 )
-from namespace.private_files import create_private, lock_within, make_private_directories, open_private
-from namespace.session import Watched, WatchKind
-from namespace.sqlite_image import begin_use, end_use
+from namespace.private_files import (
+    create_private,
+    lock_within,
+    make_private_directories,
+    open_private,
+    sync_directory,
+)
+from namespace.sessions.session import Watched, WatchKind
+from namespace.sqlite_image import begin_use, check_identity, end_use
 from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import (
     ANY_VERSION,
@@ -80,7 +84,6 @@ INSERT INTO change VALUES (0);
 INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
 """
 _COLUMNS = "value, version, creations, children_count, created_ms, owner, data_change, children_change"
-FAILURES = (sqlite3.Error, OSError)  # a call may raise these besides this package's errors
 ABSENT = -1  # the change number of a node that does not exist
 
 
@@ -98,34 +101,6 @@ class _Row:
     def stat(self) -> Stat:
         child_version = 2 * self.creations - self.children_count
         return Stat(self.version, child_version, self.children_count, self.created_ms, self.owner)
-
-
-def translated(database: Path, path: str, failure: Exception) -> StoreError:
-    """The store's error for one of ``FAILURES`` of a call about a node."""
-    if isinstance(failure, sqlite3.OperationalError):  # locked too long, disk full, input or output failed
-        return ConnectionLostError(path, f"{database}: {failure}; a write may be applied")
-    return StoreError(path, f"{database}: {failure}")
-
-
-_REFUSED_WRITES = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
-_REFUSED_BY_SQLITE = (
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-)
-
-
-def is_refused_write(error: BaseException) -> bool:
-    """True if an error or its cause is a full disk, a read-only one, or a missing right."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _REFUSED_WRITES:
-            return True
-        if isinstance(cause, sqlite3.Error):  # the low byte is the kind; the others say more
-            return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED_BY_SQLITE
-        cause = cause.__cause__
-    return False
 
 
 @attrs.frozen
@@ -174,24 +149,39 @@ def _other_release(database: Path, application_id: int, version: int) -> StoreFo
 class SqliteTree:
     """One session with the database, from the constructor to ``close``."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identity: tuple[int, int] | None = None) -> None:
         """Open or create the database, and a session in it.
+
+        Args:
+            identity: Device and inode of the file that must be there; nothing is created then. A file that
+                replaced the former one holds other logs, although it has the same name.
 
         Raises:
             StoreFormatError: The file is no metadata store, or a newer release wrote it.
+            StoreReplacedError: The file is not the one with ``identity``.
             PermissionError: A file of the store is a symlink, or belongs to another user.
             sqlite3.Error, OSError
         """
         self.path = path
         self._locks = path.with_name(path.name + "-sessions")
+        if identity is not None:
+            check_identity(path, identity)
         make_private_directories(self._locks)
-        create_private(path)  # SQLite gives its other files the same mode
-        self._use = begin_use(path)
+        if identity is None:
+            create_private(path)  # SQLite gives its other files the same mode
+        self._use = self.identity = begin_use(path)
         try:
+            mode = "rwc" if identity is None else "rw"
             self._db = sqlite3.connect(
-                path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+                f"file:{quote(os.fsencode(path))}?mode={mode}",
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
             )
             try:
+                if identity is not None:
+                    check_identity(path, identity)  # SQLite has opened the file by its name
                 self._prepare()
                 self.session_id, self._lock = self._open_session()
                 self._seen_version = self._data_version()
@@ -335,7 +325,7 @@ class SqliteTree:
                     f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
                     f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
                 )
-                _sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
 
     def _open_session(self) -> tuple[int, SessionLock]:
         # Take the lock before the row is visible: another process would count the session as dead.
@@ -373,6 +363,12 @@ class SqliteTree:
             self._remove_dead_sessions()
         self._db.execute("BEGIN IMMEDIATE")
         try:
+            # Another process may have ended the session since the check above. An ephemeral node that is
+            # created after the end of its session would stay for ever.
+            if not self.closed:
+                self._check_session(
+                    self._db.execute("SELECT id FROM session WHERE id = ?", (self.session_id,)).fetchone()
+                )
             self._db.execute("UPDATE change SET number = number + 1")
             yield self._db.execute("SELECT number FROM change").fetchone()[0]
             self._db.execute("COMMIT")
@@ -386,8 +382,7 @@ class SqliteTree:
 
     def _remove_dead_sessions(self) -> None:
         session_ids = [row[0] for row in self._db.execute("SELECT id FROM session")]
-        if self.session_id not in session_ids:
-            raise SessionExpiredError("/", f"the session's lock file in {self._locks} was removed")
+        self._check_session(self.session_id in session_ids)
         for session_id in session_ids:
             if session_id != self.session_id and is_dead(self._locks, session_id):
                 self._db.execute("BEGIN IMMEDIATE")
@@ -399,6 +394,10 @@ class SqliteTree:
                     raise
                 remove_lock(self._locks, session_id)
                 self._removed_dead = True
+
+    def _check_session(self, is_alive: object) -> None:
+        if not is_alive:
+            raise SessionExpiredError("/", f"the session's lock file in {self._locks} was removed")
 
     def _remove_session(self, session_id: int) -> None:
         self._db.execute("UPDATE change SET number = number + 1")
@@ -484,13 +483,5 @@ def _exclusive(path: Path) -> Iterator[None]:
     try:
         lock_within(fd, BUSY_TIMEOUT_S, path)
         yield
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)

@@ -129,6 +129,16 @@ class MetadataStore(abc.ABC):
     async def wait_state_change(self, seen: SessionState) -> SessionState:
         """Return the state as soon as it differs from ``seen``."""
 
+    def current_session(self) -> MetadataStore:
+        """A store for the present session alone; its calls fail once that session is over.
+
+        Most stores are one session, and return themselves. See ``sessions.renewing_store``.
+
+        Raises:
+            ConnectionLostError: No session is open now.
+        """
+        return self
+
     @abc.abstractmethod
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
         """The node's data and stat. The watch fires on a change of data or deletion.

@@ -11,7 +11,9 @@ Source: kazoo 2.11, client.py and protocol/connection.py; ZooKeeper programmer's
 
 from __future__ import annotations
 
+import logging
 import math
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -41,8 +43,9 @@ from namespace.errors import (
     StoreSecurityError,
     StoreUnreachableError,
 )
+from namespace.events import event
 from namespace.service_uri import without_user_info
-from namespace.session import Session, WatchKind
+from namespace.sessions.session import Session, WatchKind
 from namespace.store import (
     ANY_VERSION,
     Check,
@@ -63,6 +66,8 @@ from namespace.store import (
 )
 from namespace.zookeeper_security import ZooKeeperSecurity, security_of_environment
 from namespace.zookeeper_threads import OneSessionHandler, kazoo_log
+
+logger = logging.getLogger(__name__)
 
 # kazoo wakes its thread with one byte for each request, through a socket pair. That write runs on our loop,
 # and it blocks once about 270 bytes wait.
@@ -279,7 +284,9 @@ class ZookeeperStore(MetadataStore):
             await self._connected.wait()
             await self._check_identity()
             return
-        failure = self._handler.last_failure
+        failure = self._handler.last_failure or await trio.to_thread.run_sync(
+            _unresolved, self._client.hosts, abandon_on_cancel=True
+        )
         if isinstance(failure, StoreSecurityError):
             raise StoreSecurityError(f"ZooKeeper at {self.hosts}: {failure}") from failure
         raise StoreUnreachableError(
@@ -365,7 +372,8 @@ class ZookeeperStore(MetadataStore):
             self._client.close()
         except Exception as exc:
             # The server ends the session after the session timeout.
-            kazoo_log.warning("the client of %s was not stopped cleanly: %r", self.hosts, exc)
+            extra = event("zookeeper.not_stopped", hosts=self.hosts, error=exc)
+            logger.warning("ZooKeeper at %s: client not stopped cleanly: %r", self.hosts, exc, extra=extra)
         self._soon(self._stopped.set)
 
     def _soon(self, function: Callable[..., object], *args: object) -> None:
@@ -379,9 +387,17 @@ class ZookeeperStore(MetadataStore):
     def _enter(self, state: str) -> None:
         if state == KazooState.CONNECTED and not self._handler.over:
             self._session_id = self._client.client_id[0]
+            if self.state is SessionState.SUSPENDED:
+                extra = event("zookeeper.connected", hosts=self.hosts)
+                logger.warning("ZooKeeper at %s: connected again", self.hosts, extra=extra)
             self._session.change_state(SessionState.CONNECTED)
             self._connected.set()
         elif state == KazooState.SUSPENDED:
+            if self.state is SessionState.CONNECTED:
+                extra = event("zookeeper.lost", hosts=self.hosts)
+                logger.warning(
+                    "ZooKeeper at %s: the connection is lost; trying again", self.hosts, extra=extra
+                )
             self._session.change_state(SessionState.SUSPENDED)
             self._fail_waiters("/")
         elif state == KazooState.LOST:
@@ -443,6 +459,16 @@ async def open_zookeeper_store(
         yield store
     finally:
         await store.aclose()
+
+
+def _unresolved(hosts: Sequence[tuple[str, int]]) -> Exception | None:
+    """The error of the first host whose name has no address. kazoo only logs it."""
+    for host, port in hosts:
+        try:
+            socket.getaddrinfo(host, port)
+        except OSError as exc:
+            return OSError(f"host {host}: {exc.strerror}")
+    return None
 
 
 def _credentials(security: ZooKeeperSecurity) -> dict[str, Any]:

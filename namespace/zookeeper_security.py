@@ -21,6 +21,7 @@ from typing import Literal
 import attrs
 
 from namespace.errors import StoreSecurityError
+from namespace.key_work import KeyWorkError, load_pem_key
 from namespace.settings_file import SettingsFileError, read_settings_file
 
 ENVIRONMENT_VARIABLE = "DLOG_ZK_SECURITY"  # a file for every session that is opened without settings
@@ -141,13 +142,13 @@ class ZooKeeperSecurity:
             context.minimum_version = ssl.TLSVersion.TLSv1_2
             context.check_hostname = self.tls_check_hostname
             if self.tls_certificate is not None:
-                # Without a password OpenSSL would ask the terminal for one.
-                secret = "" if (file := self.tls_key_password_file) is None else _read_secret(file)
-                context.load_cert_chain(self.tls_certificate, self.tls_key, password=secret)
-        except OSError as exc:  # also of ssl
+                secret = None if (file := self.tls_key_password_file) is None else _read_secret(file)
+                load_pem_key(context, self.tls_certificate, self.tls_key, password=secret)
+        except (OSError, KeyWorkError) as exc:  # also of ssl
+            reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
             raise StoreSecurityError(
                 f"TLS with ZooKeeper: {self.tls_authorities}, {self.tls_certificate}, {self.tls_key}:"
-                f" {exc.strerror or exc}. All must be PEM; a key with a password needs tls_key_password_file"
+                f" {reason}. All must be PEM; a key with a password needs tls_key_password_file"
             ) from exc
         return context
 

@@ -1,8 +1,9 @@
 """The threads of a ZooKeeper client: their connections, also with TLS, and their log.
 
 Inside: opening a connection, waiting for bytes. Not inside: requests and sessions (``zookeeper``).
-Always: no connection is opened once the session is over; with TLS, no reply waits in OpenSSL's buffer for the
-next one; no log line has a credential.
+Always: no connection is opened once the session is over; a server that accepts a connection and does not
+reply, as one that boots, is given up long before the session would expire; with TLS, no reply waits in
+OpenSSL's buffer for the next one; no log line has a credential.
 
 Source: kazoo 2.11, handlers/threading.py, handlers/utils.py, protocol/connection.py.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import time
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -26,11 +28,17 @@ def _has_no_credential(record: logging.LogRecord) -> bool:
     return not any(isinstance(argument, (Auth, SASL)) for argument in arguments)
 
 
-# kazoo logs a warning for each lost connection. Without a handler it would go to standard error. At the level
-# DEBUG it logs each request, also those that carry a password.
+# kazoo logs several warnings for each attempt to connect. The store logs each change of its state once, so
+# kazoo is quiet unless a program sets the level of this logger. At the level DEBUG it logs each request, also
+# those that carry a password.
 kazoo_log = logging.getLogger("namespace.zookeeper.kazoo")
 kazoo_log.addHandler(logging.NullHandler())
+kazoo_log.setLevel(logging.CRITICAL + 1)
 kazoo_log.addFilter(_has_no_credential)
+
+
+# The limit of the first attempt to connect. It doubles with each that fails, for a server that is slow.
+CONNECT_ATTEMPT_S = 2.0
 
 
 class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -39,6 +47,8 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, security: ZooKeeperSecurity) -> None:
         super().__init__()
         self._security = security
+        self._attempts = 0  # to connect, since a connection served requests
+        self._connect_by_s: float | None = None  # the end of the present attempt; None: it has succeeded
         self.over = False
         self.last_failure: Exception | None = None
 
@@ -46,6 +56,11 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Connect. kazoo's own TLS also trusts the system's authorities when others are given."""
         if self.over:
             raise ConnectionRefusedError("the session is over, and this store opens no other")
+        # kazoo would wait for the session timeout, for the connection and again for the server's first reply.
+        limit_s = min(kwargs["timeout"], CONNECT_ATTEMPT_S * 2 ** min(self._attempts, 16))
+        self._attempts += 1
+        self._connect_by_s = time.monotonic() + limit_s
+        kwargs["timeout"] = limit_s
         try:
             if self._security.tls:
                 return self._connect_tls(kwargs["address"], kwargs["hostname"], kwargs["timeout"])
@@ -60,6 +75,11 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for sockets. A reply that OpenSSL has read with the one before it is ready too."""
+        if len(args[0]) > 1:  # kazoo waits for replies and for requests: the connection serves
+            self._attempts, self._connect_by_s = 0, None
+        elif self._connect_by_s is not None:
+            left_s = max(0.0, self._connect_by_s - time.monotonic())
+            args = (*args[:3], min(args[3], left_s))
         for each in args[0]:
             if isinstance(each, ssl.SSLSocket) and each.pending() > 0:
                 readable, writable, failed = super().select(args[0], args[1], args[2], 0)

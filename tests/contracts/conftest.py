@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import attrs
@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
+from dlog.federation.federated_store import FederatedStore
 from namespace.memory import MemoryTree, open_memory_store
 from namespace.sqlite import open_sqlite_store
 from namespace.store import MetadataStore
@@ -36,7 +37,30 @@ def zookeeper_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     trio.run(stop_zookeeper, server.identity)
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@asynccontextmanager
+async def open_federated(
+    open_store: Callable[[], AbstractAsyncContextManager[MetadataStore]], root: str
+) -> AsyncIterator[MetadataStore]:
+    """A federated namespace at ``root``, with the log ``log`` in a sub-namespace."""
+    async with open_store() as store:
+        log = f"{root}/.subnamespaces/NS_0000000000/log/<default>"
+        if await store.exists(log) is None:
+            await store.create(log, parents=True)
+        yield FederatedStore(store, root)
+
+
+ZOOKEEPER = pytest.mark.zookeeper
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "sqlite",
+        pytest.param("zookeeper", marks=ZOOKEEPER),
+        "federated",
+        pytest.param("federated in zookeeper", marks=ZOOKEEPER),
+    ]
+)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     root = f"/contract-{next(_roots)}"
     match request.param:
@@ -45,6 +69,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
             return Backend(root, lambda: open_memory_store(tree))
         case "sqlite":
             return Backend(root, lambda: open_sqlite_store(tmp_path / "metadata.db"))
+        case "federated":
+            tree = MemoryTree()
+            inside = f"{root}/log/<default>/below"
+            return Backend(inside, lambda: open_federated(lambda: open_memory_store(tree), root))
+        case "federated in zookeeper":
+            hosts = request.getfixturevalue("zookeeper_hosts")
+            inside = f"{root}/log/<default>/below"
+            return Backend(inside, lambda: open_federated(lambda: open_zookeeper_store(hosts), root))
         case _:
             hosts = request.getfixturevalue("zookeeper_hosts")
             return Backend(root, lambda: open_zookeeper_store(hosts))

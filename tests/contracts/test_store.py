@@ -221,7 +221,7 @@ async def test_an_invalid_path_is_refused(backend: Backend, path: str) -> None:
 
 async def test_the_root_can_be_listed_but_neither_created_nor_deleted(backend: Backend) -> None:
     async with opened(backend) as (store, root):
-        assert root[1:] in (await store.children("/")).names
+        assert root.split("/")[1] in (await store.children("/")).names
         with pytest.raises(InvalidPathError):
             await store.create("/")
         with pytest.raises(InvalidPathError):

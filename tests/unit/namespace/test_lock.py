@@ -294,20 +294,41 @@ async def test_a_release_is_no_loss() -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_a_waiter_learns_that_its_member_was_deleted() -> None:
+async def test_a_waiter_whose_member_was_deleted_takes_a_new_place() -> None:
     async with sessions() as (first, second):
-        holder = DistributedLock(first, PATH, "one")
+        holder, waiter = DistributedLock(first, PATH, "one"), DistributedLock(second, PATH, "two")
         await holder.acquire(0)
-
-        async def wait() -> None:
-            with pytest.raises(LockLostError):
-                await DistributedLock(second, PATH, "two").acquire(None)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
+            nursery.start_soon(waiter.acquire, None)
             await wait_all_tasks_blocked()
-            await first.delete(f"{PATH}/{(await members(first))[1]}")
+            before = (await members(first))[1]
+            await first.delete(f"{PATH}/{before}")
             await holder.release()
+        assert waiter.held
+        assert len(await members(first)) == 1
+        assert before not in await members(first)
+
+
+async def test_a_member_deleted_during_a_try_without_waiting_is_a_lost_lock() -> None:
+    class Deleting(MemoryStore):
+        async def create(
+            self,
+            path: str,
+            value: bytes = b"",
+            *,
+            ephemeral: bool = False,
+            sequential: bool = False,
+            parents: bool = False,
+        ) -> str:
+            created = await super().create(path, value, ephemeral=ephemeral, sequential=sequential)
+            await super().delete(created)
+            return created
+
+    store = Deleting(MemoryTree())
+    await MemoryStore.create(store, PATH)
+    with pytest.raises(LockLostError, match="was deleted from outside"):
+        await DistributedLock(store, PATH, "one").acquire(0)
+    await store.aclose()
 
 
 async def test_a_wait_continues_after_a_suspension() -> None:

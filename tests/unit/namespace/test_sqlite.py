@@ -8,14 +8,15 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
 from namespace.errors import ConnectionLostError, SessionExpiredError, StoreFormatError, StoreUnreachableError
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite import SqliteStore, open_sqlite_store
+from namespace.sqlite_tree import SqliteTree
 from namespace.store import SessionState
 
 # Another process: it creates an ephemeral and a persistent node, prints its session id and waits.
@@ -139,6 +140,41 @@ async def test_a_session_whose_lock_file_was_removed_ends_visibly(tmp_path: Path
             await store.create("/a")
         assert store.state is SessionState.EXPIRED
         assert watch.is_set()
+
+
+async def test_a_session_that_ends_between_the_check_and_the_write_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "metadata.db"
+    check = SqliteTree._remove_dead_sessions
+    async with open_sqlite_store(database) as store, open_sqlite_store(database) as other:
+
+        def end_after_check(tree: SqliteTree) -> None:
+            check(tree)
+            if tree is store._tree and tree.session_id in ids(other):
+                (tmp_path / "metadata.db-sessions" / f"{tree.session_id}.lock").unlink()
+                check(other._tree)
+
+        monkeypatch.setattr(SqliteTree, "_remove_dead_sessions", end_after_check)
+        with pytest.raises(SessionExpiredError, match="lock file"):
+            await store.create("/lock", ephemeral=True)
+        assert await other.exists("/lock") is None, "no session is left that would delete it"
+
+
+def ids(store: SqliteStore) -> set[int]:
+    return {row[0] for row in store._tree._db.execute("SELECT id FROM session")}
+
+
+async def test_closing_a_store_whose_directory_was_replaced_ends_no_session_there(tmp_path: Path) -> None:
+    database = tmp_path / "here" / "metadata.db"
+    async with AsyncExitStack() as stack:
+        former = await stack.enter_async_context(open_sqlite_store(database))
+        database.parent.rename(tmp_path / "elsewhere")
+        async with open_sqlite_store(database) as store, open_sqlite_store(database) as other:
+            assert former.session_id == store.session_id
+            await store.create("/mine", ephemeral=True)
+            await stack.aclose()
+            assert await other.exists("/mine") is not None
 
 
 async def test_lock_files_without_a_session_are_removed(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,55 +29,11 @@ from namespace.lock import DistributedLock
 from namespace.store import Create, MetadataStore, SessionState
 from namespace.zookeeper import ZookeeperStore, open_zookeeper_store
 from namespace.zookeeper_security import ZooKeeperSecurity
+from tests.fakes.silenceable_proxy import SilenceableProxy, proxy_to
 
 pytestmark = pytest.mark.zookeeper
 
 SESSION_TIMEOUT_MS = 1000
-
-
-class SilenceableProxy:
-    """A TCP proxy before the server. Silenced, it passes nothing and closes nothing."""
-
-    def __init__(self, port: int) -> None:
-        self._server_port = port
-        self._passing = trio.Event()
-        self._passing.set()
-        self.hosts = ""
-
-    def silence(self) -> None:
-        self._passing = trio.Event()
-
-    def heal(self) -> None:
-        self._passing.set()
-
-    async def serve(self, client: trio.SocketStream) -> None:
-        server = await trio.open_tcp_stream("127.0.0.1", self._server_port)
-        async with client, server, trio.open_nursery() as nursery:
-            nursery.start_soon(self._pass, client, server, nursery.cancel_scope)
-            nursery.start_soon(self._pass, server, client, nursery.cancel_scope)
-
-    async def _pass(
-        self, source: trio.SocketStream, sink: trio.SocketStream, scope: trio.CancelScope
-    ) -> None:
-        try:
-            async for chunk in source:
-                await self._passing.wait()
-                await sink.send_all(chunk)
-        except trio.BrokenResourceError:
-            pass
-        scope.cancel()
-
-
-@asynccontextmanager
-async def proxy_to(port: int) -> AsyncIterator[SilenceableProxy]:
-    proxy = SilenceableProxy(port)
-    async with trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        proxy.hosts = f"127.0.0.1:{listener.socket.getsockname()[1]}"
-        nursery.start_soon(trio.serve_listeners, proxy.serve, [listener])
-        yield proxy
-        proxy.heal()
-        nursery.cancel_scope.cancel()
 
 
 async def until(store: MetadataStore, state: SessionState) -> None:
@@ -124,7 +79,9 @@ async def test_hosts_that_cannot_be_parsed_are_refused(hosts: str) -> None:
             pass
 
 
-async def test_a_restarted_server_suspends_the_session_and_continues_it(tmp_path: Path) -> None:
+async def test_a_restarted_server_suspends_the_session_and_continues_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     server = await start_zookeeper(tmp_path)
     try:
         async with open_zookeeper_store(server.hosts) as store:
@@ -150,6 +107,10 @@ async def test_a_restarted_server_suspends_the_session_and_continues_it(tmp_path
             node = await store.get("/e")
             assert (node.value, node.stat.ephemeral_owner) == (b"mine", session_id)
             assert (await store.children("/")).names == ("e", "zookeeper")
+        assert caplog.messages == [
+            f"ZooKeeper at {server.hosts}: the connection is lost; trying again",
+            f"ZooKeeper at {server.hosts}: connected again",
+        ], "one line for each change, however often kazoo tried"
     finally:
         await stop_zookeeper(server.identity)
 
@@ -263,6 +224,28 @@ async def test_many_calls_on_a_full_connection_do_not_block_the_loop(tmp_path: P
                 await trio.lowlevel.checkpoint()
             proxy.heal()
         assert (await store.get("/large")).stat.version == 10
+
+
+@pytest.mark.slow
+async def test_a_server_that_accepts_and_does_not_reply_yet_is_tried_again_soon(tmp_path: Path) -> None:
+    """As a server that boots. kazoo alone waits for the whole session timeout at the first connection."""
+    async with open_zookeeper_process(tmp_path) as server, trio.open_nursery() as nursery:
+        proxy, connections = SilenceableProxy(server.port), 0
+
+        async def serve(client: trio.SocketStream) -> None:
+            nonlocal connections
+            connections += 1
+            if connections == 1:
+                await trio.sleep_forever()
+            await proxy.serve(client)
+
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, serve, [listener])
+        hosts = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        async with open_zookeeper_store(hosts, session_timeout_ms=40_000, connect_timeout_s=30) as store:
+            assert await store.exists("/") is not None
+        assert connections == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_closing_beside_a_silent_server_ends_soon(tmp_path: Path) -> None:

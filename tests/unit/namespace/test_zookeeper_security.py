@@ -214,6 +214,7 @@ async def test_a_rotated_password_serves_the_next_session(server: SecureServer, 
 @pytest.mark.zookeeper
 async def test_no_log_line_has_a_credential(server: SecureServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "namespace.zookeeper.kazoo")
     for security in (SASL, DIGEST):
         async with open_zookeeper_store(server.hosts, security=security) as store:
             await store.exists("/")

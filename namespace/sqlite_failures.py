@@ -1,0 +1,44 @@
+"""The meaning of a failure of SQLite or of the file system for a call.
+
+Inside: the failures, the store's error for each, and which of them refuse every write. Not inside: the calls
+(``sqlite_tree``).
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from namespace.errors import ConnectionLostError, StoreDiskError, StoreError
+
+FAILURES = (sqlite3.Error, OSError)  # a call may raise these besides this package's errors
+
+
+def translated(database: Path, path: str, failure: Exception) -> StoreError:
+    """The store's error for one of ``FAILURES`` of a call about a node."""
+    if isinstance(failure, sqlite3.OperationalError):  # locked too long, disk full, input or output failed
+        kind = StoreDiskError if is_refused_write(failure) else ConnectionLostError
+        return kind(path, f"{database}: {failure}; a write may be applied")
+    return StoreError(path, f"{database}: {failure}")
+
+
+_REFUSED_WRITES = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
+_REFUSED_BY_SQLITE = (
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+)
+
+
+def is_refused_write(error: BaseException) -> bool:
+    """True if an error or its cause is a full disk, a read-only one, or a missing right."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _REFUSED_WRITES:
+            return True
+        if isinstance(cause, sqlite3.Error):  # the low byte is the kind; the others say more
+            return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _REFUSED_BY_SQLITE
+        cause = cause.__cause__
+    return False
