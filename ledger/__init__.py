@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from ledger.errors import LedgerRecoveryError as LedgerRecoveryError
     from ledger.errors import LedgerWriteError as LedgerWriteError
     from ledger.errors import MetadataFormatError as MetadataFormatError
+    from ledger.errors import MetadataStoreError as MetadataStoreError
+    from ledger.errors import MetadataUnavailableError as MetadataUnavailableError
     from ledger.errors import NoSuchEntryError as NoSuchEntryError
     from ledger.errors import NoSuchLedgerError as NoSuchLedgerError
     from ledger.errors import NotEnoughBookiesError as NotEnoughBookiesError
@@ -69,7 +71,6 @@ if TYPE_CHECKING:
     from ledger.write.adv_handle import AdvWriteHandle as AdvWriteHandle
     from ledger.write.handle import WriteHandle as WriteHandle
     from namespace.errors import InvalidStoreAddressError as InvalidStoreAddressError
-    from namespace.errors import NamespaceError as NamespaceError
 
 # A library prints nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -90,7 +91,6 @@ _EXPORTS = {
     "LedgerClient": "ledger.client",
     "LedgerMetadata": "ledger.metadata",
     "LedgerState": "ledger.metadata",
-    "NamespaceError": "namespace.errors",
     "PlacementConfig": "ledger.placement.config",
     "PlacementPolicy": "ledger.placement.config",
     "ReadHandle": "ledger.read.handle",
@@ -138,7 +138,8 @@ __all__ = [
     "LedgerState",
     "LedgerWriteError",
     "MetadataFormatError",
-    "NamespaceError",
+    "MetadataStoreError",
+    "MetadataUnavailableError",
     "NoSuchEntryError",
     "NoSuchLedgerError",
     "NotEnoughBookiesError",

@@ -17,11 +17,12 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ledger.catalog.catalog import open_catalog
+from ledger.catalog.catalog import StoredLedger, open_catalog
 from ledger.catalog.paths import Layout
+from ledger.catalog.store_errors import raises_ledger_errors
 from ledger.codes import Code
 from ledger.config import ClientConfig
-from ledger.context import ClientContext
+from ledger.context import ClientContext, OpenEntryLog
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import SECURITY_HINT, BookieError, ReadOnlyError, WrongPasswordError
 from ledger.metadata import Ensemble, LedgerMetadata
@@ -38,7 +39,9 @@ from ledger.transport.transport import Dial, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle
 from ledger.write.handle import WriteHandle
+from ledger.write.lac_hints import LacHints
 from namespace.clock import wall_ms
+from namespace.errors import BadVersionError
 from namespace.store import MetadataStore
 
 RANDOM_PASSWORD_BYTES = 32
@@ -53,7 +56,10 @@ class BookieSpace:
 
 
 class LedgerClient:
-    """A program's access to the ledgers of one cluster. Made by ``open_ledger_client``."""
+    """A program's access to the ledgers of one cluster. Made by ``open_ledger_client``.
+
+    Each call that uses the metadata store raises ``MetadataUnavailableError`` while it is out of reach.
+    """
 
     def __init__(
         self,
@@ -77,10 +83,16 @@ class LedgerClient:
         )
 
     @property
+    def root(self) -> str:
+        """The path of the node above all ledgers in the metadata store."""
+        return self._context.catalog.root
+
+    @property
     def membership(self) -> Membership:
         """The bookies that this client knows."""
         return self._context.membership
 
+    @raises_ledger_errors
     async def create(
         self,
         *,
@@ -112,7 +124,7 @@ class LedgerClient:
             LedgerExistsError: The given id is in use.
             ReadOnlyError: The client is open for reading only, as in all calls that change ledgers.
             ValueError: The three sizes contradict each other.
-            namespace.errors.StoreError: The metadata store failed.
+            MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         self._check_writable("creating a ledger")
         check_quorums(ensemble_size, write_quorum, ack_quorum)
@@ -135,18 +147,31 @@ class LedgerClient:
             bookie: context.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
         }
         current = await context.catalog.create(metadata, ledger_id)
+        codec = EntryCodec(digest_type, password)
         handle = WriteHandle(
             current,
-            EntryCodec(digest_type, password),
+            codec,
             context,
             self._nursery,
             deferred_sync=deferred_sync,
             connections=connections,
         )
         self._writers.add(handle)
+        delay_s = context.config.lac_hint_delay_s
+        if delay_s is not None and not deferred_sync:
+            hints = LacHints(
+                handle.ledger_id,
+                codec,
+                context,
+                handle,
+                lambda: handle.metadata.last_ensemble.bookies,
+                delay_s,
+            )
+            handle.on_confirmed(hints.on_confirmed)
         self._nursery.start_soon(self._serve_writer, handle)
         return handle
 
+    @raises_ledger_errors
     async def create_adv(
         self,
         *,
@@ -175,6 +200,7 @@ class LedgerClient:
         )
         return AdvWriteHandle(handle, bytes_waiting_max=self._context.config.bytes_in_flight_max)
 
+    @raises_ledger_errors
     async def open(self, ledger_id: int, *, password: bytes | None = b"", recover: bool = True) -> ReadHandle:
         """Open a ledger for reading. By default a ledger that is not closed is recovered first.
 
@@ -191,7 +217,7 @@ class LedgerClient:
             AccessDeniedError: A bookie refuses the recovery.
             LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
             LedgerReadError: Without recovery: too few bookies returned the LAC.
-            namespace.errors.NamespaceError: The metadata store failed.
+            MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         context = self._context
         current = await context.catalog.get(ledger_id)
@@ -211,6 +237,7 @@ class LedgerClient:
         handle.start()
         return handle
 
+    @raises_ledger_errors
     async def recover(self, ledger_id: int) -> None:
         """Fence a ledger, find its end and close it, unless it is closed.
 
@@ -221,7 +248,7 @@ class LedgerClient:
             NoSuchLedgerError: There is no such ledger.
             AccessDeniedError: A bookie refuses this client, or has the ledger under another password.
             LedgerRecoveryError: The end cannot be decided now, since too few bookies reply.
-            namespace.errors.NamespaceError: The metadata store failed.
+            MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         self._check_writable(f"recovering ledger {ledger_id}")
         current = await self._context.catalog.get_newest(ledger_id)
@@ -230,6 +257,7 @@ class LedgerClient:
             codec = EntryCodec(metadata.digest_type, metadata.password or b"")
             await recover_ledger(self._context, current, codec)
 
+    @raises_ledger_errors
     async def replica_copy(self, ledger_id: int, own: str) -> ReplicaCopy:
         """Access to the stored bytes of a ledger on all bookies but one, by its newest metadata.
 
@@ -238,10 +266,11 @@ class LedgerClient:
 
         Raises:
             NoSuchLedgerError, MetadataFormatError
-            namespace.errors.NamespaceError: The metadata store failed.
+            MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         return ReplicaCopy(await self._context.catalog.get_newest(ledger_id), self._context, own)
 
+    @raises_ledger_errors
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger in any state; bookies free its space later.
 
@@ -251,6 +280,29 @@ class LedgerClient:
         await self._context.catalog.delete(ledger_id)
         self._on_deleted(ledger_id)
 
+    async def stored(self, ledger_id: int) -> StoredLedger:
+        """The newest metadata of a ledger with their version and age in the store.
+
+        Raises:
+            NoSuchLedgerError, MetadataFormatError
+        """
+        return await self._context.catalog.stored(ledger_id)
+
+    async def delete_unchanged(self, seen: StoredLedger) -> bool:
+        """Delete a ledger only if its metadata are still those that were seen; return True if it is gone.
+
+        False means that another client has changed them since, and nothing was deleted. If cancelled, the
+        ledger may or may not be deleted.
+        """
+        self._check_writable(f"deleting ledger {seen.ledger_id}")
+        try:
+            await self._context.catalog.delete(seen.ledger_id, expected=seen.version)
+        except BadVersionError:
+            return False
+        self._on_deleted(seen.ledger_id)
+        return True
+
+    @raises_ledger_errors
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """The current metadata of a ledger in the store.
 
@@ -259,6 +311,7 @@ class LedgerClient:
         """
         return (await self._context.catalog.get(ledger_id)).metadata
 
+    @raises_ledger_errors
     async def ledger_ids(self) -> list[int]:
         """The ids of all ledgers, ascending."""
         return await self._context.catalog.ledger_ids()
@@ -301,6 +354,7 @@ async def open_ledger_client(
     wall_ms: Callable[[], int] = wall_ms,
     on_deleted: Callable[[int], None] = lambda _: None,
     read_only: bool = False,
+    open_entry_log: OpenEntryLog | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client. Leaving the block closes its connections and ends its handles; no ledger is closed.
 
@@ -309,6 +363,7 @@ async def open_ledger_client(
         wall_ms: The clock, in epoch milliseconds, for the creation time in ledger metadata.
         on_deleted: Called with the id of each ledger deleted through this client.
         read_only: Refuse the calls that change ledgers. The store must refuse changes as well.
+        open_entry_log: Opens the entry logs of the only bookie, if they are files that this process can read.
 
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
@@ -325,6 +380,8 @@ async def open_ledger_client(
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
-        context = ClientContext(transport, catalog, membership, rng, config, placer)
+        context = ClientContext(
+            transport, catalog, membership, rng, config, placer, open_entry_log=open_entry_log
+        )
         client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)
         yield client

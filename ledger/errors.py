@@ -7,6 +7,7 @@ Source: BKException.java (client codes); docs/protocol.md 8.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from ledger.codes import Code
@@ -191,16 +192,29 @@ class LedgerWriteError(LedgerError):
         self.ledger_id = ledger_id
 
 
+_NAMES_MAX = 16  # in one message
+
+
+def _named(bookies: Collection[str]) -> str:
+    if not bookies:
+        return ""
+    more = len(bookies) - _NAMES_MAX
+    return f" ({', '.join(sorted(bookies)[:_NAMES_MAX])}{f' and {more} more' if more > 0 else ''})"
+
+
 class NotEnoughBookiesError(LedgerError):
     """There are fewer usable bookies than the ensemble needs. Start more, or use a smaller ensemble."""
 
-    def __init__(self, wanted: int, available: int, excluded: int = 0) -> None:
+    def __init__(
+        self, wanted: int, available: int, bookies: Collection[str] = (), readonly: Collection[str] = ()
+    ) -> None:
         super().__init__(
-            f"{wanted} bookies wanted, {available} writable"
-            + (f", of which {excluded} are excluded" if excluded else "")
-            + "; start more bookies or ask for a smaller ensemble"
+            f"{wanted} bookies wanted, {available} writable{_named(bookies)}"
+            + (f", {len(readonly)} read-only{_named(readonly)}" if readonly else "")
+            + "; start more bookies (`dlog bookies list` shows them), or use a smaller ensemble and quorums"
         )
         self.wanted, self.available = wanted, available
+        self.bookies, self.readonly = tuple(sorted(bookies)), tuple(sorted(readonly))
 
 
 class PlacementError(NotEnoughBookiesError):
@@ -212,6 +226,7 @@ class PlacementError(NotEnoughBookiesError):
     def __init__(self, wanted: int, available: int, evidence: str) -> None:
         LedgerError.__init__(self, f"{wanted} bookies wanted, {available} writable: {evidence}")
         self.wanted, self.available = wanted, available
+        self.bookies = self.readonly = ()
 
 
 class LocationError(LedgerError):
@@ -316,3 +331,14 @@ class ClusterNotFoundError(LedgerError):
 
 class ClientClosedError(LedgerError):
     """The client was closed; open another one."""
+
+
+class MetadataStoreError(LedgerError):
+    """The metadata store refused a request or failed. A change may or may not have been made.
+
+    The message and ``__cause__`` have the reason.
+    """
+
+
+class MetadataUnavailableError(MetadataStoreError):
+    """The metadata store is out of reach. A change may or may not have been made; try again later."""

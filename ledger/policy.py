@@ -63,8 +63,12 @@ class Rule:
         return (
             any(each.level >= right.level for each in self.rights)
             and fnmatchcase(principal, self.principal)
-            and fnmatchcase(log, self.logs)
+            and self.covers(log)
         )
+
+    def covers(self, log: str) -> bool:
+        """True if the log is one of those that the rule is about."""
+        return fnmatchcase(log, self.logs)
 
 
 @attrs.frozen

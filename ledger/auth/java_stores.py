@@ -11,8 +11,8 @@ JKS, all numbers big-endian, texts with a length of two bytes in front:
 Inside: both formats; their first bytes show which, as in Java. Not inside: PEM files, contexts
 (``tls``).
 Always: the integrity of a store is checked with its password before anything in it is used; a store has at
-most ``STORE_BYTES_MAX`` bytes; the work of deriving keys, which a store chooses, is compared with
-``ITERATIONS_MAX`` before it begins; no error has a password or a key in it.
+most ``STORE_BYTES_MAX`` bytes; the work of deriving keys, which a store chooses, is compared with a limit
+before it begins (``namespace.key_work``); no error has a password or a key in it.
 
 Source: sun.security.provider.JavaKeyStore and KeyProtector (their formats); RFC 7292; docs/protocol.md 12.2.
 """
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import os
 import ssl
 import struct
@@ -30,24 +29,20 @@ from pathlib import Path
 
 import attrs
 
+from namespace.key_work import KeyWork, KeyWorkError
+
 STORE_BYTES_MAX = 16 << 20
-ITERATIONS_MAX = 5_000_000  # of one PKCS12 store, all keys together; Java's own limit for one. A few seconds
 MISSING = (
     "reading a PKCS12 store needs the package cryptography; install it with:"
     " pip install 'dlog-streams[security]'"
 )
 _UNREADABLE = "the password is wrong, or it is no undamaged PKCS12 store"
+_REMEDY = "write it again with fewer: keytool -importkeystore, or openssl pkcs12 -iter 10000"
 _MAGIC = b"\xfe\xed\xfe\xed"
 _KEY, _CERTIFICATE = 1, 2
 _DIGEST_BYTES = 20
 _ENTRIES_MAX = 10_000
 _JKS_KEY_BYTES_MAX = 1 << 16  # RSA with 16,384 bits needs 10,000
-_DER_ELEMENTS_MAX = 300_000
-_DER_DEPTH_MAX = 64
-_INTEGER, _OCTETS, _SEQUENCE = 0x02, 0x04, 0x30  # tags
-_CONSTRUCTED = 0x20
-_NUMBER_BYTES_MAX, _NUMBER_MAX = 8, 1 << 63
-_SCRYPT_NUMBERS = 3  # N, r and p; the other derivations have a count, and some a length behind it
 # The object id of Sun's protection of keys, 1.3.6.1.4.1.42.2.17.1.1, in DER.
 _SUN_PROTECTION = bytes.fromhex("060a2b060104012a02110101")
 
@@ -93,7 +88,12 @@ def _read_pkcs12(content: bytes, password: str | None) -> JavaStore:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise StoreError(MISSING) from None
-    _Pkcs12Work(content).check()
+    try:
+        KeyWork(content).check(needs_mac=True)
+    except KeyWorkError as exc:
+        raise StoreError(f"{exc} {_REMEDY}" if exc.is_too_much else str(exc)) from None
+    except ValueError:
+        raise StoreError(_UNREADABLE) from None
     try:
         found = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError:  # its message does not say more
@@ -107,108 +107,6 @@ def _read_pkcs12(content: bytes, password: str | None) -> JavaStore:
     key = found.key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     # Which of the others are trusted is in an attribute that cryptography does not show.
     return JavaStore(key.decode(), (found.cert.certificate.public_bytes(pem).decode(), *others), ())
-
-
-class _Pkcs12Work:
-    """The work of deriving keys that a PKCS12 store asks for, read from its bytes without a password.
-
-    Each derivation has a sequence with a salt (OCTET STRING) and its numbers (INTEGER) behind it: MacData,
-    PBKDF2-params, PBEParameter, scrypt-params. Sequences within encrypted content are not seen; the store's
-    MAC, which is checked first, guards these. Lengths may be indefinite, as some programs write BER.
-    """
-
-    def __init__(self, content: bytes) -> None:
-        self._content = content
-        self._elements = 0
-        self._iterations = 0
-
-    def check(self) -> None:
-        """Raise ``StoreError`` if the work is above the limit, or the content is not BER."""
-        try:
-            _, start, stop = self._header(0, len(self._content))
-            self._walk(start, len(self._content) if stop is None else stop, 0)
-        except ValueError as exc:
-            raise exc if isinstance(exc, StoreError) else StoreError(_UNREADABLE) from None
-
-    def _walk(self, at: int, end: int, depth: int) -> int:
-        """Read elements until ``end``, or until the mark of an indefinite length; return the place behind."""
-        if depth > _DER_DEPTH_MAX:
-            raise ValueError("nested too deeply")
-        numbers: list[int] | None = None  # behind a salt
-        while at < end:
-            tag, start, stop = self._header(at, end)
-            if tag == 0 and start == stop:
-                at = stop
-                break
-            if tag == _INTEGER and stop is not None and numbers is not None:
-                if len(numbers) < _SCRYPT_NUMBERS:  # more have no meaning, and a product of many costs time
-                    numbers.append(self._number(start, stop))
-                    self._refuse_above(numbers)
-            else:
-                self._add(numbers)
-                numbers = [] if tag & ~_CONSTRUCTED == _OCTETS else None
-            if tag & _CONSTRUCTED:
-                at = self._walk(start, end if stop is None else stop, depth + 1)
-            else:
-                assert stop is not None
-                if tag == _OCTETS and self._content[start : start + 1] == bytes([_SEQUENCE]):
-                    self._walk_octets(start, stop, depth + 1)
-                at = stop
-        self._add(numbers)
-        return at
-
-    def _walk_octets(self, at: int, end: int, depth: int) -> None:
-        """Read a string that may be BER itself; ciphertext and salts are not."""
-        try:
-            self._walk(at, end, depth)
-        except StoreError:
-            raise
-        except ValueError:
-            pass
-
-    def _header(self, at: int, end: int) -> tuple[int, int, int | None]:
-        """The tag, the start and the end of an element's content; no end if its length is indefinite."""
-        self._elements += 1
-        if self._elements > _DER_ELEMENTS_MAX:
-            raise StoreError(f"it has more than {_DER_ELEMENTS_MAX} elements")
-        if at + 2 > end:
-            raise ValueError("no header")
-        tag, length = self._content[at], self._content[at + 1]
-        at += 2
-        if length == 0x80 and tag & _CONSTRUCTED:
-            return tag, at, None
-        if length & 0x80:
-            size = length & 0x7F
-            length = int.from_bytes(self._content[at : at + size], "big")
-            at += size
-        if at + length > end:
-            raise ValueError("beyond the end")
-        return tag, at, at + length
-
-    def _number(self, start: int, stop: int) -> int:
-        """The value of an INTEGER, at most ``_NUMBER_MAX``; a negative one, which makes no sense, is that."""
-        if stop - start > _NUMBER_BYTES_MAX:
-            return _NUMBER_MAX
-        return min(int.from_bytes(self._content[start:stop], "big"), _NUMBER_MAX)
-
-    def _add(self, numbers: list[int] | None) -> None:
-        if numbers:
-            self._iterations += self._work(numbers)
-            self._refuse_above([])
-
-    def _refuse_above(self, numbers: list[int]) -> None:
-        asked = self._iterations + (self._work(numbers) if numbers else 0)
-        if asked > ITERATIONS_MAX:
-            shown = asked if asked < _NUMBER_MAX else "2^63 or more"
-            raise StoreError(
-                f"deriving its keys takes {shown} iterations; at most"
-                f" {ITERATIONS_MAX} are allowed. It is damaged, or write it again with fewer: keytool"
-                " -importkeystore, or openssl pkcs12 -iter 10000"
-            )
-
-    @staticmethod
-    def _work(numbers: list[int]) -> int:
-        return math.prod(numbers) if len(numbers) >= _SCRYPT_NUMBERS else numbers[0]
 
 
 class _Reader:

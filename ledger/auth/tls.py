@@ -13,6 +13,7 @@ import ssl
 from pathlib import Path
 
 from ledger.auth.java_stores import load_key, read_store, trusted_certificates
+from namespace.key_work import load_pem_key
 
 
 def client_context(
@@ -43,6 +44,7 @@ def client_context(
     Raises:
         OSError: A file cannot be read.
         StoreError: A key store cannot be used.
+        KeyWorkError: A key in PEM asks for too many iterations.
         ssl.SSLError: A file has the wrong format, or key and certificate do not belong together.
     """
     if authorities is None or authorities_type == "PEM":
@@ -56,8 +58,7 @@ def client_context(
     if key_type != "PEM" and key is not None:
         load_key(context, read_store(key, key_password))
     elif certificate is not None:
-        # Without a password OpenSSL would prompt on the terminal; an empty one makes it raise instead.
-        context.load_cert_chain(certificate, key, password=key_password or "")
+        load_pem_key(context, certificate, key, password=key_password)
     return context
 
 

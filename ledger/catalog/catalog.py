@@ -29,7 +29,7 @@ from namespace.errors import (
     NoNodeError,
     StoreError,
 )
-from namespace.store import MetadataStore, parent_of
+from namespace.store import ANY_VERSION, MetadataStore, parent_of
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
@@ -42,6 +42,16 @@ class Versioned:
     ledger_id: int
     metadata: LedgerMetadata
     version: int
+
+
+@attrs.frozen
+class StoredLedger:
+    """The metadata of a ledger with the facts that the store keeps about their node."""
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    version: int
+    created_ms: int  # by the store's clock, epoch milliseconds
 
 
 @attrs.frozen
@@ -114,6 +124,19 @@ class LedgerCatalog:
         await self._store.sync(self.path(ledger_id))
         return await self.get(ledger_id)
 
+    async def stored(self, ledger_id: int) -> StoredLedger:
+        """Read a ledger's metadata with every change made before the call, and the age of their node.
+
+        Raises: what ``get`` raises.
+        """
+        path = self.path(ledger_id)
+        await self._store.sync(path)
+        try:
+            node = await self._store.get(path)
+        except NoNodeError:
+            raise NoSuchLedgerError(ledger_id) from None
+        return StoredLedger(ledger_id, decode_metadata(node.value), node.stat.version, node.stat.created_ms)
+
     async def put(self, ledger_id: int, metadata: LedgerMetadata, *, expected: int) -> Versioned:
         """Write metadata over the expected version; return them with their new version.
 
@@ -131,14 +154,17 @@ class LedgerCatalog:
             raise NoSuchLedgerError(ledger_id) from None
         return Versioned(ledger_id, metadata, stat.version)
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_id: int, *, expected: int = ANY_VERSION) -> None:
         """Remove a ledger's metadata in any state; the bookies free its space later.
 
         Succeeds if the ledger does not exist. If cancelled, it may or may not be deleted.
+
+        Raises:
+            namespace.errors.BadVersionError: The metadata have another version. Nothing was deleted.
         """
         path = self.path(ledger_id)
         try:
-            await self._store.delete(path)
+            await self._store.delete(path, expected=expected)
         except NoNodeError:
             pass  # it is deleted
         if self.layout in (Layout.FLAT, Layout.LEGACY_HIERARCHICAL):

@@ -16,12 +16,13 @@ import attrs
 import trio
 
 from ledger.catalog.paths import LAYOUT, LAYOUT_OF_URI_NAME
+from ledger.catalog.store_errors import as_ledger_error
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import ClusterNotFoundError, SecuritySettingsError
 from ledger.transport.bookie_security import BookieSecurity, security_of_environment
 from ledger.transport.dial import dial_tcp
-from namespace.errors import InvalidStoreAddressError
+from namespace.errors import InvalidStoreAddressError, NamespaceError
 from namespace.read_only import ReadOnlyStore
 from namespace.service_uri import parse_directory_uri, parse_metadata_service_uri, without_user_info
 from namespace.store import MetadataStore
@@ -75,19 +76,29 @@ async def open_client(
         ClusterNotFoundError: There are no ledgers at the URI.
         DirectoryUnusableError: The directory cannot be used.
         MetadataFormatError: The cluster has another layout than the URI names.
-        NamespaceError: The metadata store cannot be reached, or failed.
+        MetadataUnavailableError: The metadata store cannot be reached.
+        MetadataStoreError: The metadata store refused the identity, or failed.
     """
-    async with open_deployment(
-        uri,
-        config=config,
-        session_timeout_ms=session_timeout_ms,
-        connect_timeout_s=connect_timeout_s,
-        host_lock_timeout_s=host_lock_timeout_s,
-        security=security,
-        bookie_security=bookie_security,
-        read_only=read_only,
-    ) as deployment:
-        yield deployment.client
+    is_open = False
+    try:
+        async with open_deployment(
+            uri,
+            config=config,
+            session_timeout_ms=session_timeout_ms,
+            connect_timeout_s=connect_timeout_s,
+            host_lock_timeout_s=host_lock_timeout_s,
+            security=security,
+            bookie_security=bookie_security,
+            read_only=read_only,
+        ) as deployment:
+            is_open = True
+            yield deployment.client
+    except InvalidStoreAddressError:
+        raise
+    except NamespaceError as exc:
+        if is_open:
+            raise  # of the caller's block
+        raise as_ledger_error(exc) from exc
 
 
 @asynccontextmanager
@@ -122,12 +133,12 @@ async def open_deployment(
             f"URI {without_user_info(uri)!r}: it names a namespace of logs; open that with"
             " dlog.open_namespace, or name the ledgers: zk+hierarchical://HOST:PORT/ledgers"
         )
-    from namespace.zookeeper import open_zookeeper_store
+    from ledger.deploy.cluster_store import open_cluster_store
 
     where = parse_metadata_service_uri(uri)
     config = await trio.to_thread.run_sync(_with_security, config or ClientConfig(), bookie_security)
     layout = None if where.layout is None else LAYOUT_OF_URI_NAME[where.layout]
-    async with open_zookeeper_store(
+    async with open_cluster_store(
         where.hosts,
         session_timeout_ms=session_timeout_ms,
         connect_timeout_s=connect_timeout_s,

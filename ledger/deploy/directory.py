@@ -4,6 +4,7 @@ Inside: names, ``host.lock``, the socket, what a forked child closes. Not inside
 reaching it (``embedded``).
 Always: at most one process holds the lock; the system releases it when the process ends, for any reason. The
 directory belongs to this user and is closed to others (mode 0700) before anything is read or written in it.
+Its name, and those of its parents, are durable before a file is made in it.
 
     metadata.sqlite   the metadata store, shared by all processes
     bookie/           the bookie's journal and ledgers in Apache's formats; ``METADATA`` (``bound_metadata``)
@@ -15,6 +16,7 @@ Source: our own.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -29,12 +31,14 @@ import trio
 
 from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
 from ledger.errors import DirectoryUnusableError
+from namespace.events import event
 from namespace.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
     describe_holders,
     make_private_directories,
     open_private,
+    sync_directory,
     tighten_tree,
 )
 
@@ -73,6 +77,7 @@ class Directory:
         try:
             if not read_only:
                 make_private_directories(path)
+                self._sync_names_of_new()
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
             raise DirectoryUnusableError(f"directory {path}: {exc.strerror}; {needs}") from exc
@@ -84,6 +89,22 @@ class Directory:
         except BaseException:
             os.close(self._fd)
             raise
+
+    def _sync_names_of_new(self) -> None:
+        """Make the names of a new directory and its parents durable, before the first file is made in it.
+
+        Not only of those made just now: another process may have made them, and lost power or been killed
+        before it synced them.
+        """
+        if (self.path / METADATA).exists():
+            return
+        here = self.path.absolute()
+        while not here.is_mount() and here != here.parent:
+            here = here.parent
+            try:
+                sync_directory(here)
+            except PermissionError:
+                return  # this user made neither that parent nor one above it
 
     def _close_to_others(self) -> None:
         found = os.fstat(self._fd)
@@ -110,7 +131,12 @@ class Directory:
                 f" ({exc.strerror}); run `chmod 700 {self.path}`"
             ) from exc
         if names:
-            logger.warning("directory %s: other users could enter it (mode %o); now 700", self.path, mode)
+            logger.warning(
+                "directory %s: other users could enter it (mode %o); now 700",
+                self.path,
+                mode,
+                extra=event("directory.closed_to_others", directory=str(self.path)),
+            )
 
     def _check_others_cannot_write(self) -> None:
         # A directory of root is trusted, as root is: a volume that is mounted read-only may be one.
@@ -144,6 +170,21 @@ class Directory:
         except FileNotFoundError:
             return None
         return stat.st_dev, stat.st_ino
+
+    def open_entry_log(self, log_id: int, device: int, inode: int) -> int:
+        """Open an entry log of the bookie for reading; the caller closes the descriptor.
+
+        Raises:
+            OSError: It is not there, or another file is: the bookie has deleted it, or the directory was
+                replaced by another one.
+        """
+        name = f"{BOOKIE}/current/{log_id:x}.log"
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+        found = os.fstat(fd)
+        if (found.st_dev, found.st_ino) != (device, inode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "another file has the name of the entry log", name)
+        return fd
 
     def try_lock(self) -> HostLock | None:
         """Take the lock; None if another process has it, or this process by another namespace.

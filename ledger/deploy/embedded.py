@@ -30,13 +30,14 @@ from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.deploy.directory import METADATA, Directory, HostLock
+from ledger.deploy.directory_store import open_directory_store
 from ledger.errors import DirectoryUnusableError
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
 from namespace.errors import NamespaceError, NodeExistsError
-from namespace.sqlite import SqliteStore, open_sqlite_store
-from namespace.sqlite_tree import is_refused_write
+from namespace.sqlite_failures import is_refused_write
+from namespace.store import MetadataStore
 
 if TYPE_CHECKING:
     from ledger.deploy.garbage import EmbeddedGarbage
@@ -52,7 +53,7 @@ DIAL_PAUSE_S = 0.02  # between a host that is gone and one that serves
 class EmbeddedStack:
     """The parts of an open directory."""
 
-    store: SqliteStore
+    store: MetadataStore
     client: LedgerClient
     hosting: Hosting
 
@@ -64,7 +65,7 @@ class Hosting:
         self,
         directory: Directory,
         tasks: ServiceTasks,
-        store: SqliteStore,
+        store: MetadataStore,
         layout: Layout,
         lock_timeout_s: float,
     ) -> None:
@@ -170,14 +171,19 @@ async def open_embedded_stack(
     try:
         directory = Directory(path)
         try:
-            async with open_sqlite_store(path / METADATA) as store, open_service_tasks() as tasks:
+            async with open_directory_store(path / METADATA) as store, open_service_tasks() as tasks:
                 hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
                 try:
                     # Dial now, not at the first write: the caller learns at once whether it can work.
                     stream = await hosting.dial(Address("", 0))
                     await stream.aclose()
                     async with open_ledger_client(
-                        store, hosting.dial, config, root=LEDGERS_ROOT, on_deleted=hosting.ledger_deleted
+                        store,
+                        hosting.dial,
+                        config,
+                        root=LEDGERS_ROOT,
+                        on_deleted=hosting.ledger_deleted,
+                        open_entry_log=directory.open_entry_log,
                     ) as client:
                         is_open = True
                         yield EmbeddedStack(store, client, hosting)
@@ -195,7 +201,7 @@ async def open_embedded_stack(
         ) from exc
 
 
-async def _prepare(store: SqliteStore) -> Layout:
+async def _prepare(store: MetadataStore) -> Layout:
     """Make the nodes that an administrator makes in a cluster; return the layout of the ledgers."""
     layout = (await open_catalog(store, LEDGERS_ROOT)).layout
     # The bookie's node is not ephemeral: a process that needs the bookie and finds no host becomes the host.

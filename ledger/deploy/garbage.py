@@ -30,6 +30,7 @@ from bookie.main import Bookie
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout
 from namespace.errors import NamespaceError
+from namespace.events import event
 from namespace.store import MetadataStore
 
 FIRST_ROUND_S = 60.0  # a program's start, with its imports, comes first
@@ -99,9 +100,18 @@ class EmbeddedGarbage:
         except StorageFailedError:
             return False  # the bookie reports it
         except (BookieServerError, NamespaceError, OSError) as exc:
-            logger.warning("%s: garbage collection failed and will be repeated: %s", self._path, exc)
+            logger.warning(
+                "%s: garbage collection failed and will be repeated: %s",
+                self._path,
+                exc,
+                extra=event("garbage.failed", directory=str(self._path), error=exc),
+            )
         except Exception:  # logged and not raised: the directory works without garbage collection
-            logger.exception("%s: garbage collection failed and will be repeated", self._path)
+            logger.exception(
+                "%s: garbage collection failed and will be repeated",
+                self._path,
+                extra=event("garbage.failed", directory=str(self._path)),
+            )
         return True
 
 
@@ -130,7 +140,12 @@ async def open_garbage(
             is_in_place=is_in_place,
         )
     except (BookieServerError, NamespaceError, OSError) as exc:
-        logger.warning("%s: the space of deleted logs is not freed until it is reopened: %s", directory, exc)
+        logger.warning(
+            "%s: the space of deleted logs is not freed until it is reopened: %s",
+            directory,
+            exc,
+            extra=event("garbage.off", directory=str(directory), error=exc),
+        )
         return None
     if bound is None:
         return None

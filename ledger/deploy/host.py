@@ -23,14 +23,17 @@ import trio
 
 from bookie.cluster.digest_types import DigestTypes
 from bookie.disk.real_disk import RealDisk
+from bookie.entrylog.format import entry_log_name
 from bookie.errors import BookieServerError
 from bookie.main import Bookie, open_bookie
-from bookie.storage.config import StorageConfig
+from bookie.storage.config import CURRENT, StorageConfig
+from bookie.storage.entry_places import EntryPlace
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE, METADATA, Directory, not_for_children
 from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
+from namespace.events import event
 from namespace.store import MetadataStore
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
@@ -87,8 +90,14 @@ async def open_hosted_bookie(
         # With another directory's metadata, sound entries would look damaged.
         return await digest_types(ledger_id) if garbage is not None and is_in_place() else None
 
+    def identify_log(place: EntryPlace) -> tuple[int, int]:
+        # Every client of this bookie is a process of this user on this machine.
+        found = os.stat(path / BOOKIE / CURRENT / entry_log_name(place.log_id))
+        return found.st_dev, found.st_ino
+
     try:
         async with open_bookie(config, disk=disk, digest_type_of=digest_type_of) as bookie:
+            bookie.storage.identify_log = identify_log
             garbage = await open_garbage(
                 bookie,
                 store,
@@ -102,7 +111,12 @@ async def open_hosted_bookie(
             try:
                 async with trio.open_nursery() as streams:
                     await streams.start(bookie.serve_listeners, [listener])
-                    logger.info("%s: this process (%d) hosts the bookie", path, os.getpid())
+                    logger.info(
+                        "%s: this process (%d) hosts the bookie",
+                        path,
+                        os.getpid(),
+                        extra=event("directory.hosted", directory=str(path)),
+                    )
                     async with trio.open_nursery() as rounds:
                         if garbage is not None:
                             rounds.start_soon(garbage.run)

@@ -17,6 +17,8 @@ import struct
 
 import trio
 
+from namespace.events import event
+
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred: pid, uid, gid
 _ROOT = 0
 
@@ -57,7 +59,11 @@ class LocalListener(trio.abc.Listener[trio.SocketStream]):
             sock.close()
             if uid not in self._refused:
                 self._refused.add(uid)
-                logger.warning("a process of user %d connected to this namespace and was refused", uid)
+                logger.warning(
+                    "a process of user %d connected to this namespace and was refused",
+                    uid,
+                    extra=event("directory.peer_refused", user_id=uid),
+                )
 
     async def aclose(self) -> None:
         """Close the socket."""

@@ -27,6 +27,7 @@ from ledger.placement.config import PlacementConfig
 from ledger.tasks.background import open_background
 from ledger.transport.transport import Address
 from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
+from namespace.events import event
 from namespace.store import MetadataStore, SessionState
 
 logger = logging.getLogger(__name__)
@@ -85,7 +86,12 @@ class Membership:
     def report_errors(self, bookie: str, count: int, cause: Exception) -> None:
         """Count failed requests to the bookie; too many in an interval quarantine it."""
         if counts_as_error(cause) and self._health.report_errors(bookie, count, trio.current_time()):
-            logger.warning("bookie %s is quarantined because of many errors, the last one: %s", bookie, cause)
+            logger.warning(
+                "bookie %s is quarantined because of many errors, the last one: %s",
+                bookie,
+                cause,
+                extra=event("bookie.quarantined", bookie=bookie, error=cause),
+            )
 
     async def wait_change(self) -> None:
         """Return when one of the lists changes after the call."""
@@ -162,13 +168,20 @@ class Membership:
                     break
                 except SessionExpiredError:
                     logger.warning(
-                        "%r: the metadata session has expired; the lists are not updated any more", self
+                        "%r: the metadata session has expired; the lists are not updated any more",
+                        self,
+                        extra=event("bookies.unknown"),
                     )
                     return
                 except NamespaceError as exc:
                     if self._store.state in (SessionState.EXPIRED, SessionState.CLOSED):
                         return
-                    logger.info("%r: reading the lists of bookies again: %s", self, exc)
+                    logger.info(
+                        "%r: reading the lists of bookies again: %s",
+                        self,
+                        exc,
+                        extra=event("bookies.list_failed", error=exc),
+                    )
                     await trio.sleep(RETRY_PAUSE_S)
 
 

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from ledger.codes import Code
-from ledger.errors import BookieError, LocationError
+from ledger.errors import BookieError, LocationError, NotEnoughBookiesError
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.placement.locations import make_locator
 from ledger.placement.membership import Membership
@@ -35,6 +35,7 @@ from ledger.placement.weights import weights_of_free_bytes
 from ledger.quorum import AckRule
 from ledger.transport.transport import Transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -84,9 +85,14 @@ class Placer:
         """
         await self._locate_new()
         self._ensembles_chosen += 1
+        candidates = self._candidates()
+        if len(candidates.writable) < size:
+            raise NotEnoughBookiesError(
+                size, len(candidates.writable), candidates.writable, self._membership.readonly
+            )
         return choose_spread_ensemble(
             self._config,
-            self._candidates(),
+            candidates,
             size,
             write_quorum,
             ack_quorum,
@@ -121,12 +127,19 @@ class Placer:
         )
 
     def choose_for_recovery(
-        self, ensemble: Sequence[str], failed: Collection[int], write_quorum: int, ack_quorum: int
+        self,
+        ensemble: Sequence[str],
+        failed: Collection[int],
+        write_quorum: int,
+        ack_quorum: int,
+        *,
+        tried: Sequence[str] = (),
     ) -> dict[int, str]:
         """As ``choose_replacements``, without waiting for locations. A recovery accepts any ack quorum."""
         config = attrs.evolve(self._config, enforce_fault_domains=False)
+        candidates = attrs.evolve(self._candidates(), tried=tried)
         chosen, _ = choose_spread_replacements(
-            config, self._candidates(), ensemble, failed, write_quorum, ack_quorum, self._rng
+            config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng
         )
         return chosen
 
@@ -194,7 +207,12 @@ class Placer:
             try:
                 found = await self._locator.locate(sorted(wanted))
             except LocationError as exc:
-                logger.warning("the locations of %d bookies are unknown: %s", len(wanted), exc)
+                logger.warning(
+                    "the locations of %d bookies are unknown: %s",
+                    len(wanted),
+                    exc,
+                    extra=event("bookie.locations_unknown", bookies=sorted(wanted), error=exc),
+                )
             before = dict(self._locations)
             for bookie in wanted:
                 location = found.get(bookie)
@@ -209,7 +227,12 @@ class Placer:
 
     def _is_usable(self, bookie: str, location: str) -> bool:
         if self._config.policy is PlacementPolicy.REGION_AWARE and location.count("/") != 2:
-            logger.warning("bookie %s has the location %s; expected a region and a rack", bookie, location)
+            logger.warning(
+                "bookie %s has the location %s; expected a region and a rack",
+                bookie,
+                location,
+                extra=event("bookie.location_wrong", bookie=bookie, location=location),
+            )
             return False
         return True
 
@@ -238,7 +261,11 @@ class Placer:
             try:
                 reply = await self._transport.call(bookie, BookieInfoRequest(total_disk_capacity=False))
             except BookieError as exc:
-                logger.info("the free disk of a bookie is unknown: %s", exc)
+                logger.info(
+                    "the free disk of a bookie is unknown: %s",
+                    exc,
+                    extra=event("bookie.free_disk_unknown", bookie=bookie, error=exc),
+                )
             else:
                 if (
                     isinstance(reply, BookieInfoReply)

@@ -25,7 +25,7 @@ def choose_ensemble(
         NotEnoughBookiesError: Fewer than ``size`` bookies are writable.
     """
     if len(writable) < size:
-        raise NotEnoughBookiesError(size, len(writable))
+        raise NotEnoughBookiesError(size, len(writable), writable)
     chosen = _prefer_unsuspected(writable, suspects, rng)[:size]
     rng.shuffle(chosen)
     return tuple(chosen)

@@ -128,7 +128,7 @@ def choose_spread_ensemble(
     if regions_min is not None and ack_quorum < regions_min:
         raise ValueError(f"ack_quorum={ack_quorum} can never span regions_min={regions_min} regions")
     if len(candidates.writable) < size:
-        raise NotEnoughBookiesError(size, len(candidates.writable))
+        raise NotEnoughBookiesError(size, len(candidates.writable), candidates.writable)
     vacant: list[str | None] = [None] * size
     for pool in _pools(config, candidates, size):
         if config.policy is PlacementPolicy.RANDOM and not candidates.weights:

@@ -30,8 +30,11 @@ from ledger.errors import (
 from ledger.metadata import LedgerMetadata
 from ledger.read.lac_poll import LacPoll
 from ledger.read.lac_query import query_lac
+from ledger.read.local_reads import LocalReads
+from ledger.read.recent_entries import RecentEntries
 from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
+from ledger.wire.messages import LocatedReply
 from namespace.errors import NamespaceError, SessionExpiredError
 
 SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
@@ -74,9 +77,13 @@ class ReadHandle:
         self._batches_again_at = 0.0
         self._replicas = ReplicaReads(current.ledger_id, codec, context, metadata.ensemble_size)
         self._ahead: _ReadAhead | None = None
+        self._local: LocalReads | None = None
+        if context.open_entry_log is not None and self._may_batch:
+            self._local = LocalReads(context.open_entry_log)
         self._scope = trio.CancelScope()
         self._is_open = True
-        self._polls: set[trio.CancelScope] = set()  # of long polls, which restart when the metadata changes
+        self._polls: set[LacPoll] = set()  # they restart when the metadata changes
+        self._recent = RecentEntries()
 
     def __repr__(self) -> str:
         state = "closed handle of" if not self._is_open else "of closed" if self.is_closed else "of open"
@@ -145,7 +152,10 @@ class ReadHandle:
         """
         self._check_range(first, last)
         size = size_bytes_max or self._config.batch_read_bytes_max
-        payloads: list[bytes] = []
+        payloads = self._recent.take(first, last)
+        if payloads:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            return payloads
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             if ahead.first == first and ahead.last <= last:
@@ -156,7 +166,8 @@ class ReadHandle:
         if not payloads:  # if reading ahead failed, this read raises the reason
             payloads = await self._read_some(first, last, size, self._unpack_payloads)
         following = first + len(payloads)
-        if following <= last and self._is_open and self._ahead is None:
+        is_local = self._local is not None and self._local.holds(following)  # nothing to wait for
+        if following <= last and self._is_open and self._ahead is None and not is_local:
             self._ahead = _ReadAhead(following, last)
             self._nursery.start_soon(self._read_ahead, self._ahead, size)
         return payloads
@@ -188,24 +199,22 @@ class ReadHandle:
             LedgerClosedError: This handle is closed.
         """
         self._check_open()
+        if self._lac > entry_id or self.is_closed:
+            await trio.lowlevel.checkpoint()
+            return self._lac
         with trio.move_on_after(timeout_s):
             while self._lac <= entry_id and not self.is_closed:
-                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac)
-                with trio.CancelScope() as scope:
-                    self._polls.add(scope)  # no checkpoint since the metadata were read
-                    try:
-                        await poll.run(entry_id)
-                    finally:
-                        self._polls.discard(scope)
-        await trio.lowlevel.checkpoint()
+                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._recent.add)
+                self._polls.add(poll)  # no checkpoint since the metadata were read
+                try:
+                    await poll.run(entry_id)
+                finally:
+                    self._polls.discard(poll)
         return self._lac
 
     async def close(self) -> None:
         """Stop the background tasks of this handle. The ledger stays as it is. Closing twice is allowed."""
-        self._is_open = False
-        self._scope.cancel()
-        if self._ahead is not None:
-            self._ahead.scope.cancel()
+        self._stop()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> ReadHandle:
@@ -214,10 +223,15 @@ class ReadHandle:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         self._is_open = False
         self._scope.cancel()
         if self._ahead is not None:
             self._ahead.scope.cancel()
+        if self._local is not None:
+            self._local.drop()
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -280,13 +294,42 @@ class ReadHandle:
         if stop is not None:
             last = min(last, stop - 1)
         if self._may_batch and last > first and trio.current_time() >= self._batches_again_at:
-            batch = await self._replicas.read_batch(metadata, first, last, size_bytes_max, unpack)
+            batch = await self._read_locally(metadata, first, last, size_bytes_max, unpack)
+            if batch is None:
+                batch = await self._replicas.read_batch(metadata, first, last, size_bytes_max, unpack)
             if batch is not None:
                 return batch
             self._batches_again_at = trio.current_time() + NO_BATCHES_S
         count = max(1, min(last - first + 1, size_bytes_max // self._replicas.entry_bytes, SINGLE_READS_MAX))
         results = await self._replicas.read_singles(metadata, first, count, unpack)
         return [one for result in results for one in result]
+
+    async def _read_locally(
+        self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
+    ) -> list[T] | None:
+        """Read from the bookie's files if they are within reach; None: ask the bookie for the entries."""
+        local = self._local
+        if local is None:
+            return None
+        if not local.holds(first):
+            if not local.may_locate:
+                return None
+            found = await self._replicas.locate(metadata, first, last, size_bytes_max, unpack)
+            if not isinstance(found, LocatedReply):
+                return found
+            if not self._is_open or not local.take(found):
+                return None
+        entries = await local.read(last, size_bytes_max)
+        try:
+            unpacked = unpack(entries, first) if entries else None
+        except CorruptEntryError:
+            unpacked = None  # the bookie has moved it or knows of the damage, and the client reports it
+        if not unpacked:
+            local.fail()
+            return None
+        if local.holds(first):  # no other task has read meanwhile
+            local.advance(len(unpacked))
+        return unpacked
 
     async def _has_moved(self, metadata: LedgerMetadata, entry_id: int) -> bool:
         """True if the newest metadata, if the store can be read, name other bookies for the entry."""
@@ -320,5 +363,5 @@ class ReadHandle:
         self._current = found
         if found.metadata.is_closed:
             self._lac = max(self._lac, found.metadata.last_entry_id)
-        for scope in self._polls:
-            scope.cancel()
+        for poll in self._polls:
+            poll.stop()

@@ -33,7 +33,8 @@ from ledger.metadata import LedgerMetadata
 from ledger.read.replica_rules import EntryRead, reading_order, replicas
 from ledger.read.speculative_read import SpeculativeRead, wait_reads
 from ledger.transport.bookie_requests import entry_of, refusal_of
-from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest, Reply
+from ledger.wire.messages import BatchReadReply, BatchReadRequest, LocatedReply, ReadReply, ReadRequest, Reply
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,12 @@ class ReplicaReads:
             on_failed=functools.partial(self._failed, reading),
         )
 
+    async def locate(
+        self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
+    ) -> list[T] | LocatedReply | None:
+        """As ``read_batch``, but a bookie whose files are within reach may reply where the entries are."""
+        return await self._batch(metadata, first, last, size_bytes_max, unpack, locate=True)
+
     async def read_batch(
         self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]
     ) -> list[T] | None:
@@ -118,22 +125,39 @@ class ReplicaReads:
 
         Raises: the errors of ``read_single``, if the first entry failed.
         """
+        found = await self._batch(metadata, first, last, size_bytes_max, unpack, locate=False)
+        assert not isinstance(found, LocatedReply)
+        return found
+
+    async def _batch(
+        self,
+        metadata: LedgerMetadata,
+        first: int,
+        last: int,
+        size_bytes_max: int,
+        unpack: Unpack[T],
+        *,
+        locate: bool,
+    ) -> list[T] | LocatedReply | None:
         request = BatchReadRequest(
             self._ledger_id,
             first,
             request_id=0,  # set by the transport
             count_max=min(last - first + 1, 2**31 - 1),
             size_bytes_max=min(size_bytes_max, self._config.transport.frame_bytes_max),
+            locate=locate,
         )
 
-        def take(bookie: str, reply: Reply) -> list[T]:
+        def take(bookie: str, reply: Reply) -> list[T] | LocatedReply:
+            if locate and isinstance(reply, LocatedReply) and reply.entry_id == first:
+                return reply
             if not isinstance(reply, BatchReadReply) or reply.code is not Code.OK or not reply.bodies:
                 raise refusal_of(reply, bookie, self._ledger_id, first)
             # A bookie also sends entries that are not confirmed yet.
             return unpack(reply.bodies[: last - first + 1], first)
 
         reading = EntryRead(self._ledger_id, first, self._order(metadata, first))
-        read: _BatchRead[T] = _BatchRead(
+        read: _BatchRead[list[T] | LocatedReply] = _BatchRead(
             self._transport,
             reading,
             request,
@@ -186,11 +210,12 @@ class ReplicaReads:
                     bookie,
                     self._ledger_id,
                     reason,
+                    extra=event("entry.damaged", bookie=bookie, ledger=self._ledger_id, error=reason),
                 )
         self._start += 1
 
 
-class _BatchRead(SpeculativeRead[list[T] | None]):
+class _BatchRead(SpeculativeRead[T | None]):
     """A batch read that finds out whether a bookie is too old for it.
 
     A bookie older than 4.17 closes the connection when it receives a batch read, as if it were down. A plain

@@ -46,6 +46,7 @@ from ledger.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import LAST_ENTRY, AddRequest, ReadRequest, Reply, Request
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class RecoveryDriver:
             choose=self._choose,
             read_ahead=context.config.recovery_read_ahead,
         )
+        self._tried: dict[str, None] = {}  # bookies that failed this recovery, in order
         self._requests: dict[PendingRequest, None] = {}
         self._timers: dict[Timer, None] = {}
         self._outcome: CloseLedger | GiveUp | Exception | None = None
@@ -107,9 +109,10 @@ class RecoveryDriver:
         membership = self._context.membership
         for index in failed:
             membership.report_failure(ensemble[index])
+            self._tried[ensemble[index]] = None
         metadata = self._current.metadata
         return self._context.placer.choose_for_recovery(
-            ensemble, failed, metadata.write_quorum, metadata.ack_quorum
+            ensemble, failed, metadata.write_quorum, metadata.ack_quorum, tried=tuple(self._tried)
         )
 
     # --- performing -----------------------------------------------------------------------------------------
@@ -180,6 +183,7 @@ class RecoveryDriver:
                     "ledger %d: no replica returned entry %d, so the recorded length may be wrong",
                     self._ledger_id,
                     entry_id,
+                    extra=event("ledger.length_unknown", ledger=self._ledger_id, entry=entry_id),
                 )
             return self._recovery.on_length_read(None, unreachable)
 
@@ -210,7 +214,12 @@ class RecoveryDriver:
         try:
             return entry_of(reply, bookie, request, self._codec)
         except CorruptEntryError as exc:
-            logger.warning("bookie %s holds a damaged entry of the ledger being recovered: %s", bookie, exc)
+            logger.warning(
+                "bookie %s holds a damaged entry of the ledger being recovered: %s",
+                bookie,
+                exc,
+                extra=event("entry.damaged", bookie=bookie, ledger=self._ledger_id, error=exc),
+            )
             return exc
         except BookieError as exc:
             return exc

@@ -17,6 +17,7 @@ from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.recovery.driver import RecoveryDriver
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,11 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
     current = await update_metadata(context.catalog, current, mark, retry_timeout_s=retry_timeout_s)
     if current.metadata.is_closed:
         return current
-    logger.info("ledger %d: recovery begins", current.ledger_id)
+    logger.info(
+        "ledger %d: recovery begins",
+        current.ledger_id,
+        extra=event("ledger.recovery_begun", ledger=current.ledger_id),
+    )
     decision = await RecoveryDriver(context, current, codec).find_end()
     closed = await update_metadata(context.catalog, current, decision.apply, retry_timeout_s=retry_timeout_s)
     logger.info(
@@ -49,5 +54,11 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
         current.ledger_id,
         closed.metadata.last_entry_id,
         closed.metadata.length_bytes,
+        extra=event(
+            "ledger.recovered",
+            ledger=current.ledger_id,
+            last_entry=closed.metadata.last_entry_id,
+            bytes=closed.metadata.length_bytes,
+        ),
     )
     return closed

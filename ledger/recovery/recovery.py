@@ -146,6 +146,7 @@ class Recovery:
         self._metadata = metadata
         self._pack, self._choose, self._read_ahead = pack, choose, read_ahead
         self._phase = _Phase.FENCING
+        self._failed: set[str] = set()  # bookies that failed this recovery; it writes to none of them again
         self._query = LacQuery(
             ledger_id,
             metadata.last_ensemble.bookies,
@@ -331,7 +332,10 @@ class Recovery:
 
     def _replace_failed(self) -> list[Action]:
         writer = self._writer
-        replacements = self._choose(writer.ensemble, writer.failures.keys())
+        self._failed |= {writer.ensemble[index] for index in writer.failures}
+        chosen = self._choose(writer.ensemble, writer.failures.keys())
+        # Two bookies that hold an entry with other bytes would replace each other for ever.
+        replacements = {index: bookie for index, bookie in chosen.items() if bookie not in self._failed}
         if not replacements:
             return []  # an ack quorum is enough
         ensemble = list(writer.ensemble)

@@ -8,17 +8,28 @@ the order in which their threads made them.
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, wait
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
 from ledger.tasks.forks import RULE, call_in_child
 
 T = TypeVar("T")
+
+
+class Settling(Protocol):
+    """Something that began in the loop and has its outcome later."""
+
+    def on_settled(self, callback: Callable[[], None]) -> None:
+        """Call the callback in the loop when the outcome is decided, or now if it is."""
+
+
+S = TypeVar("S", bound=Settling)
 
 
 class LoopThread:
@@ -29,6 +40,7 @@ class LoopThread:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._ready = threading.Event()
+        self._settling: set[threading.Lock] = set()  # of threads in ``wait_settled``; used in the loop
         # A daemon, so that a program can end without closing it; ``_close_all`` closes it at exit.
         self._thread = threading.Thread(target=trio.run, args=(self._main,), name=name, daemon=True)
         self._thread.start()
@@ -42,9 +54,13 @@ class LoopThread:
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as self._nursery:
-            self._nursery.start_soon(trio.sleep_forever)
-            self._ready.set()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                self._nursery.start_soon(trio.sleep_forever)
+                self._ready.set()
+        finally:
+            for settled in self._settling:
+                settled.release()  # nothing settles any more
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
         """Call a function in the loop; calls keep their order. The function must not wait or raise."""
@@ -56,16 +72,20 @@ class LoopThread:
         except trio.RunFinishedError:
             raise self.closed_error(self._advice) from None
 
+    def _check_caller(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call was made in its own loop; use the asynchronous API there")
+
     def run(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """Run an asynchronous function in the loop; return its result or raise its error.
 
         If this thread is interrupted (by Ctrl-C, for example), the function is cancelled. If it has just
         ended, its result is lost; a function whose result must not be lost keeps it elsewhere.
         """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call was made in its own loop; use the asynchronous API there")
+        self._check_caller()
         future: Future[T] = Future()
         scope = trio.CancelScope()
+        context = contextvars.copy_context()  # of the caller, for the events of its calls
         is_started = False
 
         async def task() -> None:
@@ -86,7 +106,7 @@ class LoopThread:
         def start() -> None:
             nonlocal is_started
             assert self._nursery is not None
-            self._nursery.start_soon(task)
+            context.run(self._nursery.start_soon, task)
             is_started = True
 
         def interrupt() -> None:
@@ -103,6 +123,58 @@ class LoopThread:
                 self.call_soon(interrupt)
                 wait((future,))
             raise
+
+    def wait_settled(self, begin: Callable[[], S | None]) -> S | None:
+        """Call ``begin`` in the loop; return its result once that is settled. Needs no task in the loop.
+
+        None if ``begin`` returns None. Raises what ``begin`` raises. If this thread is interrupted, ``begin``
+        was called or never will be; what it began goes on.
+        """
+        self._check_caller()
+        settled = threading.Lock()
+        settled.acquire()
+        context = contextvars.copy_context()  # of the caller, for the events of its calls
+        begun: S | None = None
+        error: Exception | None = None
+        is_interrupted = is_settled = False
+
+        def settle() -> None:
+            nonlocal is_settled
+            is_settled = True
+            self._settling.discard(settled)
+            settled.release()
+
+        def start() -> None:
+            nonlocal begun, error
+            if is_interrupted:
+                return
+            self._settling.add(settled)
+            try:
+                begun = context.run(begin)
+            except Exception as exc:
+                error = exc
+            if begun is None:
+                settle()
+            else:
+                begun.on_settled(settle)
+
+        try:
+            self.call_soon(start)
+            settled.acquire()
+        except BaseException:
+            is_interrupted = True  # and if it has begun, that is over when the loop passes this point
+            passed = threading.Event()
+            self.call_soon(passed.set)
+            passed.wait()
+            raise
+        if error is not None:
+            try:
+                raise error
+            finally:
+                error = None  # breaks the reference cycle between the exception and this frame
+        if not is_settled:
+            raise self.closed_error(self._advice)
+        return begun
 
     def stop(self) -> None:
         """End the loop. Everything in it should be closed before."""

@@ -25,9 +25,11 @@ from ledger.transport.config import TransportConfig
 from ledger.transport.connection_protocol import OPERATIONS, Call, ConnectionProtocol
 from ledger.transport.dial import Address, Dial
 from ledger.transport.handshake import authenticate, start_tls
+from ledger.transport.pipe import PipeStream
 from ledger.transport.queues import AddReplies
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, Reply, Request
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,10 @@ Resolve = Callable[[str], Awaitable[Address]]
 OnReply = Callable[[Reply | BookieError], None]
 """Receives the reply of the bookie, with whatever code, or the reason why there is none. Must not raise: it
 is called in the task of the connection, which serves other requests too."""
+
+
+_RECEIVE_BYTES = 65_536  # as much as a stream returns at once if it is not asked for more
+_RECEIVE_BYTES_MAX = 1_048_576
 
 
 class PendingRequest:
@@ -145,6 +151,7 @@ class BookieConnection:
         self._dial, self._resolve, self._config = dial, resolve, config
         self._scope = trio.CancelScope()
         self._idle_sender: trio.lowlevel.Task | None = None
+        self._pipe: PipeStream | None = None  # while connected to a bookie in this process
         self._single_adds: dict[int, SingleAdds] = {}  # by ledger
         self._cause: tuple[type[BookieError], str, BaseException | None] | None = None
 
@@ -153,11 +160,18 @@ class BookieConnection:
         return f"<BookieConnection to {self.bookie} for {self.name}, {state}: {self.protocol!r}>"
 
     def wake_sender(self) -> None:
-        """Resume the sending task if it is idle: frames were queued."""
+        """Send the queued frames: at once within this process, else by the sending task."""
         task = self._idle_sender
-        if task is not None:
-            self._idle_sender = None
-            trio.lowlevel.reschedule(task)
+        if task is None:
+            return
+        send_queue, pipe = self.protocol.send_queue, self._pipe
+        if pipe is not None and not send_queue.is_empty and pipe.can_send(send_queue.queued_bytes):
+            for piece in send_queue.take():
+                pipe.send_now(piece)
+                send_queue.sent(len(piece))
+            return
+        self._idle_sender = None
+        trio.lowlevel.reschedule(task)
 
     def send(self, pending: PendingRequest, high_priority: bool) -> None:
         """Send a request. ``pending`` completes later with the reply, or for an add with its code.
@@ -235,12 +249,13 @@ class BookieConnection:
 
     async def _carry(self, stream: trio.abc.Stream) -> None:
         self.is_connected = True
+        self._pipe = stream if isinstance(stream, PipeStream) else None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_frames, stream)
                 await self._receive_replies(stream)
         finally:
-            self.is_connected = False
+            self.is_connected, self._pipe = False, None
             await trio.aclose_forcefully(stream)
 
     async def _send_frames(self, stream: trio.abc.Stream) -> None:
@@ -270,7 +285,13 @@ class BookieConnection:
         receive_some = stream.receive_some
         try:
             while True:
-                chunk = await receive_some()
+                missing_bytes = protocol.missing_bytes
+                # A large reply in few pieces: each one is a step of the loop, and is copied.
+                chunk = await receive_some(
+                    min(missing_bytes + _RECEIVE_BYTES, _RECEIVE_BYTES_MAX)
+                    if missing_bytes > _RECEIVE_BYTES
+                    else None
+                )
                 if not chunk:
                     self._fail_closed_by_bookie()
                     return
@@ -323,6 +344,9 @@ class BookieConnection:
             self.name,
             len(lost.calls),
             len(lost.queues),
+            extra=event(
+                "connection.lost", bookie=self.bookie, calls=len(lost.calls), ledgers=len(lost.queues)
+            ),
         )
         self.writable.unpark_all()
         for call in lost.calls:

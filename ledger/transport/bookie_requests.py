@@ -53,7 +53,15 @@ async def read_lac(transport: Transport, bookie: str, ledger_id: int, codec: Ent
     Raises:
         BookieRefusal, BookieUnavailableError, BookieTimeoutError, CorruptEntryError
     """
-    reply = await transport.call(bookie, ReadLacRequest(ledger_id))
+    return lac_of(await transport.call(bookie, ReadLacRequest(ledger_id)), bookie, ledger_id, codec)
+
+
+def lac_of(reply: Reply, bookie: str, ledger_id: int, codec: EntryCodec) -> int:
+    """The LAC in the reply to a ``ReadLacRequest``; see ``read_lac``.
+
+    Raises:
+        BookieRefusal, CorruptEntryError
+    """
     if not isinstance(reply, ReadLacReply) or reply.code is not Code.OK:
         raise refusal_of(reply, bookie, ledger_id, None)
     lac = -1

@@ -36,6 +36,7 @@ from ledger.wire.messages import (
     ForceLedgerRequest,
     IncomingReply,
     ListEntriesRequest,
+    LocatedReply,
     ReadLacRequest,
     ReadReply,
     ReadRequest,
@@ -180,6 +181,13 @@ class ConnectionProtocol:
         self.send_queue.put([frame], len(frame))
         return call
 
+    def post_hint(self, request: WriteLacRequest) -> None:
+        """Queue a request that gets no reply; one that comes all the same, as a refusal, is dropped."""
+        assert request.hint
+        frame = v3.encode_request(request, transaction_id=self._next_id)
+        self._next_id += 1
+        self.send_queue.put([frame], len(frame))
+
     def _start_read_v2(self, request: Request, frame: bytes, waiter: object) -> Call:
         assert isinstance(request, ReadRequest), request  # version 2 has no other requests
         key = (request.ledger_id, request.entry_id)
@@ -312,12 +320,15 @@ class ConnectionProtocol:
         if self.version == 2 and isinstance(reply, ReadReply):
             call = self._take_read_reply_v2(reply.ledger_id, reply.entry_id)
         else:
-            request_id = reply.request_id if isinstance(reply, BatchReadReply) else incoming.transaction_id
+            if isinstance(reply, BatchReadReply | LocatedReply):
+                request_id = reply.request_id
+            else:
+                request_id = incoming.transaction_id
             found = self._take_numbered_reply(request_id, incoming.operation)
             if found is None:
                 return  # forgotten
             call = found
-            if isinstance(reply, BatchReadReply):
+            if isinstance(reply, BatchReadReply | LocatedReply):
                 assert isinstance(call.request, BatchReadRequest)
                 reply = attrs.evolve(reply, request_id=call.request.request_id)
         if call.waiter is not None:
@@ -364,6 +375,11 @@ class ConnectionProtocol:
             if self._ticks - call.forgotten_at >= FORGOTTEN_TICKS:
                 return f"a read of {call.key} has no reply"
         return self._adds.tick()
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes at least complete the incomplete reply; 0 without one."""
+        return self._frames.missing_bytes
 
     @property
     def batch_read_in_flight(self) -> bool:

@@ -21,19 +21,19 @@ JOIN_BYTES_MAX = 65_536  # small chunks are joined for the receiver, up to here
 class _Busy:
     """Raises ``BusyResourceError`` if two tasks use one direction of a stream at the same time."""
 
-    __slots__ = ("_is_busy", "_what")
+    __slots__ = ("_what", "is_busy")
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._is_busy = False
+        self.is_busy = False
 
     def __enter__(self) -> None:
-        if self._is_busy:
+        if self.is_busy:
             raise trio.BusyResourceError(f"another task is {self._what} this stream")
-        self._is_busy = True
+        self.is_busy = True
 
     def __exit__(self, *_exc: object) -> None:
-        self._is_busy = False
+        self.is_busy = False
 
 
 class _Direction:
@@ -99,10 +99,24 @@ class PipeStream(trio.abc.HalfCloseableStream):
             trio.ClosedResourceError: This end is closed, or ``send_eof`` was called.
         """
         with self._sending:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             await self._wait_capacity(len(data))
             if data:
                 self._out.put(data if isinstance(data, bytes) else bytes(data))
+            # Other tasks get their turn when the bytes are on their way, and not before.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+
+    def can_send(self, size_bytes: int) -> bool:
+        """True if ``send_now`` may be called with so many bytes: no task sends, and the buffer has space."""
+        out = self._out
+        return not (self._sending.is_busy or out.no_more or out.is_receiver_closed) and out.has_capacity(
+            size_bytes
+        )
+
+    def send_now(self, data: bytes) -> None:
+        """Send ``data`` as a whole, without a turn for other tasks. The caller has asked ``can_send``."""
+        assert data
+        self._out.put(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return once the buffer has space, or the other end is closed."""
@@ -153,8 +167,9 @@ class PipeStream(trio.abc.HalfCloseableStream):
             if max_bytes < 1:
                 raise ValueError(f"max_bytes is {max_bytes}; at least 1")
         with self._receiving:
-            await trio.lowlevel.checkpoint()
             incoming = self._in
+            if incoming.chunks or incoming.no_more or incoming.is_receiver_closed:
+                await trio.lowlevel.checkpoint()
             while True:
                 if incoming.is_receiver_closed:
                     raise trio.ClosedResourceError("this end of the pipe is closed")
@@ -162,7 +177,7 @@ class PipeStream(trio.abc.HalfCloseableStream):
                     return incoming.take(max_bytes)
                 if incoming.no_more:
                     return b""
-                await incoming.receivers.park()
+                await incoming.receivers.park()  # gives other tasks their turn too
 
     async def aclose(self) -> None:
         """Close both directions. The other end still receives what was sent. Takes effect even if

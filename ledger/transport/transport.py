@@ -45,6 +45,7 @@ from ledger.wire.messages import (
     ReadRequest,
     Reply,
     Request,
+    WriteLacRequest,
 )
 
 __all__ = [
@@ -56,6 +57,9 @@ __all__ = [
     "TransportConfig",
     "open_transport",
 ]
+
+
+HINT_QUEUE_BYTES_MAX = 65_536  # with more to send, a hint is dropped
 
 
 class _Purpose(enum.Enum):
@@ -209,6 +213,19 @@ class Transport:
         if isinstance(request, AddRequest):
             self._start_ticking()
         return pending
+
+    def post_hint(self, bookie: str, request: WriteLacRequest) -> bool:
+        """Send a hint, which gets no reply, if the bookie is connected; else drop it and return False.
+
+        It is dropped, too, while earlier frames wait for a slow bookie; then the result is True.
+        """
+        connection = self._connections[_Purpose.CONTROL].get(bookie)
+        if connection is None or not connection.is_connected:
+            return False
+        if connection.protocol.send_queue.queued_bytes <= HINT_QUEUE_BYTES_MAX:
+            connection.protocol.post_hint(request)
+            connection.wake_sender()
+        return True
 
     def forget(self, ledger_id: int, sink: AddSink | None = None) -> None:
         """Drop all later replies for this ledger to ``sink``; without ``sink``, to every sink of

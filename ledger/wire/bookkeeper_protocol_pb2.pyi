@@ -140,7 +140,7 @@ class Response(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping[str, object]]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping[str, object]]] = ..., addResponse: _Optional[_Union[AddResponse, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[AuthMessage, _Mapping[str, object]]] = ..., writeLacResponse: _Optional[_Union[WriteLacResponse, _Mapping[str, object]]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping[str, object]]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping[str, object]]] = ..., startTLSResponse: _Optional[_Union[StartTLSResponse, _Mapping[str, object]]] = ..., forceLedgerResponse: _Optional[_Union[ForceLedgerResponse, _Mapping[str, object]]] = ..., getListOfEntriesOfLedgerResponse: _Optional[_Union[GetListOfEntriesOfLedgerResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "wantsLac")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -153,13 +153,15 @@ class ReadRequest(_message.Message):
     PREVIOUSLAC_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
+    WANTSLAC_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
     previousLAC: int
     timeOut: int
     flag: ReadRequest.Flag
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
+    wantsLac: bool
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., wantsLac: bool = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")
@@ -186,16 +188,18 @@ class StartTLSRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WriteLacRequest(_message.Message):
-    __slots__ = ("ledgerId", "lac", "masterKey", "body")
+    __slots__ = ("ledgerId", "lac", "masterKey", "body", "hint")
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     LAC_FIELD_NUMBER: _ClassVar[int]
     MASTERKEY_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
+    HINT_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     lac: int
     masterKey: bytes
     body: bytes
-    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ...) -> None: ...
+    hint: bool
+    def __init__(self, ledgerId: _Optional[int] = ..., lac: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., body: _Optional[bytes] = ..., hint: bool = ...) -> None: ...
 
 class ForceLedgerRequest(_message.Message):
     __slots__ = ("ledgerId",)
@@ -210,7 +214,7 @@ class ReadLacRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
 class GetBookieInfoRequest(_message.Message):
-    __slots__ = ("requested",)
+    __slots__ = ("requested", "features")
     class Flags(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         TOTAL_DISK_CAPACITY: _ClassVar[GetBookieInfoRequest.Flags]
@@ -218,8 +222,10 @@ class GetBookieInfoRequest(_message.Message):
     TOTAL_DISK_CAPACITY: GetBookieInfoRequest.Flags
     FREE_DISK_SPACE: GetBookieInfoRequest.Flags
     REQUESTED_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     requested: int
-    def __init__(self, requested: _Optional[int] = ...) -> None: ...
+    features: bool
+    def __init__(self, requested: _Optional[int] = ..., features: bool = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerRequest(_message.Message):
     __slots__ = ("ledgerId",)
@@ -228,20 +234,22 @@ class GetListOfEntriesOfLedgerRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "lacBody")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     MAXLAC_FIELD_NUMBER: _ClassVar[int]
     LACUPDATETIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LACBODY_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
     body: bytes
     maxLAC: int
     lacUpdateTimestamp: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ...) -> None: ...
+    lacBody: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., lacBody: _Optional[bytes] = ...) -> None: ...
 
 class AddResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId")
@@ -290,14 +298,16 @@ class ReadLacResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., lastEntryBody: _Optional[bytes] = ...) -> None: ...
 
 class GetBookieInfoResponse(_message.Message):
-    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace")
+    __slots__ = ("status", "totalDiskCapacity", "freeDiskSpace", "takesLacHints")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TOTALDISKCAPACITY_FIELD_NUMBER: _ClassVar[int]
     FREEDISKSPACE_FIELD_NUMBER: _ClassVar[int]
+    TAKESLACHINTS_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     totalDiskCapacity: int
     freeDiskSpace: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ...) -> None: ...
+    takesLacHints: bool
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., totalDiskCapacity: _Optional[int] = ..., freeDiskSpace: _Optional[int] = ..., takesLacHints: bool = ...) -> None: ...
 
 class GetListOfEntriesOfLedgerResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "availabilityOfEntriesOfLedger")

@@ -19,6 +19,7 @@ from ledger.errors import WireError
 
 FRAME_BYTES_MAX = 5_242_880  # the 4 bytes of the prefix included
 PREFIX_BYTES = 4
+_PIECE_BYTES_MIN = 4096  # a smaller piece of a frame is joined with those before it
 
 _LENGTH = struct.Struct(">I")
 
@@ -32,16 +33,22 @@ class FrameBuffer:
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max
         self._length_max = frame_bytes_max - PREFIX_BYTES
-        self._tail = bytearray()  # the beginning of an incomplete frame
-        self._needed = 0  # _tail is not examined again before it has this many bytes
+        self._pieces: list[bytes | bytearray] = []  # of the beginning of an incomplete frame
+        self._held_bytes = 0  # of ``_pieces``
+        self._needed = 0  # the pieces are not examined again before there are this many bytes
 
     def __repr__(self) -> str:
-        return f"<FrameBuffer holding {len(self._tail)} of at least {self._needed} bytes>"
+        return f"<FrameBuffer holding {self._held_bytes} of at least {self._needed} bytes>"
 
     @property
     def held_bytes(self) -> int:
         """The size of the incomplete frame, as far as it has arrived."""
-        return len(self._tail)
+        return self._held_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes at least complete the incomplete frame; 0 without one."""
+        return self._needed - self._held_bytes if self._held_bytes else 0
 
     def allow(self, frame_bytes_max: int) -> None:
         """Change the limit for the lengths that are examined from now on."""
@@ -50,25 +57,25 @@ class FrameBuffer:
 
     def discard(self) -> None:
         """Forget the incomplete frame."""
-        self._tail, self._needed = bytearray(), 0
+        self._pieces, self._held_bytes, self._needed = [], 0, 0
 
     def feed(self, chunk: bytes) -> tuple[bytes, list[tuple[int, int]]]:
         """Take received bytes; return the payloads that are complete now.
 
         The result is a byte string, and the start and stop of each payload in it (without its length prefix),
         in the order of arrival. If no incomplete frame was kept before, the byte string is ``chunk`` itself.
-        A frame in many pieces is copied twice, however many pieces there are.
+        A frame in many pieces is copied once, and small pieces a second time.
 
         Raises:
             WireError: A length is zero or beyond the limit. The payloads in front of it in the same chunk are
                 dropped, and each later call raises too: close the connection.
         """
-        tail = self._tail
-        if tail:
-            if len(tail) + len(chunk) < self._needed:
-                tail += chunk
+        held_bytes = self._held_bytes
+        if held_bytes:
+            if held_bytes + len(chunk) < self._needed:
+                self._keep(chunk)
                 return b"", []
-            data = b"".join((tail, chunk))
+            data = b"".join((*self._pieces, chunk))
         else:
             data = chunk
         size = len(data)
@@ -81,7 +88,8 @@ class FrameBuffer:
             (length,) = length_at(data, position)
             if not 0 < length <= length_max:
                 # Kept, so that a later call finds the same four bytes and raises again.
-                self._tail, self._needed = bytearray(data[position : position + PREFIX_BYTES]), PREFIX_BYTES
+                self._pieces = [data[position : position + PREFIX_BYTES]]
+                self._held_bytes = self._needed = PREFIX_BYTES
                 raise WireError(
                     f"a frame says that {length} bytes follow; 1 to {length_max} are allowed. The peer uses "
                     "another protocol or a larger frame limit; raise frame_bytes_max (nettyMaxFrameSizeBytes)"
@@ -93,6 +101,17 @@ class FrameBuffer:
                 break
             payloads.append((start, stop))
             position = stop
-        self._tail = bytearray(data[position:]) if position < size else bytearray()
-        self._needed = needed
+        self._pieces = [data[position:]] if position < size else []
+        self._held_bytes, self._needed = size - position, needed
         return data, payloads
+
+    def _keep(self, chunk: bytes) -> None:
+        # A peer that sends a frame byte by byte must not make an object for each byte.
+        self._held_bytes += len(chunk)
+        last = self._pieces[-1]
+        if len(chunk) >= _PIECE_BYTES_MIN:
+            self._pieces.append(chunk)
+        elif isinstance(last, bytearray):
+            last += chunk
+        else:
+            self._pieces.append(bytearray(chunk))

@@ -9,6 +9,8 @@ Source: BookieProtocol.java (v2), BookkeeperProtocol.proto (v3); docs/protocol.m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from ledger.codes import Code, Operation
@@ -43,6 +45,7 @@ class ReadRequest:
     previous_lac: int | None = None  # v3, without fence: reply once the LAC is greater
     timeout_ms: int | None = None  # v3, with previous_lac: reply at the latest after this time
     piggyback_entry: bool = False  # v3, with previous_lac: include entry previous_lac + 1
+    wants_lac: bool = False  # v3, with previous_lac; ours: include a LAC packet that says more than the entry
 
 
 @attrs.frozen
@@ -56,6 +59,7 @@ class BatchReadRequest:
     size_bytes_max: int
     fence: bool = False
     master_key: bytes | None = attrs.field(default=None, repr=False)
+    locate: bool = False  # ours: a ``LocatedReply`` will do. A bookie that cannot give one sends the entries
 
 
 @attrs.frozen
@@ -66,6 +70,7 @@ class WriteLacRequest:
     lac: int  # informational: the bookie uses the body
     master_key: bytes = attrs.field(repr=False)
     body: bytes  # LAC packet
+    hint: bool = False  # ours: keep it in memory only, and do not reply
 
 
 @attrs.frozen
@@ -88,6 +93,7 @@ class BookieInfoRequest:
 
     total_disk_capacity: bool = True
     free_disk_space: bool = True
+    features: bool = False  # ours: say what this bookie can do besides Apache's
 
 
 @attrs.frozen
@@ -143,6 +149,7 @@ class ReadReply:
     body: bytes | None = None
     max_lac: int | None = None  # v3; covered by no digest
     lac_update_ms: int | None = None  # v3 long poll; epoch milliseconds
+    lac_body: bytes | None = None  # v3 long poll with wants_lac; LAC packet
 
 
 @attrs.frozen
@@ -153,7 +160,22 @@ class BatchReadReply:
     ledger_id: int
     entry_id: int
     request_id: int
-    bodies: tuple[bytes, ...] = ()  # consecutive, from entry_id on
+    bodies: Sequence[bytes] = ()  # consecutive, from entry_id on; ``PackedEntries`` if received
+
+
+@attrs.frozen
+class LocatedReply:
+    """Ours: where consecutive entries lie in an entry log that the client can open, too."""
+
+    code: Code  # always OK
+    ledger_id: int
+    entry_id: int  # the first
+    request_id: int
+    log_id: int
+    device: int  # of the log's file, as ``stat`` names it
+    inode: int
+    offset: int  # of the size in front of the first entry
+    starts: tuple[int, ...]  # from there to the size in front of each entry; ascending, the first is 0
 
 
 @attrs.frozen
@@ -189,6 +211,7 @@ class BookieInfoReply:
     code: Code
     total_disk_bytes: int | None = None
     free_disk_bytes: int | None = None
+    takes_lac_hints: bool = False  # ours
 
 
 @attrs.frozen
@@ -228,6 +251,7 @@ Reply = (
     AddReply
     | ReadReply
     | BatchReadReply
+    | LocatedReply
     | WriteLacReply
     | ReadLacReply
     | ForceLedgerReply

@@ -20,7 +20,10 @@ offset  size  ADD              READ               BATCH READ         AUTH
     24     *                   the entry, if OK   request id (8)
     32     *                                      each: size (4), the entry
 
-header: version << 24 | opcode << 16 | flags; in version 0 all of it is the opcode. Replies have no flags.
+header: version << 24 | opcode << 16 | flags; in version 0 all of it is the opcode. Replies have no flags, but
+for one of ours: a batch read with the flag 0x4000, sent only within an embedded directory, may be answered
+with this flag and, instead of entries: log id (8), device (8), inode (8), offset (8), count n (4),
+n x start of an entry behind the offset (4, unsigned).
 (*) only with the fencing flag, and then required: the bookie closes the connection of a fencing read without.
 AUTH replies have neither code nor ids. Bytes after the last field of a fixed layout are ignored, as in Java.
 
@@ -50,6 +53,7 @@ from ledger.codes import (
 )
 from ledger.digest import ENTRY_HEADER, ENTRY_HEADER_BYTES, EntryCodec
 from ledger.errors import UnsupportedInVersionError, WireError
+from ledger.packed_entries import SIZE, PackedEntries, unpack_entries
 from ledger.wire import bookkeeper_protocol_pb2 as pb
 from ledger.wire.messages import (
     AddReply,
@@ -60,6 +64,7 @@ from ledger.wire.messages import (
     BatchReadRequest,
     IncomingReply,
     IncomingRequest,
+    LocatedReply,
     ReadReply,
     ReadRequest,
     Reply,
@@ -71,6 +76,7 @@ VERSION = 2
 FLAG_FENCE = 0x0001
 FLAG_RECOVERY_ADD = 0x0002
 FLAG_HIGH_PRIORITY = 0x0004
+FLAG_LOCATE = 0x4000  # ours, of a batch read and of its reply
 
 ADD_HEADER = 0x02010000
 # Header, master key; ledger id, entry id, LAC: the first fields of the entry.
@@ -86,7 +92,7 @@ _READ_REQUEST = struct.Struct(">qq")
 _BATCH_REQUEST = struct.Struct(">qqqiq")
 _REPLY_HEAD = struct.Struct(">Iqq")  # code, ledger id, entry id
 _REQUEST_ID = struct.Struct(">q")
-_SIZE = struct.Struct(">i")
+_PLACE = struct.Struct(">qQQqi")  # log id, device, inode, offset, count
 _FRAMED_ADD_REPLY = struct.Struct(">IIIqq")
 _REPLY_HEAD_BYTES = 24
 _BATCH_REPLY_HEAD_BYTES = 32
@@ -98,7 +104,7 @@ def _header_word(version: int, opcode: int, flags: int) -> int:
     return opcode if version == 0 else version << 24 | opcode << 16 | flags
 
 
-def _framed(version: int, operation: Operation, flags: int, *parts: bytes) -> bytes:
+def _framed(version: int, operation: Operation, flags: int, *parts: bytes | memoryview) -> bytes:
     header = _HEADER.pack(_header_word(version, OPCODES_V2[operation], flags))
     length = len(header) + sum(map(len, parts))
     return b"".join((_HEADER.pack(length), header, *parts))
@@ -147,7 +153,7 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
                 request.count_max,
                 request.size_bytes_max,
             )
-            flags |= FLAG_FENCE if key else 0
+            flags |= (FLAG_FENCE if key else 0) | (FLAG_LOCATE if request.locate else 0)
             return _framed(VERSION, Operation.BATCH_READ_ENTRY, flags, fields, key)
         case AuthRequest():
             message = _encode_auth(request.plugin, request.payload)
@@ -198,7 +204,14 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
             ledger_id, entry_id, request_id, count_max, size_max = _BATCH_REQUEST.unpack_from(data, start + 4)
             found = _read_fence_key(data, start + 4 + _BATCH_REQUEST.size, end, fence, version, operation)
             request = BatchReadRequest(
-                ledger_id, entry_id, request_id, count_max, size_max, fence=fence, master_key=found
+                ledger_id,
+                entry_id,
+                request_id,
+                count_max,
+                size_max,
+                fence=fence,
+                master_key=found,
+                locate=bool(flags & FLAG_LOCATE),
             )
         case Operation.AUTH:
             request = AuthRequest(*_decode_auth(data[start + 4 : end]))
@@ -244,10 +257,23 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
             head = _REPLY_HEAD.pack(CODES_V2[code], ledger_id, entry_id)
             return _framed(version, operation, 0, head, body if code is Code.OK and body else b"")
         case BatchReadReply(code, ledger_id, entry_id, request_id, bodies):
-            parts = [_REPLY_HEAD.pack(CODES_V2[code], ledger_id, entry_id), _REQUEST_ID.pack(request_id)]
-            for body in bodies if code is Code.OK else ():
-                parts += (_SIZE.pack(len(body)), body)
+            parts: list[bytes | memoryview] = [
+                _REPLY_HEAD.pack(CODES_V2[code], ledger_id, entry_id),
+                _REQUEST_ID.pack(request_id),
+            ]
+            if code is Code.OK:
+                if isinstance(bodies, PackedEntries):
+                    parts.append(bodies.packed)
+                else:
+                    for body in bodies:
+                        parts += (SIZE.pack(len(body)), body)
             return _framed(version, operation, 0, *parts)
+        case LocatedReply():
+            head = _REPLY_HEAD.pack(CODES_V2[Code.OK], reply.ledger_id, reply.entry_id)
+            count = len(reply.starts)
+            place = _PLACE.pack(reply.log_id, reply.device, reply.inode, reply.offset, count)
+            place += struct.pack(f">{count}I", *reply.starts)
+            return _framed(version, operation, FLAG_LOCATE, head, _REQUEST_ID.pack(reply.request_id), place)
         case AuthReply(code, plugin, payload):
             if code is not Code.OK:
                 raise UnsupportedInVersionError(VERSION, "an AUTH reply with an error")
@@ -294,6 +320,18 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
         case Operation.BATCH_READ_ENTRY:
             _need(size, _BATCH_REPLY_HEAD_BYTES, operation)
             (request_id,) = _REQUEST_ID.unpack_from(data, start + _REPLY_HEAD_BYTES)
+            if version and word & FLAG_LOCATE and code is Code.OK:
+                place_at = start + _BATCH_REPLY_HEAD_BYTES
+                _need(size, _BATCH_REPLY_HEAD_BYTES + _PLACE.size, operation)
+                log_id, device, inode, offset, count = _PLACE.unpack_from(data, place_at)
+                starts_at = place_at + _PLACE.size
+                if not 0 <= count <= (end - starts_at) // 4:
+                    raise WireError(f"{count} entries are located in a reply of {size} bytes")
+                starts = struct.unpack_from(f">{count}I", data, starts_at)
+                reply = LocatedReply(
+                    code, ledger_id, entry_id, request_id, log_id, device, inode, offset, starts
+                )
+                return IncomingReply(version, operation, reply)
             bodies = _decode_bodies(data, start + _BATCH_REPLY_HEAD_BYTES, end) if code is Code.OK else ()
             reply = BatchReadReply(code, ledger_id, entry_id, request_id, bodies)
         case _:
@@ -301,19 +339,11 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     return IncomingReply(version, operation, reply)
 
 
-def _decode_bodies(data: bytes, start: int, end: int) -> tuple[bytes, ...]:
-    bodies: list[bytes] = []
-    position = start
-    while position < end:
-        if end - position < _SIZE.size:
-            raise WireError(f"a batch of entries ends with {end - position} bytes where a size should be")
-        (size,) = _SIZE.unpack_from(data, position)
-        position += _SIZE.size
-        if not 0 <= size <= end - position:
-            raise WireError(f"entry of {size} bytes in a batch that has {end - position} left")
-        bodies.append(data[position : position + size])
-        position += size
-    return tuple(bodies)
+def _decode_bodies(data: bytes, start: int, end: int) -> PackedEntries:
+    try:
+        return unpack_entries(data, start, end)
+    except ValueError as exc:
+        raise WireError(str(exc)) from exc
 
 
 def _encode_auth(plugin: str, payload: bytes) -> bytes:

@@ -38,6 +38,7 @@ from ledger.wire.messages import (
     IncomingRequest,
     ListEntriesReply,
     ListEntriesRequest,
+    LocatedReply,
     ReadLacReply,
     ReadLacRequest,
     ReadReply,
@@ -107,6 +108,8 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
             write_lac.lac = request.lac
             write_lac.masterKey = request.master_key
             write_lac.body = request.body
+            if request.hint:
+                write_lac.hint = True
         case ReadLacRequest():
             header.operation = pb.READ_LAC
             message.readLacRequest.ledgerId = request.ledger_id
@@ -121,6 +124,8 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
             )
             if wanted:
                 message.getBookieInfoRequest.requested = wanted
+            if request.features:
+                message.getBookieInfoRequest.features = True
         case ListEntriesRequest():
             header.operation = pb.GET_LIST_OF_ENTRIES_OF_LEDGER
             message.getListOfEntriesOfLedgerRequest.ledgerId = request.ledger_id
@@ -161,6 +166,8 @@ def _fill_read(message: pb.ReadRequest, request: ReadRequest) -> None:
         message.flag = _FENCE
     elif request.piggyback_entry:
         message.flag = _PIGGYBACK
+    if request.wants_lac:
+        message.wantsLac = True
 
 
 def _fill_auth(message: pb.AuthMessage, plugin: str, payload: bytes) -> None:
@@ -223,10 +230,13 @@ def _request_in(message: pb.Request, operation: Operation) -> Request | None:
                 previous_lac=read.previousLAC if read.HasField("previousLAC") else None,
                 timeout_ms=read.timeOut if read.HasField("timeOut") else None,
                 piggyback_entry=flag == _PIGGYBACK,
+                wants_lac=read.wantsLac,
             )
         case Operation.WRITE_LAC if message.HasField("writeLacRequest"):
             write_lac = message.writeLacRequest
-            return WriteLacRequest(write_lac.ledgerId, write_lac.lac, write_lac.masterKey, write_lac.body)
+            return WriteLacRequest(
+                write_lac.ledgerId, write_lac.lac, write_lac.masterKey, write_lac.body, write_lac.hint
+            )
         case Operation.READ_LAC if message.HasField("readLacRequest"):
             return ReadLacRequest(message.readLacRequest.ledgerId)
         case Operation.FORCE_LEDGER if message.HasField("forceLedgerRequest"):
@@ -236,6 +246,7 @@ def _request_in(message: pb.Request, operation: Operation) -> Request | None:
             return BookieInfoRequest(
                 total_disk_capacity=bool(requested & _TOTAL_DISK),
                 free_disk_space=bool(requested & _FREE_DISK),
+                features=message.getBookieInfoRequest.features,
             )
         case Operation.LIST_ENTRIES if message.HasField("getListOfEntriesOfLedgerRequest"):
             return ListEntriesRequest(message.getListOfEntriesOfLedgerRequest.ledgerId)
@@ -286,9 +297,10 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
                     body=reply.body,
                     maxLAC=reply.max_lac,
                     lacUpdateTimestamp=reply.lac_update_ms,
+                    lacBody=reply.lac_body,
                 )
             )
-        case BatchReadReply():
+        case BatchReadReply() | LocatedReply():
             raise UnsupportedInVersionError(VERSION, "the reply to a batch read")
         case WriteLacReply():
             message.writeLacResponse.MergeFrom(pb.WriteLacResponse(status=status, ledgerId=reply.ledger_id))
@@ -313,6 +325,8 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
                     freeDiskSpace=reply.free_disk_bytes,
                 )
             )
+            if reply.takes_lac_hints:
+                message.getBookieInfoResponse.takesLacHints = True
         case ListEntriesReply():
             message.getListOfEntriesOfLedgerResponse.MergeFrom(
                 pb.GetListOfEntriesOfLedgerResponse(
@@ -373,6 +387,7 @@ def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:
                 read.body if read.HasField("body") else None,
                 read.maxLAC if read.HasField("maxLAC") else None,
                 read.lacUpdateTimestamp if read.HasField("lacUpdateTimestamp") else None,
+                read.lacBody if read.HasField("lacBody") else None,
             )
         case Operation.WRITE_LAC if message.HasField("writeLacResponse"):
             write_lac = message.writeLacResponse
@@ -394,6 +409,7 @@ def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:
                 _inner(code, info.status),
                 info.totalDiskCapacity if info.HasField("totalDiskCapacity") else None,
                 info.freeDiskSpace if info.HasField("freeDiskSpace") else None,
+                info.takesLacHints,
             )
         case Operation.LIST_ENTRIES if message.HasField("getListOfEntriesOfLedgerResponse"):
             entries = message.getListOfEntriesOfLedgerResponse

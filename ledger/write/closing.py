@@ -9,11 +9,17 @@ Source: LedgerHandle.java (doAsyncCloseInternal); docs/protocol.md 5.9; docs/kno
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
+
 from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.metadata_update import update_metadata
-from ledger.errors import LedgerFencedError, LedgerWriteError
+from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
 from ledger.metadata import LedgerMetadata, LedgerState
 from namespace.errors import NamespaceError
+from namespace.events import event
+
+logger = logging.getLogger(__name__)
 
 
 async def close_at(
@@ -55,3 +61,16 @@ async def close_at(
             ledger_id,
             f"whether it is closed at entry {lac} is unknown: {exc}; open it with recovery to decide",
         ) from exc
+
+
+async def close_or_leave(ledger_id: int, close: Callable[[], Awaitable[object]]) -> None:
+    """Close a ledger whose writer has failed; if that fails too, leave it to a recovery."""
+    try:
+        await close()
+    except LedgerError as exc:
+        logger.warning(
+            "ledger %d is left to a recovery: %s",
+            ledger_id,
+            exc,
+            extra=event("ledger.left_open", ledger=ledger_id, error=exc),
+        )

@@ -22,6 +22,7 @@ from ledger.metadata import LedgerMetadata
 from ledger.quorum import write_set
 from ledger.transport.transport import Transport
 from ledger.wire.messages import WriteLacRequest
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,12 @@ async def write_lac_when_idle(
             try:
                 idle.on_written(await write())
             except LedgerWriteError as exc:
-                logger.info("trying again in %g s: %s", interval_s, exc)
+                logger.info(
+                    "trying again in %g s: %s",
+                    interval_s,
+                    exc,
+                    extra=event("ledger.lac_not_written", error=exc),
+                )
 
 
 async def write_lac(

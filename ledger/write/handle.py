@@ -41,7 +41,7 @@ from ledger.errors import (
 from ledger.metadata import LedgerMetadata
 from ledger.wire import v2, v3
 from ledger.write.actions import Action, Adopt, Confirm, End, MakeError, Step, Suspect, Warn
-from ledger.write.closing import close_at
+from ledger.write.closing import close_at, close_or_leave
 from ledger.write.confirmations import Confirmations, Confirmed
 from ledger.write.connection_trust import ConnectionTrust
 from ledger.write.deferred_sync import Durable, force_bookies, force_confirmed, pack_with_durable_lac
@@ -51,6 +51,7 @@ from ledger.write.repair import EnsembleRepair
 from ledger.write.repair_steps import follow_metadata, take_step
 from ledger.write.window import Window
 from ledger.write.writer import LedgerWriter, SendAdds
+from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
@@ -190,10 +191,10 @@ class WriteHandle:
         """
         if self._has_capacity():
             if self._writer.unsent_count >= YIELD_AFTER_ENTRIES:
-                self._flush()
+                self.send_now()
                 await trio.lowlevel.checkpoint()
             return
-        self._flush()
+        self.send_now()
         await self._window.wait()
 
     async def wait_bytes_in_flight_below(self, limit_bytes: int) -> None:
@@ -201,7 +202,7 @@ class WriteHandle:
 
         For a caller with a lower limit than ``ClientConfig.bytes_in_flight_max``.
         """
-        self._flush()
+        self.send_now()
         await self._window.wait(limit_bytes)
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -221,7 +222,7 @@ class WriteHandle:
             await trio.lowlevel.checkpoint()
             return
         if self._make_error is None:
-            self._flush()
+            self.send_now()
             await self._confirmations.wait(entry_id)
         if entry_id > self._writer.lac:
             raise self._error()
@@ -382,12 +383,13 @@ class WriteHandle:
             while self._make_error is None:
                 await self._submitted.wait()
                 self._submitted = trio.Event()
-                self._flush()
+                self.send_now()
             nursery.cancel_scope.cancel()
 
     # --- adds and their replies -----------------------------------------------------------------------------
 
-    def _flush(self) -> None:
+    def send_now(self) -> None:
+        """Send the submitted entries in this step, for a caller that waits for them."""
         if self._writer.unsent_count and self._make_error is None:
             for adds in self._writer.take_outgoing():
                 self._send(adds)
@@ -442,7 +444,12 @@ class WriteHandle:
                 case Suspect(bookie=bookie):
                     self._context.membership.report_failure(bookie)
                 case Warn(message=message):
-                    logger.warning("ledger %d: %s", self.ledger_id, message)
+                    logger.warning(
+                        "ledger %d: %s",
+                        self.ledger_id,
+                        message,
+                        extra=event("ledger.warning", ledger=self.ledger_id),
+                    )
                 case Adopt(current=current):
                     self._current = current
                 case End(make_error=make_error):
@@ -486,13 +493,7 @@ class WriteHandle:
         entry_id = await wait_overdue(self._writer, timeout_s)
         message = f"entry {entry_id} was not confirmed within {timeout_s:g} s (add_quorum_timeout_s)"
         self._end(lambda: LedgerWriteError(self.ledger_id, message))
-        self._nursery.start_soon(self._close_after_failure)
-
-    async def _close_after_failure(self) -> None:
-        try:
-            await self.close()
-        except LedgerError as exc:
-            logger.warning("ledger %d is left to a recovery: %s", self.ledger_id, exc)
+        self._nursery.start_soon(close_or_leave, self.ledger_id, self.close)
 
     async def _write_lac(self) -> int:
         return await write_lac(self._transport, self.ledger_id, self.metadata, self._codec, self.lac)

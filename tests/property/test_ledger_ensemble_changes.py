@@ -224,7 +224,7 @@ class World:
     def write(self) -> None:
         self.entries_left -= 1
         self.handle.submit(b"")
-        self.handle._flush()
+        self.handle.send_now()
 
     # Checks.
 

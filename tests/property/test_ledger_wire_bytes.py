@@ -26,6 +26,7 @@ from ledger.wire.messages import (
     IncomingRequest,
     ListEntriesReply,
     ListEntriesRequest,
+    LocatedReply,
     ReadLacReply,
     ReadLacRequest,
     ReadReply,
@@ -66,13 +67,14 @@ v2_requests: st.SearchStrategy[Request] = st.one_of(
     adds(deferred_sync=st.just(False)),
     st.builds(lambda i, e, f: ReadRequest(i, e, *f), ids, ids, fence_and_key()),
     st.builds(
-        lambda i, e, r, c, s, f: BatchReadRequest(i, e, r, c, s, *f),
+        lambda i, e, r, c, s, f, at: BatchReadRequest(i, e, r, c, s, f[0], f[1], at),
         ids,
         ids,
         INT64,
         st.integers(-(2**31), 2**31 - 1),
         INT64,
         fence_and_key(),
+        st.booleans(),
     ),
     st.builds(AuthRequest, texts, st.binary(max_size=50)),
 )
@@ -112,6 +114,13 @@ v2_replies: st.SearchStrategy[tuple[Operation, Reply]] = st.one_of(
         ids,
         INT64,
         st.lists(st.binary(max_size=50), max_size=5),
+    ),
+    st.builds(
+        lambda *a: (Operation.BATCH_READ_ENTRY, LocatedReply(Code.OK, *a)),
+        ids,
+        ids,
+        *[INT64, INT64, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), INT64],
+        st.lists(st.integers(0, 2**32 - 1), max_size=5).map(tuple),
     ),
     st.builds(lambda *a: (Operation.AUTH, AuthReply(Code.OK, *a)), texts, st.binary(max_size=50)),
 )

@@ -4,6 +4,7 @@ import pytest
 
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import CorruptEntryError
+from ledger.packed_entries import pack_entries
 
 TYPES = list(DigestType)
 
@@ -98,3 +99,28 @@ def test_the_repr_of_a_codec_has_no_password() -> None:
 def test_numbers_and_sizes_are_those_of_the_metadata_and_the_entry() -> None:
     found = {t.name: (t.metadata_number, t.size_bytes) for t in DigestType}
     assert found == {"CRC32": (1, 8), "MAC": (2, 20), "CRC32C": (3, 4), "DUMMY": (4, 0)}
+
+
+@pytest.mark.parametrize("digest_type", TYPES)
+@pytest.mark.parametrize("sizes", [[9] * 6, [9, 9, 8, 9, 9, 9]], ids=["one size", "two sizes"])
+def test_packed_payloads_end_in_front_of_each_kind_of_bad_entry(
+    digest_type: DigestType, sizes: list[int]
+) -> None:
+    entries = EntryCodec(digest_type, b"pass")
+    payloads = [bytes([at]) * size for at, size in enumerate(sizes)]
+    good = [entries.pack(7, at, 0, 0, payload) for at, payload in enumerate(payloads)]
+    assert entries.payloads(pack_entries(good), 7, 0) == payloads
+    for at in range(len(good)):
+        bad = [entries.pack(8, at, 0, 0, payloads[at]), entries.pack(7, at + 1, 0, 0, payloads[at])]
+        if digest_type is not DigestType.DUMMY:
+            for bit in range(0, 8 * len(good[at]), 7):
+                flipped = bytearray(good[at])
+                flipped[bit // 8] ^= 1 << bit % 8
+                bad.append(bytes(flipped))
+        for body in bad:
+            packed = pack_entries([*good[:at], body, *good[at + 1 :]])
+            if at:
+                assert entries.payloads(packed, 7, 0) == payloads[:at]
+            else:
+                with pytest.raises(CorruptEntryError):
+                    entries.payloads(packed, 7, 0)

@@ -189,3 +189,18 @@ async def test_deferred_sync_and_chosen_ids_survive_the_restart_of_every_bookie(
                 assert reader.last_confirmed == last
                 entries = await reader.read(0, last)
                 assert [int(entry.payload) for entry in entries] == list(range(last + 1))
+
+
+async def test_a_reader_gets_a_lone_entry_without_another_one_behind_it(tmp_path: Path) -> None:
+    async with open_cluster(tmp_path, ["b1:1", "b2:1", "b3:1"]) as (_, client, other):
+        writer = await client.create()
+        await writer.append(b"0")
+        async with await other.open(writer.ledger_id, recover=False) as reader:
+            for number in range(5):
+                with trio.fail_after(60):
+                    assert await reader.wait_last_confirmed_beyond(number - 1, timeout_s=100) == number
+                assert await reader.read_payloads(number, number) == [b"%d" % number]
+                await writer.append(b"%d" % (number + 1))
+        async with await other.open(writer.ledger_id, recover=False) as late:
+            with trio.fail_after(60):
+                assert await late.wait_last_confirmed_beyond(4, timeout_s=100) == 5

@@ -278,3 +278,34 @@ async def test_a_lock_that_becomes_free_in_time_is_taken(tmp_path: Path) -> None
             nursery.start_soon(release)
             async with open_client(f"file://{tmp_path}", host_lock_timeout_s=60):
                 assert int((tmp_path / LOCK).read_text()) == os.getpid()
+
+
+def test_the_names_of_a_new_directory_and_its_parents_are_durable_before_a_file_is_made_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[Path, set[str]]] = []
+    sync = os.fsync
+
+    def noting_fsync(descriptor: int) -> None:
+        sync(descriptor)
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        synced.append((path, set(os.listdir(path))))
+
+    monkeypatch.setattr(os, "fsync", noting_fsync)
+    directory = Directory(tmp_path / "a" / "b" / "c")
+    assert os.listdir(directory.path) == []
+    directory.close()
+    names = {path: listed for path, listed in synced if path.is_relative_to(tmp_path)}
+    assert names[tmp_path / "a" / "b"] == {"c"}
+    assert names[tmp_path / "a"] == {"b"}
+    assert "a" in names[tmp_path]
+
+    # As after a crash between making and syncing: the next process syncs them, although it makes none.
+    synced.clear()
+    Directory(tmp_path / "a" / "b" / "c").close()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= {path for path, _ in synced}
+
+    (tmp_path / "a" / "b" / "c" / METADATA).touch()
+    synced.clear()
+    Directory(tmp_path / "a" / "b" / "c").close()
+    assert synced == [], "the names were durable before the first file was made"

@@ -79,7 +79,7 @@ async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MemoryStore]
         async with open_memory_store(tree) as store:
             yield store
 
-    monkeypatch.setattr("namespace.zookeeper.open_zookeeper_store", open_zookeeper_store)
+    monkeypatch.setattr("ledger.deploy.cluster_store.open_zookeeper_store", open_zookeeper_store)
     async with open_memory_store(tree) as store:
         yield store
 

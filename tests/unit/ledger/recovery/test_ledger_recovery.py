@@ -325,6 +325,20 @@ def test_a_failed_add_is_replaced_in_memory_and_written_with_the_close() -> None
     assert close.apply(closed) is None  # closed already: that end is final
 
 
+def test_a_bookie_that_failed_is_not_chosen_again_so_a_recovery_ends() -> None:
+    # Bookies that hold an entry with other bytes refuse it each time.
+    one = recovery(spare=[B4, B3])
+    one.on_lac_read(B1, entry(0, -1))
+    one.on_lac_read(B2, denial(B2))
+    one.on_entry_read(B1, 0, entry(0, -1))
+    (add, *_) = one.on_entry_added(B3, 0, IoErrorRefusal(B3, LEDGER, 0))
+    assert isinstance(add, AddEntry)
+    assert add.bookie == B4
+    assert one.on_entry_added(B4, 0, IoErrorRefusal(B4, LEDGER, 0)) == []
+    (gave_up,) = one.on_entry_added(B2, 0, IoErrorRefusal(B2, LEDGER, 0))
+    assert isinstance(gave_up, GiveUp)
+
+
 def test_without_a_replacement_an_ack_quorum_is_enough_and_fewer_bookies_are_not() -> None:
     one = recovery()
     one.on_lac_read(B1, entry(0, -1))

@@ -86,3 +86,48 @@ async def test_the_repr_shows_the_bytes_in_each_direction() -> None:
     assert "4 bytes in flight" in repr(left)
     await left.aclose()
     assert "closed" in repr(left)
+
+
+async def test_sending_at_once_needs_space_and_an_open_pipe_without_another_sender(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    left, right = stream_pair(10)
+    assert left.can_send(10)
+    left.send_now(bytes(8))
+    assert not left.can_send(3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(left.send_all, bytes(3))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not left.can_send(1), "another task sends: its bytes come first"
+        assert await right.receive_some() == bytes(8)
+    assert await right.receive_some() == bytes(3)
+    assert left.can_send(10)
+    await left.send_eof()
+    assert not left.can_send(1)
+    await left.aclose()
+    assert not right.can_send(1)
+
+
+async def test_bytes_are_on_their_way_before_other_tasks_get_their_turn() -> None:
+    left, right = stream_pair()
+    order: list[str] = []
+
+    async def receive() -> None:
+        order.append((await right.receive_some()).decode())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        await left.send_all(b"received")
+        order.append("sent")
+    assert sorted(order) == ["received", "sent"]
+
+
+async def test_a_cancelled_send_sends_nothing() -> None:
+    left, right = stream_pair()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await left.send_all(b"lost")
+    assert scope.cancelled_caught
+    await left.send_all(b"sent")
+    assert await right.receive_some() == b"sent"

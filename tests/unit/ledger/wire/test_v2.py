@@ -12,7 +12,10 @@ from ledger.wire.messages import (
     AddReply,
     AddRequest,
     AuthReply,
+    BatchReadReply,
+    BatchReadRequest,
     ForceLedgerReply,
+    LocatedReply,
     ReadLacRequest,
     ReadReply,
     ReadRequest,
@@ -137,3 +140,29 @@ def test_an_unknown_code_is_a_wire_error() -> None:
     data = struct.pack(">IIqq", v2.ADD_HEADER, 9, 1, 2)
     with pytest.raises(WireError, match="code 9"):
         v2.decode_reply(data, 0, len(data))
+
+
+@pytest.mark.parametrize("tail", ["00000005 61", "ffffffff", "00000001 61 0000", "7fffffff"])
+def test_a_batch_whose_sizes_do_not_fit_the_frame_breaks_the_protocol(tail: str) -> None:
+    reply = BatchReadReply(Code.OK, 1, 0, 9, (b"good",))
+    frame = v2.encode_reply(reply, version=2, operation=Operation.BATCH_READ_ENTRY) + bytes.fromhex(tail)
+    with pytest.raises(WireError, match="batch"):
+        v2.decode_reply(frame, 4, len(frame))
+
+
+def test_the_bytes_of_a_request_for_the_place_of_entries_and_of_its_reply() -> None:
+    request = BatchReadRequest(1, 0, 99, 10, 5242880, locate=True)
+    frame = v2.encode_request(request)
+    assert frame.hex(" ", 4) == (
+        "00000028 02074000 00000000 00000001 00000000 00000000 00000000 00000063 0000000a 00000000 00500000"
+    )
+    assert v2.decode_request(*payload_of(frame)).request == request
+    reply = LocatedReply(Code.OK, 1, 0, 99, 0x2A, 0xFE01, 2**64 - 1, 1024, (0, 700, 70_000))
+    frame = v2.encode_reply(reply, version=2, operation=Operation.BATCH_READ_ENTRY)
+    assert frame.hex(" ", 4) == (
+        "00000050 02074000 00000000 00000000 00000001 00000000 00000000 00000000 00000063 00000000 0000002a"
+        " 00000000 0000fe01 ffffffff ffffffff 00000000 00000400 00000003 00000000 000002bc 00011170"
+    )
+    assert v2.decode_reply(*payload_of(frame)).reply == reply
+    with pytest.raises(WireError):
+        v2.decode_reply(frame, 4, len(frame) - 1)

@@ -1,0 +1,38 @@
+"""The metadata store of a directory: a session with its file that is replaced when it expires.
+
+The session of a living process expires only if its lock file is removed (``namespace.sqlite_session``): by a
+program that cleans up, or by an operator. A process that stands still, however long, keeps its session.
+
+Not inside: the session (``namespace.sqlite``), its replacement (``namespace.sessions``).
+Always: the next session is one with the same file. Another file of the same name, as after the directory was
+deleted and made again or restored from a copy, holds other logs: positions and locks mean nothing there.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from ledger.tasks.background import open_background
+from namespace.sessions.renewing_store import RenewingStore
+from namespace.sqlite import open_sqlite_store
+from namespace.store import MetadataStore
+
+
+@asynccontextmanager
+async def open_directory_store(database: Path) -> AsyncIterator[RenewingStore]:
+    """Open a store that outlives its sessions. Leaving the block ends the session that is open then.
+
+    Errors are those of ``open_sqlite_store``.
+    """
+    async with open_sqlite_store(database) as first, open_background() as tasks:
+
+        def open_session() -> AbstractAsyncContextManager[MetadataStore]:
+            return open_sqlite_store(database, identity=first.identity)
+
+        store = RenewingStore(first, open_session)
+        tasks.start_soon(store.keep)
+        yield store
