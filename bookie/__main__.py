@@ -37,6 +37,7 @@ from bookie.errors import (
 from bookie.main import run_bookie
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
+from namespace.events import start_logging
 from namespace.zookeeper import open_zookeeper_store
 
 log = logging.getLogger("bookie")
@@ -72,11 +73,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 def run_program(config_path: Path) -> int:
     """Run a bookie until a signal stops it; log the reason and return the exit code."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    start_logging(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         limit = raise_limit()  # first: the configuration derives its defaults from it
@@ -106,12 +103,19 @@ def has_secrets(config: BookieConfig) -> bool:
     )
 
 
+def signals_of(config: BookieConfig) -> tuple[signal.Signals, ...]:
+    """The signals that the bookie handles itself.
+
+    Without secrets, SIGHUP ends the process as for any program whose terminal closes.
+    """
+    reloading = (signal.SIGHUP,) if has_secrets(config) else ()
+    return (signal.SIGTERM, signal.SIGINT, *reloading)
+
+
 async def _run_until_signalled(config: BookieConfig) -> None:
     stop = trio.Event()
     secrets = await open_secrets(config.tls, config.server.auth)
-    # Without secrets, SIGHUP ends the process as for any program whose terminal closes.
-    reloading = (signal.SIGHUP,) if has_secrets(config) else ()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *reloading) as signals:
+    with trio.open_signal_receiver(*signals_of(config)) as signals:
         async with trio.open_nursery() as nursery:
 
             async def wait_signal() -> None:

@@ -16,6 +16,7 @@ from bookie.config.admin_config import AdminTls
 from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
 from ledger.auth.tls import load_authorities
+from namespace.key_work import load_pem_key
 
 _PEM = b"-----BEGIN"
 
@@ -31,8 +32,7 @@ def admin_context(tls: AdminTls) -> ssl.SSLContext:
     password = tls.key_store_password
     try:
         if _is_pem(tls.key_store):
-            # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(tls.key_store, password=lambda: password or "")
+            load_pem_key(context, tls.key_store, password=password)
         else:
             load_key(context, read_store(tls.key_store, password))
     except (OSError, ValueError) as exc:

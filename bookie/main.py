@@ -162,7 +162,7 @@ async def open_bookie(
             except BaseException as exc:  # raised below: the nursery would wrap it into a group
                 raised = exc
             nursery.cancel_scope.cancel()
-        descriptors.close()
+            descriptors.close()  # before the end of the nursery: a read may wait for a descriptor
         if failure is not None:
             raise StorageFailedError(f"the bookie's storage failed: {failure}") from failure
         if raised is not None:
@@ -290,7 +290,7 @@ async def run_bookie(
                     if config.new_ledgers.unconfirmed_max:
                         new_ledgers = NewLedgers(config.new_ledgers, trio.current_time)
                         bookie.service.new_ledgers = new_ledgers
-                        check = NewLedgerCheck(new_ledgers, live_ledgers.find, served.delete_ledger)
+                        check = NewLedgerCheck(new_ledgers, live_ledgers.find, served.delete_ledgers)
                         background.start_soon(check.run)
                     background.start_soon(
                         startup_check.keep_raising_incarnation,

@@ -19,6 +19,7 @@ from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
 from ledger.auth.secret_file import read_secret
 from ledger.auth.tls import client_context, load_authorities
+from namespace.key_work import load_pem_key
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
@@ -108,10 +109,7 @@ def _load_key(context: ssl.SSLContext, config: TlsConfig) -> None:
     try:
         password = _password(config.key_password)
         if config.key_type == "PEM":
-            # Without a password OpenSSL would ask the terminal for one.
-            context.load_cert_chain(
-                config.certificate or config.key, config.key, password=lambda: password or ""
-            )
+            load_pem_key(context, config.certificate or config.key, config.key, password=password)
         else:
             load_key(context, read_store(config.key, password))
     except (OSError, ValueError) as exc:

@@ -14,7 +14,7 @@ store that cannot be read confirms nothing and deletes nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import trio
 
@@ -35,7 +35,7 @@ class NewLedgerCheck:
     """See the module. On the loop."""
 
     def __init__(
-        self, new_ledgers: NewLedgers, find: FindLedgers, delete: Callable[[int], Awaitable[None]]
+        self, new_ledgers: NewLedgers, find: FindLedgers, delete: Callable[[Sequence[int]], Awaitable[None]]
     ) -> None:
         self.deleted = 0
         self._new_ledgers = new_ledgers
@@ -86,12 +86,13 @@ class NewLedgerCheck:
                     dead.append(ledger_id)
                 else:
                     missing[ledger_id] = created_s, began_s
-            for ledger_id in dead:
-                del missing[ledger_id]
-                await self._delete(ledger_id)
-                new_ledgers.forget([ledger_id])
-            self.deleted += len(dead)
             if dead:
+                for ledger_id in dead:
+                    del missing[ledger_id]
+                await self._delete(dead)
+                # Not those that were created again meanwhile.
+                new_ledgers.forget([one for one in dead if new_ledgers.created_s(one) == batch[one]])
+                self.deleted += len(dead)
                 log.info("%d ledgers that peers began here do not exist and were deleted", len(dead))
 
     def _due(self, now_s: float) -> dict[int, float]:

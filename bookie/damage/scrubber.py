@@ -197,9 +197,10 @@ class Scrubber:
         while at < len(locations):
             began = at
             try:
-                bodies = await self._reader.read_batch(
+                found = await self._reader.read_batch(
                     entry_range.ledger_id, entry_ids[at:], locations[at:], READ_BYTES_MAX
                 )
+                bodies = list(found)
             except EntryUnreadableError:
                 ledger.suspects.append(entry_ids[at])
                 at += 1

@@ -44,6 +44,7 @@ class Descriptors:
         self._spares: list[int] = []
         self._spares_max = 0
         self._lock = threading.Lock()
+        self._inside = threading.local()  # ``is_set``: this thread is in the job of a call
         self._on_shortage: Callable[[], None] | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self.shortages = 0  # calls that found no descriptor at first
@@ -89,11 +90,22 @@ class Descriptors:
         """Call ``job``; repeat it while it finds no descriptor. It must have done nothing in that case.
 
         In a thread it waits as long as it takes, or 5 s if no server is connected. On the loop it does not
-        wait.
+        wait. A call in the job of another call does not wait either: the outer call repeats all of its job,
+        so that the job's locks are free meanwhile.
 
         Raises:
-            OSError: Of the job. EMFILE or ENFILE only on the loop, or if no server is connected.
+            OSError: Of the job. EMFILE or ENFILE only on the loop, in another call, or if no server is
+                connected.
         """
+        if getattr(self._inside, "is_set", False):
+            return job(*args, **kwargs)
+        self._inside.is_set = True
+        try:
+            return self._repeat(job, *args, **kwargs)
+        finally:
+            self._inside.is_set = False
+
+    def _repeat(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return job(*args, **kwargs)
         except OSError as exc:
@@ -103,35 +115,32 @@ class Descriptors:
         self.shortages += 1
         is_on_loop = trio.lowlevel.in_trio_run()
         tries, waited_s, logged_s = 0, 0.0, 0.0
-        while True:
-            if not self._give_up_spare():
-                if is_on_loop:
-                    if tries >= _LOOP_TRIES:
-                        raise shortage
-                    tries += 1
-                    if self._on_shortage is not None:
-                        self._on_shortage()
-                else:
-                    if self._on_shortage is None and waited_s >= _UNCONNECTED_WAIT_S:
-                        raise shortage
-                    self._post_shortage()
-                    self._pause(_PAUSE_S)
-                    waited_s += _PAUSE_S
-                    if waited_s - logged_s >= _LOG_S:
-                        logged_s = waited_s
-                        log.warning(
-                            "storage has waited %.0f s for a file descriptor: %s. Nothing is acknowledged"
-                            " meanwhile. Raise the limit of open files (now %d), or close other programs",
-                            waited_s,
-                            shortage,
-                            descriptor_limit(),
-                        )
-            try:
-                return job(*args, **kwargs)
-            except OSError as exc:
-                if exc.errno not in OUT_OF_DESCRIPTORS:
-                    raise
-                shortage = exc
+        try:
+            while True:
+                if not self._give_up_spare():
+                    if is_on_loop:
+                        if tries >= _LOOP_TRIES:
+                            raise shortage
+                        tries += 1
+                        if self._on_shortage is not None:
+                            self._on_shortage()
+                    else:
+                        if self._on_shortage is None and waited_s >= _UNCONNECTED_WAIT_S:
+                            raise shortage
+                        self._post_shortage()
+                        self._pause(_PAUSE_S)
+                        waited_s += _PAUSE_S
+                        if waited_s - logged_s >= _LOG_S:
+                            logged_s = waited_s
+                            _log_wait(waited_s, shortage)
+                try:
+                    return job(*args, **kwargs)
+                except OSError as exc:
+                    if exc.errno not in OUT_OF_DESCRIPTORS:
+                        raise
+                    shortage = exc
+        finally:
+            del shortage  # a traceback that refers to itself would keep its frames alive
 
     def _give_up_spare(self) -> bool:
         with self._lock:
@@ -145,3 +154,13 @@ class Descriptors:
         if token is not None and on_shortage is not None:
             with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
                 token.run_sync_soon(on_shortage, idempotent=True)
+
+
+def _log_wait(waited_s: float, shortage: OSError) -> None:
+    log.warning(
+        "storage has waited %.0f s for a file descriptor: %s. Nothing is acknowledged meanwhile. Raise the"
+        " limit of open files (now %d), or close other programs",
+        waited_s,
+        shortage,
+        descriptor_limit(),
+    )

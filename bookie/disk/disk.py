@@ -104,6 +104,18 @@ class DiskThread(abc.ABC):
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         """Schedule a callback on the loop. Called in a job."""
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop, after the present step of it. Called on the loop."""
+        trio.lowlevel.current_trio_token().run_sync_soon(callback)
+
+    def run_here(self, job: Callable[[], None]) -> bool:
+        """Run a job on the loop, in place of the thread; called on the loop. The job must not raise.
+
+        Returns:
+            False: The thread has jobs, or the loop must not wait for this disk. Nothing was run.
+        """
+        return False
+
     @abc.abstractmethod
     async def aclose(self) -> None:
         """Wait until the queued jobs are done, then end the thread."""
@@ -157,6 +169,14 @@ class Disk(abc.ABC):
     def remove_tree(self, path: Path) -> None:
         """Delete a directory and its contents. No error if it does not exist."""
 
+    def remove_directory(self, path: Path) -> bool:
+        """Remove a directory if it is empty. Durable after ``sync_directory`` of its parent.
+
+        Returns:
+            False: it stays.
+        """
+        return False
+
     @abc.abstractmethod
     def list_directory(self, path: Path) -> list[str]: ...
 
@@ -185,12 +205,23 @@ class Disk(abc.ABC):
     @abc.abstractmethod
     def open_key_values(self, path: Path) -> KeyValues: ...
 
+    def with_descriptors(self, job: Callable[[], T]) -> T:
+        """Call ``job``. If it finds no file descriptor, wait for one outside of it and repeat all of it.
+
+        So the locks that it takes are free meanwhile. On the loop nothing waits: EMFILE or ENFILE is raised.
+        """
+        return job()
+
     @abc.abstractmethod
     def aligned_buffer(self, size_bytes: int) -> mmap.mmap | bytearray:
         """Zeroed memory with the alignment that direct writes need."""
 
     @abc.abstractmethod
     def start_thread(self, name: str) -> DiskThread: ...
+
+    def clock_s(self) -> float:
+        """A clock that measures how long a call took; 0 where the time of calls is not measured."""
+        return 0.0
 
     @abc.abstractmethod
     async def run(self, job: Callable[..., T], *args: Any) -> T:

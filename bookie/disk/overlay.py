@@ -204,6 +204,9 @@ class OverlayDisk(RealDisk):
             self._files = {one: file for one, file in self._files.items() if path not in one.parents}
             self._directories = {one for one in self._directories if path not in (one, *one.parents)}
 
+    def remove_directory(self, path: Path) -> bool:
+        return False
+
     def list_directory(self, path: Path) -> list[str]:
         with self._guard:
             if path not in self._directories:

@@ -43,6 +43,9 @@ class ReadOnlyDisk(RealDisk):
     def remove_tree(self, path: Path) -> None:
         raise _refused(path)
 
+    def remove_directory(self, path: Path) -> bool:
+        raise _refused(path)
+
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
         raise _refused(path)
 

@@ -22,6 +22,7 @@ import os
 import queue
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -128,6 +129,9 @@ class RealDiskThread(DiskThread):
         self._jobs: queue.SimpleQueue[
             tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | None] | None
         ] = queue.SimpleQueue()
+        # Jobs: each count is changed by one thread only. They are equal while the thread is idle.
+        self._submitted_count = 0
+        self._finished_count = 0
         self._token = trio.lowlevel.current_trio_token()
         self._ended = trio.Event()
         # A daemon: if the loop dies without aclose, the process can still end.
@@ -137,7 +141,15 @@ class RealDiskThread(DiskThread):
     def submit(
         self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None] | None
     ) -> None:
+        self._submitted_count += 1
         self._jobs.put((job, done))
+
+    def run_here(self, job: Callable[[], None]) -> bool:
+        # Only the loop gives the thread jobs, and it is busy here. So an idle thread stays idle.
+        if self._submitted_count != self._finished_count:
+            return False
+        job()
+        return True
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
@@ -155,11 +167,13 @@ class RealDiskThread(DiskThread):
             try:
                 result = job()
             except BaseException as exc:  # passed to ``done`` on the loop
+                self._finished_count += 1
                 if done is None:
                     log.exception("a job of thread %s raised", self._thread.name)
                 else:
                     self.post(done, None, exc)
             else:
+                self._finished_count += 1
                 if done is not None:
                     self.post(done, result, None)
             del item, job, done  # a finished job must not keep a write cache alive while the thread waits
@@ -200,6 +214,13 @@ class RealDisk(Disk):
     def remove_tree(self, path: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.descriptors.call(shutil.rmtree, path)
+
+    def remove_directory(self, path: Path) -> bool:
+        try:
+            os.rmdir(path)
+        except OSError:  # it is not empty, or a disk that fails will say so at the next sync
+            return False
+        return True
 
     def list_directory(self, path: Path) -> list[str]:
         return self.descriptors.call(os.listdir, path)
@@ -271,11 +292,17 @@ class RealDisk(Disk):
         self.make_directory(path)  # RocksDB would let others in
         return RocksKeyValues(path, self)
 
+    def with_descriptors(self, job: Callable[[], T]) -> T:
+        return self.descriptors.call(job)
+
     def aligned_buffer(self, size_bytes: int) -> mmap.mmap | bytearray:
         return mmap.mmap(-1, math.ceil(size_bytes / BLOCK_BYTES) * BLOCK_BYTES)
 
     def start_thread(self, name: str) -> DiskThread:
         return RealDiskThread(name)
+
+    def clock_s(self) -> float:
+        return time.perf_counter()
 
     def _open(self, path: Path, flags: int) -> int:
         # Linux takes the descriptor before it creates the file, so the call may be repeated with O_EXCL.

@@ -8,6 +8,11 @@ RocksDB, not LMDB or SQLite: deleting a whole ledger costs one range tombstone, 
 unsynced writes, and blocks have checksums. Its ``write`` holds the interpreter lock, so batches stay
 below ``BATCH_OPERATIONS_MAX``, and syncing is always a separate ``flush_wal``, which does not hold it.
 
+RocksDB opens files itself, also in threads of its own. If it finds no descriptor for a table or a log, it
+refuses all later writes. Then the database is closed and opened again: its write-ahead log has each write
+that returned. The call that failed is repeated, and returns only when it has succeeded. A scan that another
+thread has under way may keep the old database open; after 5 s it is ended, with EMFILE as its error.
+
 Source: docs/storage-format.md 5.5 and 14; EntryLocationIndex.java for the idea.
 """
 
@@ -20,9 +25,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
+from typing import NoReturn, TypeVar
 
 from crc32c import crc32c
 from rocksdict import (
@@ -33,11 +39,14 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    RdictIter,
     ReadOptions,
+    Snapshot,
     WriteBatch,
 )
 
 from bookie.disk.descriptor_limit import key_value_files_max
+from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import Disk, File
 from bookie.disk.key_values import KeyValues, Operation
 from bookie.errors import IndexFailedError, StartError
@@ -53,7 +62,37 @@ _MEMORY = "/dev/shm"  # a file system that is neither full nor read-only when th
 _COUNT = Struct(">q")
 _CRC = Struct(">I")
 
+# Each wait is about 20 ms.
+_SCAN_WAITS_MAX = 250
+_LOCK_WAITS_MAX = 500
+_SHORTAGES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
+_LOCKED = "lock hold by current process"  # the old database is not closed yet
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+class _Scan:
+    """A scan under way. Its parts are taken away when the database has to be closed."""
+
+    __slots__ = ("bounds", "iterator", "snapshot")
+
+    def __init__(self, database: Rdict, stop: bytes) -> None:
+        self.bounds = ReadOptions()
+        self.bounds.set_iterate_upper_bound(stop)
+        self.snapshot: Snapshot | None = database.snapshot()
+        self.iterator: RdictIter | None = None
+
+    def seek(self, key: bytes) -> None:
+        """Begin again at this key. An iterator keeps the error of a file that did not open."""
+        assert self.snapshot is not None
+        self.iterator = iterator = self.snapshot.iter(self.bounds)
+        iterator.seek(key)
+        if not iterator.valid():
+            iterator.status()
+
+    def end(self) -> None:
+        self.iterator = self.snapshot = None
 
 
 class RocksKeyValues(KeyValues):
@@ -76,13 +115,12 @@ class RocksKeyValues(KeyValues):
         # Read before the database is opened: another process that has it open may sync it meanwhile.
         count_file = path / _SYNC_COUNT_FILE
         counted = _read_count(disk, count_file) if disk is not None else None
-        try:
-            self._db = _open_read_only(path) if read_only else Rdict(str(path), _options())
-        except Exception as exc:  # rocksdict raises a bare Exception for every failure
-            raise StartError(
-                f"the index {path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
-                " from the entry logs"
-            ) from exc
+        self._descriptors = (disk.descriptors if disk is not None else None) or Descriptors()
+        self._scans: set[_Scan] = set()
+        self._is_reopening = False  # ``_db`` is closed, or is being closed
+        self._sequence = 0  # of the last write that returned, while the database is opened again
+        self._scan_waits = self._lock_waits = 0
+        self._db: Rdict = self._descriptors.call(self._open)
         self._is_forked = False
         call_in_child(self, RocksKeyValues._refuse_in_child)
         self._syncs = 0
@@ -96,6 +134,17 @@ class RocksKeyValues(KeyValues):
                 self.close()
                 raise
 
+    def _open(self) -> Rdict:
+        try:
+            return _open_read_only(self._path) if self.is_read_only else Rdict(str(self._path), _options())
+        except Exception as exc:  # rocksdict raises a bare Exception for every failure
+            if self._is_shortage(exc):
+                raise _no_descriptor(str(exc)) from exc
+            raise StartError(
+                f"the index {self._path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
+                " from the entry logs"
+            ) from exc
+
     def _check_count(self, counted: int | None) -> None:
         stored = self.get(_SYNC_COUNT_KEY)
         self._syncs = 0 if stored is None else _COUNT.unpack(stored)[0]
@@ -108,53 +157,56 @@ class RocksKeyValues(KeyValues):
             )
 
     def write(self, operations: Sequence[Operation]) -> None:
-        batch = WriteBatch(raw_mode=True)
-        for key, value in operations:
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
-        try:
-            self._db.write(batch)
-        except Exception as exc:
-            raise self._broken(exc) from exc
+        self._change(lambda database: database.write(_batch(operations)))
 
     def delete_range(self, first: bytes, stop: bytes) -> None:
-        try:
-            self._db.delete_range(first, stop)
-        except Exception as exc:
-            raise self._broken(exc) from exc
+        self._change(lambda database: database.delete_range(first, stop))
 
     def get(self, key: bytes) -> bytes | None:
+        database = self._db
         try:
-            value: bytes | None = self._db.get(key)
+            value: bytes | None = database.get(key)
         except Exception as exc:
-            raise self._broken(exc) from exc
+            self._check_shortage(exc, database)
+            value = self._descriptors.call(self._read, lambda database: database.get(key))
         return value
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        database = self._db
         try:
-            iterator = self._db.iter()
-            iterator.seek_for_prev(key)
-            if not iterator.valid():
-                iterator.status()  # raises if an error ended the search: damage must not look like absence
-                return None
-            return iterator.key(), iterator.value()
+            return _floor(database, key)
         except Exception as exc:
-            raise self._broken(exc) from exc
+            self._check_shortage(exc, database)
+        return self._descriptors.call(self._read, lambda database: _floor(database, key))
 
     def scan(self, first: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        scan = self._descriptors.call(self._read, lambda database: self._begin_scan(database, first, stop))
         try:
-            bounds = ReadOptions()
-            bounds.set_iterate_upper_bound(stop)
-            iterator = self._db.iter(bounds)
-            iterator.seek(first)
-            while iterator.valid():
-                yield iterator.key(), iterator.value()
-                iterator.next()
-            iterator.status()
-        except Exception as exc:
-            raise self._broken(exc) from exc
+            position = first
+            while True:
+                try:
+                    iterator = scan.iterator
+                    if iterator is None:
+                        break
+                    if not iterator.valid():
+                        iterator.status()  # raises if an error ended the search
+                        return
+                    key, value = iterator.key(), iterator.value()
+                    iterator.next()
+                except Exception as exc:
+                    if not self._is_shortage(exc):
+                        raise self._broken(exc) from exc
+                    iterator = None  # only ``scan`` may keep the database open
+                    self._descriptors.call(self._seek, scan, position)
+                    continue
+                position = key + b"\0"
+                iterator = None
+                yield key, value
+            raise _no_descriptor(f"the index {self._path} was opened again during a scan")
+        finally:
+            iterator = None  # the frame may live longer, in a traceback
+            self._scans.discard(scan)
+            scan.end()
 
     def sync(self) -> None:
         if self._counter is None:
@@ -166,10 +218,104 @@ class RocksKeyValues(KeyValues):
         self._counter.write_durably(_encode_count(self._syncs), 0)
 
     def _flush_wal(self) -> None:
+        self._change(lambda database: database.flush_wal(True))
+
+    def _begin_scan(self, database: Rdict, first: bytes, stop: bytes) -> _Scan:
+        scan = _Scan(database, stop)
+        self._scans.add(scan)
         try:
-            self._db.flush_wal(True)
+            scan.seek(first)
+        except BaseException:
+            self._scans.discard(scan)
+            scan.end()
+            raise
+        return scan
+
+    def _seek(self, scan: _Scan, position: bytes) -> None:
+        if scan.snapshot is None:
+            return  # ended: a repetition would not help
+        try:
+            scan.seek(position)
         except Exception as exc:
+            scan.iterator = None
+            if self._is_shortage(exc):
+                raise _no_descriptor(str(exc)) from exc
             raise self._broken(exc) from exc
+
+    # --- without a file descriptor ---
+
+    def _is_shortage(self, error: Exception) -> bool:
+        reason = str(error).replace(str(self._path), "")
+        return any(shortage in reason for shortage in _SHORTAGES)
+
+    def _check_shortage(self, error: Exception, database: Rdict) -> None:
+        """Return if the call on this database may succeed later; raise the failure of the disk otherwise."""
+        if self._is_shortage(error) or (self._is_reopening or database is not self._db):
+            return
+        raise self._broken(error) from error
+
+    def _read(self, job: Callable[[Rdict], T]) -> T:
+        """Read once more. Any thread. EMFILE while there is no descriptor or no open database."""
+        database = self._db
+        try:
+            return job(database)
+        except Exception as exc:
+            self._check_shortage(exc, database)
+            raise _no_descriptor(str(exc)) from exc
+
+    def _change(self, job: Callable[[Rdict], None]) -> None:
+        """Call ``job``, which may be repeated with the same effect. Called by the only thread that writes."""
+        try:
+            job(self._db)
+        except Exception as exc:
+            self._check_shortage(exc, self._db)
+            self._descriptors.call(self._change_again, job)
+
+    def _change_again(self, job: Callable[[Rdict], None]) -> None:
+        self._open_again()
+        try:
+            job(self._db)
+        except Exception as exc:
+            self._check_shortage(exc, self._db)
+            raise _no_descriptor(str(exc)) from exc
+
+    def _open_again(self) -> None:
+        """Close the database and open it again. Called by the only thread that writes.
+
+        Raises:
+            OSError: EMFILE: try again. Another error: the disk has failed, or writes are lost.
+        """
+        if not self._is_reopening:
+            self._sequence = self._db.latest_sequence_number()
+            self._is_reopening = True
+            self._scan_waits = self._lock_waits = 0
+            log.warning("%s: RocksDB found no file descriptor; the index is opened again", self._path)
+        if self._scans and self._scan_waits < _SCAN_WAITS_MAX:
+            self._scan_waits += 1
+            raise _no_descriptor("a scan still uses the index")
+        for scan in list(self._scans):
+            scan.end()
+        with contextlib.suppress(Exception):  # it cannot write its buffers, and is closed nevertheless
+            self._db.close()
+        try:
+            database = Rdict(str(self._path), _options())
+        except Exception as exc:
+            if self._is_shortage(exc):
+                raise _no_descriptor(str(exc)) from exc
+            if _LOCKED in str(exc) and self._lock_waits < _LOCK_WAITS_MAX:
+                self._lock_waits += 1
+                raise _no_descriptor("the index is not closed yet") from exc
+            self._fail(exc)
+        if database.latest_sequence_number() < self._sequence:
+            database.close()  # each later call fails, too
+            self._fail("opened again, it lacks writes that had succeeded")
+        self._db = database
+        self._is_reopening = False
+        log.warning("%s: the index is open again", self._path)
+
+    def _fail(self, reason: Exception | str) -> NoReturn:
+        self._is_reopening = False
+        raise self._broken(reason)
 
     def _refuse_in_child(self) -> None:
         """Never close the database: called in a forked child.
@@ -184,13 +330,45 @@ class RocksKeyValues(KeyValues):
     def close(self) -> None:
         if self._is_forked:
             return
-        self._db.close()
-        if self._counter is not None:
-            self._counter.close()
+        try:
+            self._db.close()
+        except Exception as exc:
+            # Without a descriptor the buffers are not written; the write-ahead log has what was synced.
+            self._check_shortage(exc, self._db)
+            log.warning("%s: closed with a file descriptor missing: %s", self._path, exc)
+        finally:
+            if self._counter is not None:
+                self._counter.close()
 
-    def _broken(self, reason: Exception) -> OSError:
+    def _broken(self, reason: Exception | str) -> OSError:
         # rocksdict raises a bare Exception for every failure; the engine treats each as a failing disk.
         return IndexFailedError(errno.EIO, f"index: {reason}", str(self._path))
+
+
+def _batch(operations: Sequence[Operation]) -> WriteBatch:
+    batch = WriteBatch(raw_mode=True)
+    for key, value in operations:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    return batch
+
+
+def _floor(database: Rdict, key: bytes) -> tuple[bytes, bytes] | None:
+    iterator = database.iter()
+    try:
+        iterator.seek_for_prev(key)
+        if not iterator.valid():
+            iterator.status()  # raises if an error ended the search: damage must not look like absence
+            return None
+        return iterator.key(), iterator.value()
+    finally:
+        del iterator  # the traceback of an error must not keep the database open
+
+
+def _no_descriptor(reason: str) -> OSError:
+    return OSError(errno.EMFILE, reason)
 
 
 def _skip_exit_handlers() -> None:

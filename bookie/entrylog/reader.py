@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from struct import Struct
 
 from bookie.disk.disk import Disk, File
 from bookie.entrylog.format import (
@@ -25,11 +27,15 @@ from bookie.entrylog.format import (
 )
 from bookie.errors import EntryUnreadableError
 from bookie.limits import RECORD_BYTES_MAX
+from ledger.packed_entries import PackedEntries
 
 FIRST_READ_BYTES = 4096  # size of the first read for an entry of unknown length
-READ_BYTES_MAX = 256 << 10  # size of one read
+READ_BYTES_MAX = 256 << 10  # size of one read ahead of the requests
+BATCH_BYTES_MAX = 1 << 20  # size of one read for a batch that was requested
 _OPEN_LOGS_MAX = 64
 _LOST_ERRNOS = (errno.EIO, errno.ENOENT)  # a bad sector; a log that is gone
+_UNIFORM_MIN = 4  # entries of one size; of fewer each one is looked at
+_UNIFORM_BYTES_MAX = 4096
 _COLD_MISSES = 3  # after so many misses in a row, only some reads try the page cache
 _COLD_TRY_EVERY = 16  # then every so many reads try it
 
@@ -102,19 +108,19 @@ class EntryLogReader:
 
     async def read_batch(
         self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
-    ) -> list[bytes]:
-        """The first entries, as many as one read returns, at least one.
+    ) -> Sequence[bytes]:
+        """The first entries, as many as one read returns, at least one. Neighbours are ``PackedEntries``.
 
         ``size_bytes_max`` counts 4 bytes more for each; the first entry is returned at any size. The result
         ends before an entry that does not match its id; ``EntryUnreadableError`` if that is the first one.
         """
-        count, span = _neighbours(locations, min(READ_BYTES_MAX, size_bytes_max))
+        count, span = neighbours(locations, min(BATCH_BYTES_MAX, size_bytes_max))
         if count < 2:
             return [await self._read_first(ledger_id, entry_ids, locations)]
         log_id, offset = split_location(locations[0])
         start = offset - LENGTH_BYTES
         # The length of the last entry is unknown; most entries of a ledger have about the same length.
-        wanted = min(span + 2 * (span // (count - 1)), READ_BYTES_MAX + FIRST_READ_BYTES)
+        wanted = min(span + 2 * (span // (count - 1)), BATCH_BYTES_MAX + FIRST_READ_BYTES)
         opened = await self._acquire(ledger_id, entry_ids[0], log_id)
         try:
             data = opened.pread_cached(wanted, start)
@@ -129,6 +135,26 @@ class EntryLogReader:
         if not bodies:  # read it alone: that returns it, or raises the error that names the damage
             return [await self._read_first(ledger_id, entry_ids, locations)]
         return bodies
+
+    async def location_behind(self, ledger_id: int, entry_id: int, location: int) -> int:
+        """The location of a neighbour right behind the entry; 0 if the log ends within its prefix.
+
+        Raises ``EntryUnreadableError`` if the entry is not there.
+        """
+        log_id, offset = split_location(location)
+        opened = await self._acquire(ledger_id, entry_id, log_id)
+        try:
+            start = offset - LENGTH_BYTES
+            data = opened.pread_cached(RECORD_PREFIX.size, start)
+            if data is None:
+                data = await self._disk.run(opened.file.pread, RECORD_PREFIX.size, start)
+        except OSError as exc:
+            raise _failed(ledger_id, entry_id, exc) from exc
+        finally:
+            self._release(opened)
+        if len(data) < RECORD_PREFIX.size:
+            return 0
+        return location + _checked_size(data, ledger_id, entry_id, location, 0)
 
     async def _read_first(self, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> bytes:
         next_location = locations[1] if len(locations) > 1 else 0
@@ -228,7 +254,7 @@ def _read_one(
     return data[LENGTH_BYTES:size]
 
 
-def _neighbours(locations: Sequence[int], bytes_max: int) -> tuple[int, int]:
+def neighbours(locations: Sequence[int], bytes_max: int) -> tuple[int, int]:
     """How many of the locations one read can cover, and the distance from the first to the last of them.
 
     Ascending locations in one log are usually adjacent records.
@@ -246,12 +272,15 @@ def _neighbours(locations: Sequence[int], bytes_max: int) -> tuple[int, int]:
 
 def _split(
     data: bytes, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
-) -> list[bytes]:
+) -> Sequence[bytes]:
     """The entries in ``data``, which begins with the length of the first. Ends before an entry that is
     incomplete or does not match its id."""
-    bodies: list[bytes] = []
-    append, unpack = bodies.append, RECORD_PREFIX.unpack_from
+    if (packed := _split_uniform(data, ledger_id, entry_ids, locations, size_bytes_max)) is not None:
+        return packed
+    unpack = RECORD_PREFIX.unpack_from
     size_bytes, used = len(data), 0
+    begins: list[int] = []
+    ends: list[int] = []
     starts = [location - locations[0] for location in locations]
     for entry_id, start, limit in zip(entry_ids, starts, [*starts[1:], size_bytes], strict=True):
         if start > size_bytes - RECORD_PREFIX.size:
@@ -265,11 +294,43 @@ def _split(
             or size < ENTRY_BYTES_MIN
             or at + size > limit  # overlaps the next entry
             or at + size > size_bytes  # incomplete in ``data``
-            or (used > size_bytes_max and bodies)
+            or (used > size_bytes_max and begins)
         ):
             break
-        append(data[at : at + size])
-    return bodies
+        begins.append(at)
+        ends.append(at + size)
+    if starts[1 : len(begins)] == ends[:-1]:
+        return PackedEntries(data, begins, ends[-1] if ends else 0)
+    return [data[at:end] for at, end in zip(begins, ends, strict=True)]
+
+
+@lru_cache(maxsize=64)
+def _record_layout(step: int) -> Struct:
+    """The layout of a record of ``step`` bytes, length included: length, ledger id, entry id."""
+    return Struct(f"{RECORD_PREFIX.format}{step - RECORD_PREFIX.size}x")
+
+
+def _split_uniform(
+    data: bytes, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
+) -> PackedEntries | None:
+    """As ``_split``, by a few calls for all entries, if they have one size and are sound; else None."""
+    step = locations[1] - locations[0]
+    if not LENGTH_BYTES + ENTRY_BYTES_MIN <= step <= _UNIFORM_BYTES_MAX:
+        return None
+    count = min(len(locations), len(data) // step, max(1, size_bytes_max // step))
+    stop = count * step
+    first = locations[0]
+    if count < _UNIFORM_MIN or tuple(locations[:count]) != tuple(range(first, first + stop, step)):
+        return None
+    records = _record_layout(step).iter_unpack(memoryview(data)[:stop])
+    sizes, ledger_ids, stored_ids = zip(*records, strict=True)
+    if (
+        sizes.count(step - LENGTH_BYTES) != count
+        or ledger_ids.count(ledger_id) != count
+        or stored_ids != tuple(entry_ids[:count])
+    ):
+        return None
+    return PackedEntries(data, range(LENGTH_BYTES, stop + 1, step), stop)
 
 
 def unreadable(ledger_id: int, entry_id: int, location: int, what: str) -> EntryUnreadableError:

@@ -29,6 +29,9 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
+from namespace.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
+
+STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError)
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +121,7 @@ class GarbageCollector:
         self._suspended_by_operator = _Suspended()
         self._suspended_by_disk = _Suspended()
         self._is_disk_filling = False  # then each round compacts
+        self._is_store_away = False  # as the last round saw it
         self._forced_minor = self._forced_major = False
         self._round_requested = trio.Event()
         self._began_s: float | None = None
@@ -191,8 +195,11 @@ class GarbageCollector:
                 self._round_requested = trio.Event()
                 try:
                     await self.run_round()
+                    self._note_store_is_back()
                 except StorageFailedError:
                     raise
+                except STORE_AWAY as exc:
+                    self._note_store_is_away(exc)
                 except Exception as exc:  # any error of the store ends this round only
                     self.state.last_failure = str(exc)
                     log.exception(
@@ -200,6 +207,23 @@ class GarbageCollector:
                     )
         except StorageFailedError:
             return  # ``wait_failed`` of the storage reports the error
+
+    def _note_store_is_away(self, error: Exception) -> None:
+        """One line for each outage, however many rounds it takes."""
+        self.state.last_failure = str(error)
+        level = logging.DEBUG if self._is_store_away else logging.WARNING
+        self._is_store_away = True
+        log.log(
+            level,
+            "garbage collection waits for the metadata store: %s; nothing is deleted; it tries every %s s",
+            error,
+            self._config.interval_s,
+        )
+
+    def _note_store_is_back(self) -> None:
+        if self._is_store_away:
+            log.info("garbage collection has gone on: the metadata store is back")
+        self._is_store_away = False
 
     async def run_round(self) -> GcRoundResult:
         """Run one round. Errors of ``live_ledgers`` are raised, and then no ledger has been deleted.

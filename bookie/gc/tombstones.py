@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -60,9 +60,9 @@ class Tombstones:
             TombstonesFile(disk, directory / UNCONFIRMED_FILE, wall_ms, count_max=UNCONFIRMED_MAX),
         )
 
-    async def add(self, ledger_id: int, *, is_confirmed: bool) -> None:
-        """As ``TombstonesFile.add``. ``is_confirmed``: the metadata confirmed once that the ledger exists."""
-        await (self.confirmed if is_confirmed else self.unconfirmed).add(ledger_id)
+    async def add(self, *ledger_ids: int, is_confirmed: bool) -> None:
+        """As ``TombstonesFile.add``. ``is_confirmed``: the metadata confirmed once that the ledgers exist."""
+        await (self.confirmed if is_confirmed else self.unconfirmed).add(*ledger_ids)
 
 
 class TombstonesFile:
@@ -107,33 +107,35 @@ class TombstonesFile:
         self._size_bytes = len(content)
         return list(kept)
 
-    async def add(self, ledger_id: int) -> None:
-        """Add an id; durable on return unless the file cannot be written. If cancelled, it may be added."""
+    async def add(self, *ledger_ids: int) -> None:
+        """Add ids; durable on return unless the file cannot be written. If cancelled, they may be added."""
         try:
-            await self._disk.run(self._append, ledger_id)
+            await self._disk.run(self._append, ledger_ids)
         except OSError as exc:
             log.warning(
-                "%s: the fence of deleted ledger %d is kept only until the next start: %s",
+                "%s: the fences of %d deleted ledgers, from %d on, are kept only until the next start: %s",
                 self._path,
-                ledger_id,
+                len(ledger_ids),
+                ledger_ids[0],
                 exc,
             )
 
-    def _append(self, ledger_id: int) -> None:
+    def _append(self, ledger_ids: Sequence[int]) -> None:
         if self._size_bytes is None or self._size_bytes >= 2 * self._count_max * _RECORD.size:
             self.read()
         assert self._size_bytes is not None
-        record = _encode(ledger_id, self._wall_ms())
+        now_ms = self._wall_ms()
+        records = b"".join(_encode(ledger_id, now_ms) for ledger_id in ledger_ids)
         if self._size_bytes == 0:
-            self._disk.replace_file(self._path, record)
+            self._disk.replace_file(self._path, records)
         else:
             file = self._disk.open(self._path, write=True)
             try:
-                file.pwrite(record, self._size_bytes)
+                file.pwrite(records, self._size_bytes)
                 file.sync()
             finally:
                 file.close()
-        self._size_bytes += len(record)
+        self._size_bytes += len(records)
 
 
 def _encode(ledger_id: int, deleted_ms: int) -> bytes:

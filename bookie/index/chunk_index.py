@@ -31,6 +31,7 @@ from bookie.ledger_record import LedgerData, decode_ledger_data, encode_ledger_d
 CHUNK_ENTRIES_MAX = 1024
 _ID_BLOCK_BITS = 8  # a block of 256 entry ids has one cached chunk
 _ID_BLOCKS_MAX = 4  # blocks on each side of an entry that get its chunk; a full dense chunk spans five
+_LAST_MAX = 100_000  # 10 MB
 _CACHED_ID_BLOCKS_MAX = 8192  # 13 MiB of full chunks
 _KEY = Struct(">cqq")
 _LEDGER_KEY = Struct(">cq")
@@ -145,7 +146,8 @@ class ChunkIndex(EntryIndex):
 
     def __init__(self, key_values: KeyValues) -> None:
         self._map = key_values
-        self._last: dict[int, int] = {}  # ledger -> last indexed entry; used by the storage thread only
+        # Ledger -> last indexed entry, of the newest ledgers only. Used by the storage thread only.
+        self._last: dict[int, int] = {}
         # (ledger, id block) -> the chunk read last there. A write replaces the dict. A reader adds to the
         # dict that it began with, so a chunk read before a write is not cached after the write.
         self._cached: dict[tuple[int, int], Chunk] = {}
@@ -243,6 +245,8 @@ class ChunkIndex(EntryIndex):
                 batch = []
                 self._merge(entry_range)
             self._last[entry_range.ledger_id] = max(last, entry_range.entry_ids[-1])
+            if len(self._last) > _LAST_MAX:
+                del self._last[next(iter(self._last))]
             if len(batch) >= BATCH_OPERATIONS_MAX:
                 self._write(batch)
                 batch = []

@@ -103,7 +103,7 @@ class PageFiles:
             opened.is_unsynced = False
 
     def delete(self, ledger_id: int) -> None:
-        """Unlink the ledger's file. Readers that use it finish undisturbed."""
+        """Unlink the ledger's file, and its directories if they are empty. Readers that use it go on."""
         with self._lock:
             opened = self._open.pop(ledger_id, None)
             if opened is not None:
@@ -112,7 +112,12 @@ class PageFiles:
         path = page_file_path(self._directory, ledger_id)
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(path)
-            self._unsynced_directories.add(path.parent)
+            # Ledgers of strangers would leave 65,536 directories behind.
+            directory = path.parent
+            while directory != self._directory and self._disk.remove_directory(directory):
+                self._unsynced_directories.discard(directory)
+                directory = directory.parent
+            self._unsynced_directories.add(directory)
 
     def close(self) -> None:
         with self._lock:

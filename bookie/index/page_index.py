@@ -5,16 +5,8 @@ Inside: lookups, inserts, moves, deletes; when pages are written; checksums. Not
 Always: a read of a durable page returns the bytes that were written, or raises. If power fails during the
 write of a page, each slot keeps its old durable location or has the new one.
 
-An ordered map beside the files (the directory ``index``) holds the data that the layout does not have:
-
-key    ``c``, ledger i64, page i64   value  CRC32C u32: the page is durable, with these bytes
-key    ``i``, ledger i64, page i64   value  empty: the page is being overwritten
-key    ``d``, ledger i64             value  empty: the ledger was deleted, its file must be deleted
-key    ``l``, ledger i64             value  ``LedgerData``, authoritative; headers repeat a part of it
-key    ``e``, ...                    chunks of entries whose ids are too great for a file (``chunk_index``)
-key    ``p``                         value  page size in bytes, as text: the index is complete
-
-The order of a ``sync``, and the state after a power cut between two steps:
+An ordered map beside the files (the directory ``index``, ``page_keys``) holds the data that the layout does
+not have. The order of a ``sync``, and the state after a power cut between two steps:
 
 1. Put ``i`` for each durable page that will be overwritten; sync. State: more marks than needed.
 2. Write pages and headers, sync; sync the names of new files. State: in each page, any sector is old or
@@ -39,8 +31,9 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from struct import Struct, unpack_from
+from struct import unpack_from
 
 from crc32c import crc32c
 
@@ -60,17 +53,14 @@ from bookie.index.page_file import (
     used_page_bytes,
 )
 from bookie.index.page_files import PageFiles
+from bookie.index.page_keys import CRC, LEDGER_KEY, NUMBER_MAX, PAGE_KEY, page_keys
 from bookie.ledger_record import LedgerData, decode_ledger_data
 
 log = logging.getLogger(__name__)
 
 # Files are sparse but limited: 16 TiB on ext4. Only an id chosen by a client is greater; chunks hold it.
 PAGED_ENTRY_ID_STOP = 2**38
-_PAGE_KEY = Struct(">cqq")
-_LEDGER_KEY = Struct(">cq")
-_CRC = Struct(">I")
 COMPLETE = b"p"  # the key that marks the index as complete
-_NUMBER_MAX = 2**63 - 1
 _STRIPES = 64
 
 
@@ -79,6 +69,7 @@ class PageIndex(EntryIndex):
 
     def __init__(self, disk: Disk, directory: Path, key_values: KeyValues, config: PageIndexConfig) -> None:
         """Open the files below ``directory`` and the map. ``StartError`` if the page size differs."""
+        self._disk = disk
         self._directory = directory
         self._map = key_values
         self._page_bytes = config.page_bytes
@@ -88,7 +79,8 @@ class PageIndex(EntryIndex):
         self._dirty_max = max(1, config.pages_max * 3 // 4)
         self._chunks = ChunkIndex(key_values)  # ledger data, and entries with ids too great for a file
         # A page enters the cache only if no page of its stripe was written since it was read. The stripe's
-        # lock is held during reads and writes of a ledger's pages, the cache's lock only in memory.
+        # lock is held during reads and writes of a ledger's pages, the cache's lock only in memory. A thread
+        # that waits for a file descriptor holds neither: the loop takes both.
         self._cache_lock = threading.Lock()
         self._stripes = [threading.Lock() for _ in range(_STRIPES)]
         self._writes = [0] * _STRIPES
@@ -141,9 +133,9 @@ class PageIndex(EntryIndex):
         if (last := self._chunks.last_entry_id(ledger_id)) >= 0:
             return last
         number = max(self._unsealed_numbers(ledger_id), default=-1)
-        found = self._map.floor(_PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX))
-        if found is not None and found[0][:9] == _LEDGER_KEY.pack(b"c", ledger_id):
-            number = max(number, _PAGE_KEY.unpack(found[0])[2])
+        found = self._map.floor(PAGE_KEY.pack(b"c", ledger_id, NUMBER_MAX))
+        if found is not None and found[0][:9] == LEDGER_KEY.pack(b"c", ledger_id):
+            number = max(number, PAGE_KEY.unpack(found[0])[2])
         data = None if number < 0 else self._page(ledger_id, number)
         if data is None:
             return -1
@@ -151,12 +143,12 @@ class PageIndex(EntryIndex):
 
     def ranges(self, ledger_id: int, first_entry_id: int = 0) -> Iterator[EntryRange]:
         keys = self._map.scan(
-            _PAGE_KEY.pack(b"c", ledger_id, min(first_entry_id // self._page_entries, _NUMBER_MAX)),
-            _PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX),
+            PAGE_KEY.pack(b"c", ledger_id, min(first_entry_id // self._page_entries, NUMBER_MAX)),
+            PAGE_KEY.pack(b"c", ledger_id, NUMBER_MAX),
         )
         # Read before ``keys``, whose scan begins below: a page moves from the unsealed ones to the keys.
         numbers = self._unsealed_numbers(ledger_id)
-        numbers.update(_PAGE_KEY.unpack(key)[2] for key, _ in keys)
+        numbers.update(PAGE_KEY.unpack(key)[2] for key, _ in keys)
         for number in sorted(numbers):
             if number < first_entry_id // self._page_entries:
                 continue
@@ -224,6 +216,9 @@ class PageIndex(EntryIndex):
         return moved
 
     def delete_ledger(self, ledger_id: int) -> None:
+        self._disk.with_descriptors(partial(self._delete_ledger, ledger_id))
+
+    def _delete_ledger(self, ledger_id: int) -> None:
         stripe = ledger_id % _STRIPES
         with self._stripes[stripe]:
             with self._cache_lock:
@@ -233,9 +228,9 @@ class PageIndex(EntryIndex):
             self._headers.pop(ledger_id, None)
             self._marked = {key for key in self._marked if key[0] != ledger_id}
             for kind in (b"c", b"i"):
-                self._map.delete_range(*_page_keys(kind, ledger_id))
+                self._map.delete_range(*page_keys(kind, ledger_id))
             self._chunks.delete_ledger(ledger_id)
-            self._map.write([(_LEDGER_KEY.pack(b"d", ledger_id), b"")])  # the last: now no ``c`` is left
+            self._map.write([(LEDGER_KEY.pack(b"d", ledger_id), b"")])  # the last: now no ``c`` is left
             self._deleted.add(ledger_id)
 
     def mark_complete(self) -> None:
@@ -247,9 +242,9 @@ class PageIndex(EntryIndex):
         seals: list[Operation] = []
         for ledger_id, pages in self._written.items():
             for number, crc in pages.items():
-                seals.append((_PAGE_KEY.pack(b"c", ledger_id, number), _CRC.pack(crc)))
+                seals.append((PAGE_KEY.pack(b"c", ledger_id, number), CRC.pack(crc)))
         for ledger_id, number in self._marked:
-            seals.append((_PAGE_KEY.pack(b"i", ledger_id, number), None))
+            seals.append((PAGE_KEY.pack(b"i", ledger_id, number), None))
         # The two keys of a page need no common batch, since ``c`` comes first: if the mark survives a crash,
         # the next start seals the page again.
         for start in range(0, len(seals), BATCH_OPERATIONS_MAX):
@@ -268,7 +263,7 @@ class PageIndex(EntryIndex):
             self._files.delete(ledger_id)
         self._files.sync()
         # Not synced: after a crash a ``d`` may remain without a file.
-        self._map.write([(_LEDGER_KEY.pack(b"d", ledger_id), None) for ledger_id in self._deleted])
+        self._map.write([(LEDGER_KEY.pack(b"d", ledger_id), None) for ledger_id in self._deleted])
         self._deleted.clear()
 
     def close(self) -> None:
@@ -283,18 +278,22 @@ class PageIndex(EntryIndex):
         with self._cache_lock:
             if (page := self._cache.get(key)) is not None:
                 return page.data
-        stripe = ledger_id % _STRIPES
-        with self._stripes[stripe]:
-            writes = self._writes[stripe]
-            data = self._load(ledger_id, number)
+        data, writes = self._disk.with_descriptors(partial(self._load_counted, ledger_id, number))
         if data is None:
             return None
         with self._cache_lock:
             if (page := self._cache.get(key)) is not None:
                 return page.data
-            if writes == self._writes[stripe]:
+            if writes == self._writes[ledger_id % _STRIPES]:
                 self._cache.add(key, data)
         return data
+
+    def _load_counted(self, ledger_id: int, number: int) -> tuple[bytearray | None, int]:
+        """As ``_load``; also the count of the stripe's writes before it."""
+        stripe = ledger_id % _STRIPES
+        with self._stripes[stripe]:
+            writes = self._writes[stripe]
+            return self._load(ledger_id, number), writes
 
     def _page_to_change(self, ledger_id: int, number: int) -> bytearray:
         """The page in the cache, marked dirty, to be changed by the caller."""
@@ -309,8 +308,7 @@ class PageIndex(EntryIndex):
             page = self._cache.get(key)
         loaded = None
         if page is None:
-            with self._stripes[ledger_id % _STRIPES]:
-                loaded = self._load(ledger_id, number)
+            loaded, _ = self._disk.with_descriptors(partial(self._load_counted, ledger_id, number))
         with self._cache_lock:
             if (page := self._cache.get(key)) is None:
                 page = self._cache.add(key, bytearray(self._page_bytes) if loaded is None else loaded)
@@ -322,9 +320,9 @@ class PageIndex(EntryIndex):
         """Read a page from its file and check it; None if it does not exist. The caller locks the stripe."""
         crc = self._written.get(ledger_id, {}).get(number)
         if crc is None:
-            if (value := self._map.get(_PAGE_KEY.pack(b"c", ledger_id, number))) is None:
+            if (value := self._map.get(PAGE_KEY.pack(b"c", ledger_id, number))) is None:
                 return None
-            crc = _CRC.unpack(value)[0]
+            crc = CRC.unpack(value)[0]
         offset = self._offset(number)
         data = self._files.read(ledger_id, self._page_bytes, offset)
         is_valid = crc32c(data) == crc or (ledger_id, number) in self._uncertain
@@ -388,9 +386,9 @@ class PageIndex(EntryIndex):
             for number, _ in pages:
                 if (ledger_id, number) in self._marked:
                     continue
-                if self._map.get(_PAGE_KEY.pack(b"c", ledger_id, number)) is not None:
+                if self._map.get(PAGE_KEY.pack(b"c", ledger_id, number)) is not None:
                     self._marked.add((ledger_id, number))
-                    marks.append((_PAGE_KEY.pack(b"i", ledger_id, number), b""))
+                    marks.append((PAGE_KEY.pack(b"i", ledger_id, number), b""))
         if marks:
             for start in range(0, len(marks), BATCH_OPERATIONS_MAX):
                 self._map.write(marks[start : start + BATCH_OPERATIONS_MAX])
@@ -399,7 +397,7 @@ class PageIndex(EntryIndex):
     def _write_ledger(self, ledger_id: int, pages: list[tuple[int, Page]]) -> None:
         header = self._headers.get(ledger_id)
         if header is None:
-            stored = self._map.get(_LEDGER_KEY.pack(b"l", ledger_id))
+            stored = self._map.get(LEDGER_KEY.pack(b"l", ledger_id))
             header = _header(
                 LedgerData(b"", False, None, -1, -1) if stored is None else decode_ledger_data(stored)
             )
@@ -414,20 +412,24 @@ class PageIndex(EntryIndex):
                 pieces.append((self._offset(number), [data]))
             crcs[number] = crc32c(page.data)
         stripe = ledger_id % _STRIPES
-        with self._stripes[stripe]:
-            self._files.write(
-                ledger_id,
-                pieces,
-                header,
-                has_pages=lambda: has_pages,
-                # Whole pages, as Apache's bookie reads them.
-                grow_to_bytes=self._offset(pages[-1][0] + 1) if pages else 0,
-            )
-            self._written.setdefault(ledger_id, {}).update(crcs)
-            with self._cache_lock:
-                self._writes[stripe] += 1
-                for number, _ in pages:
-                    self._cache.mark_clean((ledger_id, number))
+
+        def write() -> None:
+            with self._stripes[stripe]:
+                self._files.write(
+                    ledger_id,
+                    pieces,
+                    header,
+                    has_pages=lambda: has_pages,
+                    # Whole pages, as Apache's bookie reads them.
+                    grow_to_bytes=self._offset(pages[-1][0] + 1) if pages else 0,
+                )
+                self._written.setdefault(ledger_id, {}).update(crcs)
+                with self._cache_lock:
+                    self._writes[stripe] += 1
+                    for number, _ in pages:
+                        self._cache.mark_clean((ledger_id, number))
+
+        self._disk.with_descriptors(write)
 
     def _without_hole(
         self, ledger_id: int, number: int, data: bytearray, *, has_pages: bool
@@ -449,8 +451,8 @@ class PageIndex(EntryIndex):
     def _has_pages(self, ledger_id: int) -> bool:
         if self._written.get(ledger_id):
             return True
-        found = self._map.floor(_PAGE_KEY.pack(b"c", ledger_id, _NUMBER_MAX))
-        return found is not None and found[0][:9] == _LEDGER_KEY.pack(b"c", ledger_id)
+        found = self._map.floor(PAGE_KEY.pack(b"c", ledger_id, NUMBER_MAX))
+        return found is not None and found[0][:9] == LEDGER_KEY.pack(b"c", ledger_id)
 
     # --- start ---
 
@@ -463,16 +465,16 @@ class PageIndex(EntryIndex):
                 f" configuration has {self._page_bytes}. Restore the old pageSize, or rebuild the index"
             )
         if self._map.is_read_only:
-            self._uncertain = {_PAGE_KEY.unpack(key)[1:] for key, _ in self._map.scan(b"i", b"j")}
+            self._uncertain = {PAGE_KEY.unpack(key)[1:] for key, _ in self._map.scan(b"i", b"j")}
             return
-        self._deleted = {_LEDGER_KEY.unpack(key)[1] for key, _ in self._map.scan(b"d", b"e")}
+        self._deleted = {LEDGER_KEY.unpack(key)[1] for key, _ in self._map.scan(b"d", b"e")}
         if self._deleted:
             self._map.sync()  # writes of a killed process may not be durable yet
             self._unlink_deleted()
         seals: list[Operation] = []
         last: int | None = None
         for key, _ in self._map.scan(b"i", b"j"):
-            _, ledger_id, number = _PAGE_KEY.unpack(key)
+            _, ledger_id, number = PAGE_KEY.unpack(key)
             try:
                 if ledger_id != last:
                     # After a kill the page may be in the page cache only; sync it before it is sealed.
@@ -483,16 +485,12 @@ class PageIndex(EntryIndex):
                 log.error("an index file is missing; its entries cannot be read: %s", exc)
                 continue  # unchanged: ``c`` remains, so that each read raises
             if len(data) == self._page_bytes:
-                seals.append((_PAGE_KEY.pack(b"c", ledger_id, number), _CRC.pack(crc32c(data))))
+                seals.append((PAGE_KEY.pack(b"c", ledger_id, number), CRC.pack(crc32c(data))))
                 seals.append((key, None))
         for start in range(0, len(seals), BATCH_OPERATIONS_MAX):
             self._map.write(seals[start : start + BATCH_OPERATIONS_MAX])
         if seals:
             self._map.sync()
-
-
-def _page_keys(kind: bytes, ledger_id: int) -> tuple[bytes, bytes]:
-    return _PAGE_KEY.pack(kind, ledger_id, 0), _PAGE_KEY.pack(kind, ledger_id, _NUMBER_MAX)
 
 
 def _header(data: LedgerData) -> bytes:

@@ -6,7 +6,8 @@ files (``journal.files``), the format (``journal.format``), reading back (``repl
 Always:
 - a batch is committed without an error only after the bytes of its group, and all earlier bytes of the file,
   are on stable storage (``sync=False``: are written);
-- one thread writes and syncs one file; the file is synced before the next one is created;
+- one thread writes and syncs one file; the file is synced before the next one is created. The loop may take
+  the thread's place for one group while the thread has nothing to do (``loop_syncs``);
 - after the first error nothing is written and nothing is acknowledged any more: after a failed sync the
   kernel may have dropped the dirty pages, so a second sync could "succeed" without the data;
 - ``mark`` never decreases; ``mark`` and ``lastSynced`` are published after the sync, before the
@@ -44,6 +45,7 @@ from bookie.journal.format import (
     journal_name,
 )
 from bookie.journal.group_commit import LENGTH_BYTES, WriteBatch, cut_records, take_group
+from bookie.journal.loop_syncs import LoopSyncs
 from bookie.length_prefixes import LengthPrefixes
 
 log = logging.getLogger(__name__)
@@ -112,9 +114,10 @@ class Journal:
         self._thread = disk.start_thread("bookie-journal")
         self._waiting: deque[WriteBatch] = deque()
         self._is_awake = False  # written by both threads; see ``_commit_waiting``
+        self._loop_syncs = LoopSyncs()  # told by the thread, or by the loop in its place
         self.queued_bytes = 0  # submitted and not committed; used by the loop only
 
-        # Used by the journal thread only:
+        # Used by the journal thread only, or by the loop while that thread is idle:
         self._next_id = next_id
         self._previous = previous
         self._file: File | None = None
@@ -140,15 +143,50 @@ class Journal:
         self._waiting.append(batch)
         if not self._is_awake:
             self._is_awake = True
-            self._thread.submit(self._drain, None)
+            if self._loop_syncs.may_sync:
+                # Not in this step: batches of other connections may come in it, and share the write.
+                self._thread.call_soon(self._drain_here)
+            else:
+                self._thread.submit(self._drain, None)
 
     async def aclose(self) -> None:
         """Commit the queued batches, sync, close the file, end the thread."""
+        self._thread.submit(self._drain, None)  # also those that the loop was about to commit
         with contextlib.suppress(OSError):  # already reported to ``on_committed``
             await self._thread.call(self._close)
         await self._thread.aclose()
 
-    # --- in the journal thread ---
+    def _drain_here(self) -> None:
+        """Commit a lone group on the loop, or wake the thread."""
+        if self._waiting and not self._thread.run_here(self._commit_lone):
+            self._thread.submit(self._drain, None)
+
+    # --- in the journal thread, or on the loop in its place ---
+
+    def _commit_lone(self) -> None:
+        batch = self._waiting[0]
+        if not self._may_commit_here(batch):
+            self._thread.submit(self._drain, None)
+            return
+        group = [self._waiting.popleft()]
+        try:
+            self._commit_timed(group)
+        except BaseException as exc:
+            self._fail(exc)
+        self._is_awake = False  # nothing was submitted meanwhile: that is done on the loop
+        self._committed(group, self._error)
+
+    def _may_commit_here(self, batch: WriteBatch) -> bool:
+        size_bytes = batch.sizes_bytes[self._number]
+        needed = group_bytes(size_bytes) + ALIGNMENT_BYTES
+        return (
+            LoopSyncs.is_lone(len(self._waiting), size_bytes)
+            and self._error is None
+            # Only one short write: no file is filled or created here, no other bytes are synced.
+            and not self.has_unsynced
+            and self._file is not None
+            and self._position + needed <= self._allocated
+        )
 
     def _drain(self) -> None:
         try:
@@ -173,7 +211,7 @@ class Journal:
                 continue
             if self._error is None:
                 try:
-                    self._commit(group)
+                    self._commit_timed(group)
                 except BaseException as exc:
                     self._fail(exc)
             self._thread.post(self._committed, group, self._error)
@@ -188,6 +226,12 @@ class Journal:
             )
             self._error.__cause__ = exc
             log.error("%s", self._error)
+
+    def _commit_timed(self, group: list[WriteBatch]) -> None:
+        began_s = self._disk.clock_s()
+        self._commit(group)
+        size_bytes = sum([batch.sizes_bytes[self._number] for batch in group])
+        self._loop_syncs.synced(len(group), size_bytes, self._disk.clock_s() - began_s)
 
     def _commit(self, group: list[WriteBatch]) -> None:
         number = self._number

@@ -60,9 +60,13 @@ def read_last_synced(disk: Disk, directory: Path) -> JournalMark:
     """The last note; ``NO_MARK`` if there is none or it is damaged, so that nothing follows from it."""
     path = directory / LAST_SYNCED
     try:
-        return decode_synced(disk.read_file(path))
+        data = disk.read_file(path)
     except FileNotFoundError:
         return NO_MARK
+    if not any(data):
+        return NO_MARK  # usual after a power cut: the note is not synced, so the file is empty or all zeros
+    try:
+        return decode_synced(data)
     except FormatError as exc:
         log.warning("%s: %s; the journal is replayed without it", path, exc)
         return NO_MARK

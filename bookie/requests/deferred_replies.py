@@ -14,7 +14,7 @@ docs/protocol.md 9.3 to 9.7.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from struct import Struct
 from typing import Protocol, TypeVar
 
@@ -40,6 +40,7 @@ from ledger.wire.messages import (
     IncomingRequest,
     ListEntriesReply,
     ListEntriesRequest,
+    LocatedReply,
     ReadLacReply,
     ReadLacRequest,
     ReadReply,
@@ -54,6 +55,8 @@ READ_BATCH_BYTES_MAX = 1_048_576  # read from disk at once for a series of plain
 _BATCH_REPLY_BYTES = 36  # header, request id and prefix: where a batch read begins to count
 _BATCH_ENTRY_BYTES = 4  # the length in front of each entry
 _ENTRY_BYTES_MIN = 32
+_LOCATED_MAX = 4096  # entries in one reply that names their place
+_LOCATED_BYTES_MAX = 8 << 20  # of these entries
 _GUESS_BYTES = 65_536  # reserved for a reply of unknown size
 _LAC_AT = 16
 _LAC = Struct(">q")
@@ -162,6 +165,7 @@ class DeferredReplies:
                 count += 1
             missing = self._code_of_missing(ledger_id)
             await self.queue.wait_capacity()
+            bodies: Sequence[bytes]
             try:
                 if count == 1:
                     bodies = [await self._reserving(_GUESS_BYTES, storage.read(ledger_id, first))]
@@ -202,7 +206,7 @@ class DeferredReplies:
         max_lac = None if request.fence else ledger.lac
         return ReadReply(Code.OK, request.ledger_id, request.entry_id, body, max_lac=max_lac)
 
-    async def _batch_read(self, request: BatchReadRequest) -> BatchReadReply:
+    async def _batch_read(self, request: BatchReadRequest) -> BatchReadReply | LocatedReply:
         ledger = self._ledger(request.ledger_id)
         first = self._resolve(ledger, request.entry_id)
         # A peer that does not read its replies gets shorter batches, down to one entry.
@@ -212,19 +216,44 @@ class DeferredReplies:
             count_max = 1
         elif request.count_max > 0:
             count_max = min(count_max, request.count_max)
+        if request.locate and count_max > 1 and (located := await self._located(request, ledger)) is not None:
+            return located
+        bodies: Sequence[bytes]
         if count_max == 1:
-            found = [await self._reserving(_GUESS_BYTES, self.service.storage.read(request.ledger_id, first))]
+            bodies = [
+                await self._reserving(_GUESS_BYTES, self.service.storage.read(request.ledger_id, first))
+            ]
         else:
-            batch_read = self.service.storage.read_batch(request.ledger_id, first, count_max, max(budget, 1))
-            found = await self._reserving(budget, batch_read)
-        bodies = found[:1]
-        size = _BATCH_REPLY_BYTES + len(found[0]) + _BATCH_ENTRY_BYTES
-        for body in found[1:count_max]:
-            size += len(body) + _BATCH_ENTRY_BYTES
-            if size > budget:
-                break
-            bodies.append(body)
-        return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, request.request_id, tuple(bodies))
+            size_bytes_max = max(budget - _BATCH_REPLY_BYTES, 1)
+            batch_read = self.service.storage.read_batch(request.ledger_id, first, count_max, size_bytes_max)
+            bodies = await self._reserving(budget, batch_read)
+        return BatchReadReply(Code.OK, request.ledger_id, request.entry_id, request.request_id, bodies)
+
+    async def _located(self, request: BatchReadRequest, ledger: LedgerRecord) -> LocatedReply | None:
+        """Where the entries lie, if the client can open the bookie's files; None: send the entries."""
+        storage, first = self.service.storage, request.entry_id
+        identify = storage.identify_log
+        if identify is None:
+            return None
+        count_max = min(request.count_max, _LOCATED_MAX) if request.count_max > 0 else _LOCATED_MAX
+        try:
+            place = await storage.place(ledger, first, count_max, _LOCATED_BYTES_MAX)
+            if place is None:
+                return None
+            device, inode = identify(place)
+        except (EntryUnreadableError, OSError):
+            return None  # moved meanwhile, or damaged: reading it tells
+        return LocatedReply(
+            Code.OK,
+            request.ledger_id,
+            request.entry_id,
+            request.request_id,
+            place.log_id,
+            device,
+            inode,
+            place.offset,
+            place.starts,
+        )
 
     async def _long_poll(self, incoming: IncomingRequest, request: ReadRequest) -> Reply | None:
         """Reply to a long poll, or let it wait: then there is no reply yet."""
@@ -248,7 +277,12 @@ class DeferredReplies:
         assert request.previous_lac is not None
         ledger = self._ledger(request.ledger_id)
         if not request.piggyback_entry:
-            return attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
+            reply = attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
+            return (
+                attrs.evolve(reply, lac_body=_packet_beyond(ledger, reply.body))
+                if request.wants_lac
+                else reply
+            )
         lac = await self._lac(ledger)
         if ledger.last_entry_id < 0 and ledger.explicit_lac is None:
             raise NoEntryError(ledger.ledger_id, LAST_ENTRY)
@@ -285,9 +319,10 @@ class DeferredReplies:
             reply = refusal(poll.incoming, Code.BAD_REQUEST)
         elif ledger is None:
             reply = refusal(poll.incoming, Code.NO_LEDGER)
+        elif not request.piggyback_entry:
+            return self._reply_last(poll, request, ledger)
         elif (
-            not request.piggyback_entry
-            or _is_lac_on_disk(ledger)
+            _is_lac_on_disk(ledger)
             or (ledger.last_entry_id < 0 and ledger.explicit_lac is None)
             or self.queue.free_bytes < _GUESS_BYTES
         ):
@@ -311,6 +346,18 @@ class DeferredReplies:
         self.session.reply(poll.incoming, reply)
         return 0
 
+    def _reply_last(self, poll: WokenPoll, request: ReadRequest, ledger: LedgerRecord) -> int | None:
+        """Reply to a long poll with the last entry, if it is in memory."""
+        if request.entry_id != LAST_ENTRY or ledger.limbo or self.queue.free_bytes < _GUESS_BYTES:
+            return None
+        body = self.service.storage.read_cached(request.ledger_id, ledger.last_entry_id)
+        if body is None:
+            return None
+        packet = _packet_beyond(ledger, body) if request.wants_lac else None
+        reply = ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, body, ledger.lac, poll.updated_ms, packet)
+        self.session.reply(poll.incoming, reply)
+        return len(body)
+
     async def _read_lac(self, request: ReadLacRequest) -> ReadLacReply:
         ledger = self.service.storage.ledger(request.ledger_id)
         if ledger is not None and ledger.limbo:
@@ -330,8 +377,9 @@ class DeferredReplies:
         return ReadLacReply(code, request.ledger_id, lac_body, last_entry_body)
 
     def _bookie_info(self, request: BookieInfoRequest) -> BookieInfoReply:
+        hints = request.features
         if not request.total_disk_capacity and not request.free_disk_space:
-            return BookieInfoReply(Code.OK)
+            return BookieInfoReply(Code.OK, takes_lac_hints=hints)
         try:
             usage = self.service.storage.disk_usage()
         except OSError:
@@ -340,6 +388,7 @@ class DeferredReplies:
             Code.OK,
             usage.total_bytes if request.total_disk_capacity else None,
             usage.free_bytes if request.free_disk_space else None,
+            hints,
         )
 
     # Adds
@@ -411,6 +460,14 @@ class DeferredReplies:
 def _is_lac_on_disk(ledger: LedgerRecord) -> bool:
     """True if no add has come since the start, so that only the last entry has the LAC."""
     return ledger.lac < 0 and ledger.last_entry_id >= 0
+
+
+def _packet_beyond(ledger: LedgerRecord, entry: bytes | None) -> bytes | None:
+    """The ledger's LAC packet, if its LAC is greater than that in the entry."""
+    packet = ledger.explicit_lac
+    if packet is None or entry is None or _IDS.unpack_from(packet)[1] <= _LAC.unpack_from(entry, _LAC_AT)[0]:
+        return None
+    return packet
 
 
 def _with_entry(request: ReadRequest, body: bytes, lac: int, updated_ms: int | None) -> ReadReply:

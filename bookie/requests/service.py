@@ -24,12 +24,12 @@ import attrs
 
 from bookie.auth.authentication import PeerIdentity
 from bookie.damage.digest_checker import DigestTypeOf
-from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.requests.deferred import DeferredRequest, PlainReads
 from bookie.requests.deleted_fences import DeletedFences
 from bookie.requests.in_progress import InProgress
+from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
@@ -479,11 +479,13 @@ class ClientSession:
         return body
 
     def _write_lac(self, incoming: IncomingRequest, request: WriteLacRequest) -> None:
-        if not _LAC_IDS.size <= len(request.body) <= LAC_PACKET_BYTES_MAX:
+        ledger_id = request.ledger_id
+        if not is_well_formed(request):
             return self._refuse(incoming, Code.BAD_REQUEST)
-        ledger_id, _ = _LAC_IDS.unpack_from(request.body)
-        if ledger_id != request.ledger_id or ledger_id < 0:
-            return self._refuse(incoming, Code.BAD_REQUEST)
+        if request.hint:
+            if take_hint(self._storage, request):
+                self._grown.add(ledger_id)
+            return None
         if not self._rights.writable:
             return self._refuse(incoming, Code.READ_ONLY)
         if self._service.was_fenced_and_deleted(ledger_id):

@@ -22,17 +22,19 @@ from bookie.auth.authentication import certificate_identity, parse_certificate
 from bookie.errors import StorageFailedError
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
-from bookie.requests.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
+from bookie.requests.turns import CLOSE_UNITS, SLOW_FRAME_UNITS, UNIT_BYTES, Turns
 from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
 from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
 from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
+from bookie.server.handshake import shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
 from ledger.errors import WireError
+from ledger.transport.pipe import PipeStream
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
@@ -90,6 +92,8 @@ class Connection:
         self._warnings = warnings
         self.peer = Peer(_address_of(stream), self.close)
         self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
+        if isinstance(stream, PipeStream) and config.tls is None:
+            self._reply_queue.pipe = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._turns = turns
         self._work = DeferredWork(
@@ -122,9 +126,14 @@ class Connection:
                     self._unwatched[self] = None
                 if self._gate is not None:
                     nursery.start_soon(self._watch_gate)
-                await self._receive()
+                try:
+                    await self._receive()
+                except (trio.BrokenResourceError, WireError):
+                    await self._turns.take(CLOSE_UNITS)  # thousands of peers may end at once
+                    raise
                 if self._is_draining:
                     await trio.sleep_forever()  # until the server cancels it
+                await self._turns.take(CLOSE_UNITS)
                 nursery.cancel_scope.cancel()
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as lost:
             log.debug("connection lost: %s", lost.exceptions[0])
@@ -253,6 +262,7 @@ class Connection:
             while memory.is_exhausted:
                 await self._capacity.wait()
             return
+        await self._turns.take(CLOSE_UNITS)
         raise PeerStalledError(
             f"all connections together hold {memory.used_bytes} bytes, more than {memory.bytes_max}, and this"
             f" one has sent {held_bytes} bytes of a frame"
@@ -263,6 +273,7 @@ class Connection:
         with trio.move_on_after(self._config.authentication_s):
             await self._gate_opened.wait()
             return
+        await self._turns.take(CLOSE_UNITS)
         raise WireError(f"the peer is not authenticated after {self._config.authentication_s:g} s")
 
     def _limit_early_token(self) -> None:
@@ -288,6 +299,7 @@ class Connection:
             if config.response_timeout_s is None and not self._memory.is_tight:
                 break
             if queued_bytes > 0 and reply_queue.sent_bytes == sent_bytes:
+                await self._turns.take(CLOSE_UNITS)
                 raise PeerStalledError(
                     f"in {period_s:g} s the peer took none of the {reply_queue.queued_bytes} bytes"
                     " of its replies"
@@ -299,9 +311,14 @@ class Connection:
         while True:
             frames = await reply_queue.take()
             # In pieces: each piece that the peer takes frees memory, and shows progress to ``_watch_peer``.
+            view = memoryview(frames)
             for start in range(0, len(frames), _SEND_BYTES_MAX):
-                piece = frames[start : start + _SEND_BYTES_MAX]
-                await self._stream.send_all(piece)
+                piece = view[start : start + _SEND_BYTES_MAX] if len(frames) > _SEND_BYTES_MAX else frames
+                try:
+                    await self._stream.send_all(piece)
+                except trio.BrokenResourceError:
+                    await self._turns.take(CLOSE_UNITS)
+                    raise
                 reply_queue.sent(len(piece))
 
     async def _begin_tls(self, incoming: IncomingRequest, rest: bytes) -> None:
@@ -321,8 +338,7 @@ class Connection:
                 stream, gate = self._stream, self._gate
                 if gate is not None and gate.takes_early_tokens:
                     stream = await receive_clear_text(stream, rest, gate.handle)
-                encrypted = trio.SSLStream(stream, self._config.tls(), server_side=True)
-                await encrypted.do_handshake()
+                encrypted = await shake_hands(stream, self._config.tls(), self._turns)
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
         self._stream = encrypted

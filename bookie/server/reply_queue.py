@@ -11,6 +11,7 @@ from __future__ import annotations
 import trio
 
 from bookie.server.shared_memory import SharedMemory
+from ledger.transport.pipe import PipeStream
 
 
 class ReplyQueue:
@@ -30,6 +31,9 @@ class ReplyQueue:
         self._progress: trio.Event | None = None  # while a task waits for capacity, or for a send
         self._is_held = False
         self._is_closed = False
+        self.pipe: PipeStream | None = (
+            None  # to a client in this process: what it has space for is sent at once
+        )
 
     def __repr__(self) -> str:
         return f"<ReplyQueue, {self._queued_bytes} bytes queued, {self._reserved_bytes} reserved>"
@@ -57,6 +61,17 @@ class ReplyQueue:
     def put(self, frames: bytes) -> None:
         """Queue whole frames. Does nothing after ``close``."""
         if self._is_closed:
+            return
+        pipe = self.pipe
+        if (
+            pipe is not None
+            and self._idle_sender is not None
+            and not self._frames
+            and not self._is_held
+            and pipe.can_send(len(frames))
+        ):
+            pipe.send_now(frames)
+            self.sent_bytes += len(frames)
             return
         self._frames.append(frames)
         self._queued_bytes += len(frames)

@@ -31,6 +31,8 @@ from namespace.clock import wall_ms
 
 _SWEEP_S = 1.0
 _SWEEP_STEP = 1000  # connections checked in one step of the loop
+_CLOSE_STEP = 32  # connections closed in one step by a sweep
+_WATCH_STEP = 256  # watching tasks begun in one step when memory becomes tight
 _SHED_STEP = 16  # connections closed for one call that found no descriptor
 _ACCEPT_PAUSE_S = 0.05
 _CANNOT_ACCEPT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -168,14 +170,17 @@ class Server:
             await trio.sleep(self._sweep_s)
             on_sweep()
             self.admitted.begin_sweep()
+            closed = 0
             for at, peer in enumerate(self.admitted.peers, 1):
                 if self.admitted.check(peer):
+                    closed += 1
                     self._warnings.note(
                         PeerEvent.OVERDUE,
                         f"peer {peer.address}, {peer.held_bytes} bytes held",
                         trio.current_time(),
                     )
-                if not at % _SWEEP_STEP:
+                if closed >= _CLOSE_STEP or not at % _SWEEP_STEP:
+                    closed = 0
                     await trio.lowlevel.checkpoint()
             self._warnings.flush(trio.current_time())
 
@@ -197,6 +202,9 @@ class Server:
         return not scope.cancelled_caught
 
     def _watch_peers(self) -> None:
-        for connection in self._unwatched:
+        for _ in range(min(len(self._unwatched), _WATCH_STEP)):
+            connection = next(iter(self._unwatched))
+            del self._unwatched[connection]
             connection.watch()
-        self._unwatched.clear()
+        if self._unwatched:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._watch_peers, idempotent=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from bookie.damage.rebuild import check_index
@@ -109,9 +110,10 @@ class DirectoryFiles:
             raise
         return ranges
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger's part of the index. Durable on return."""
-        self.index.delete_ledger(ledger_id)
+    def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """Delete the parts of the index that belong to these ledgers, with one sync. Durable on return."""
+        for ledger_id in ledger_ids:
+            self.index.delete_ledger(ledger_id)
         self.index.sync()
 
     def close(self, *, has_failed: bool) -> None:

@@ -12,7 +12,7 @@ Source: SingleDirectoryDbLedgerStorage.java; docs/storage-format.md 8.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import FormatError, IndexFailedError, StartError, StorageFailedError
 from bookie.gc.log_collector import LogCollector
+from bookie.index.entry_index import EntryIndex
 from bookie.journal.format import JournalMark
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.config import StorageConfig
@@ -65,7 +66,11 @@ async def open_directory_store(
         open_files = partial(open_directory_files, disk, directory, index_directory, config, mark)
         files = await thread.call(open_files)
         try:
-            return DirectoryStore(disk, thread, number, directory, files, config, failure, digest_type_of)
+            # In the thread: the scan may be long, and waits for file descriptors.
+            ledgers = await thread.call(partial(_load_ledgers, files.index, number))
+            return DirectoryStore(
+                disk, thread, number, directory, files, ledgers, config, failure, digest_type_of
+            )
         except BaseException:
             await thread.call(partial(files.close, has_failed=True))
             raise
@@ -86,20 +91,16 @@ class DirectoryStore:
         number: int,
         directory: Path,
         files: DirectoryFiles,
+        ledgers: dict[int, LedgerRecord],
         config: StorageConfig,
         failure: Failure,
         digest_type_of: DigestTypeOf | None,
     ) -> None:
-        """Raises ``FormatError`` or ``IndexFailedError`` if the index's ledger data cannot be read."""
         self.thread = thread
         self.number = number
         self.directory = directory
         self.files = files
-        self.ledgers: dict[int, LedgerRecord] = {}  # the ledgers that live here
-        for ledger_id, data in files.index.ledgers():
-            record = LedgerRecord(ledger_id, **attrs.asdict(data))
-            record.directory = number
-            self.ledgers[ledger_id] = record
+        self.ledgers = ledgers  # the ledgers that live here
         self.deleting: dict[int, int] = {}  # ledgers whose index is still to be deleted -> how many times
         self.dirty: dict[int, LedgerRecord] = {}  # ledgers whose data changed since the last seal
         self.cache = WriteCache()
@@ -172,34 +173,39 @@ class DirectoryStore:
         self.files.index.forget_cached()
         on_flushed(self.number, checkpoint_id)
 
-    def forget_ledger(self, record: LedgerRecord) -> tuple[int, trio.Event]:
-        """Forget a ledger and its entries.
+    def forget_ledgers(self, records: Sequence[LedgerRecord]) -> tuple[int, trio.Event]:
+        """Forget ledgers and their entries. One job deletes them, with one sync.
 
         Returns:
-            How many bytes of cache that frees; an event that is set when the deletion is durable, and also
-            when it has failed.
+            How many bytes of cache that frees; an event that is set when the deletions are durable, and also
+            when they have failed.
         """
-        ledger_id = record.ledger_id
-        del self.ledgers[ledger_id]
-        freed_bytes = self.cache.drop_ledger(record)
-        self.reads.drop_ledger(ledger_id)
-        self.dirty.pop(ledger_id, None)
+        freed_bytes = 0
+        ledger_ids = [record.ledger_id for record in records]
+        for record in records:
+            ledger_id = record.ledger_id
+            del self.ledgers[ledger_id]
+            freed_bytes += self.cache.drop_ledger(record)
+            self.reads.drop_ledger(ledger_id)
+            self.dirty.pop(ledger_id, None)
+            self.deleting[ledger_id] = self.deleting.get(ledger_id, 0) + 1
         self.files.index.forget_cached()
-        self.deleting[ledger_id] = self.deleting.get(ledger_id, 0) + 1
         deleted = trio.Event()
 
         def done(_: None, error: BaseException | None) -> None:
             # In the callback, not after the wait: the next job may flush a ledger created again with this id.
             if error is not None:
                 self._failure.report(error, f"{self.directory}: deleting a ledger")
-            elif self.deleting[ledger_id] > 1:
-                self.deleting[ledger_id] -= 1
             else:
-                del self.deleting[ledger_id]
+                for ledger_id in ledger_ids:
+                    if self.deleting[ledger_id] > 1:
+                        self.deleting[ledger_id] -= 1
+                    else:
+                        del self.deleting[ledger_id]
             deleted.set()
 
-        # Behind the flush of every cache sealed so far, so that none of them brings the ledger back.
-        self.thread.submit(partial(self.files.delete_ledger, ledger_id), done)
+        # Behind the flush of every cache sealed so far, so that none of them brings a ledger back.
+        self.thread.submit(partial(self.files.delete_ledgers, ledger_ids), done)
         return freed_bytes, deleted
 
     async def in_thread(self, job: Callable[[], T]) -> T:
@@ -212,3 +218,12 @@ class DirectoryStore:
         except OSError as exc:
             self._failure.report(exc, f"{self.directory}: writing")
             raise StorageFailedError(f"{self.directory}: {exc}") from exc
+
+
+def _load_ledgers(index: EntryIndex, directory_number: int) -> dict[int, LedgerRecord]:
+    ledgers: dict[int, LedgerRecord] = {}
+    for ledger_id, data in index.ledgers():
+        record = LedgerRecord(ledger_id, **attrs.asdict(data))
+        record.directory = directory_number
+        ledgers[ledger_id] = record
+    return ledgers

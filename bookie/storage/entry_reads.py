@@ -5,7 +5,8 @@ the caches, the index and the entry logs themselves.
 Always: a read looks for an entry in the write cache first and in the index second, because a flush moves
 entries from the cache to the index. A read raises "no such entry" only if neither has it. A look-up in the
 read cache uses the location that the index names now. An entry that cannot be read is an error, after one
-more look at the index: compaction may have moved the entry.
+more look at the index: compaction may have moved the entry. A look-up that finds no file descriptor on the
+loop is repeated in a reader thread, which waits for one.
 
 Source: SingleDirectoryDbLedgerStorage.java (doGetEntry, read-ahead); docs/storage-format.md 8.6.
 """
@@ -14,25 +15,31 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 import attrs
 
 from bookie.damage.damaged_entries import DamagedEntries
+from bookie.disk.descriptors import OUT_OF_DESCRIPTORS
 from bookie.disk.disk import Disk
-from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader
+from bookie.entrylog.format import split_location
+from bookie.entrylog.reader import READ_BYTES_MAX, EntryLogReader, neighbours
 from bookie.errors import EntryUnreadableError, FormatError, NoEntryError, NoLedgerError
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
+from bookie.storage.entry_places import EntryPlace
 from bookie.storage.read_ahead import WINDOW_BYTES_MAX, ReadAhead
 from bookie.storage.read_cache import ReadCache
 from bookie.storage.write_cache import WriteCache
 from ledger.catalog.availability import encode_availability
+from ledger.packed_entries import PackedEntries, join_entries, pack_entries
 
 T = TypeVar("T")
 
 _MOVES_MAX = 4  # of one entry, while it is being read
 _LENGTH_BYTES = 4
+PLACE_BYTES_MIN = 64 << 10  # reading less than this from the log itself is not worth opening it
 
 
 @attrs.frozen(kw_only=True)
@@ -110,7 +117,7 @@ class EntryReads:
         """See ``Storage.read_stored``."""
         error = EntryUnreadableError(record.ledger_id, entry_id, "compaction moves it")
         for _ in range(_MOVES_MAX):
-            found = self._locate(record, entry_id, 1)
+            found = await self._locate(record, entry_id, 1)
             if not found:
                 return None
             location = found[0]
@@ -120,7 +127,7 @@ class EntryReads:
             except EntryUnreadableError as exc:
                 error = exc
             self._index.forget_cached()
-            if list(self._locate(record, entry_id, 1)) != [location]:
+            if list(self._locate_now(record, entry_id, 1)) != [location]:
                 continue  # moved or deleted meanwhile
             if body is None and not error.is_lost:
                 raise error
@@ -132,7 +139,7 @@ class EntryReads:
         record = self._record(ledger_id)
         if (body := self._write_cache.get(record, entry_id)) is not None:
             return body
-        found = self._locate(record, entry_id, 2)
+        found = await self._locate(record, entry_id, 2)
         if not found:
             raise NoEntryError(ledger_id, entry_id)
         location = found[0]
@@ -153,35 +160,70 @@ class EntryReads:
 
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
-    ) -> list[bytes]:
+    ) -> Sequence[bytes]:
         """See ``Storage.read_batch``."""
         record = self._record(ledger_id)
         bodies: list[bytes] = []
-        used = 0
-        while len(bodies) < count_max:
-            entry_id = first + len(bodies)
+        parts: list[PackedEntries] = []  # before ``bodies``: whole reads are passed on as they are
+        used = count = 0
+        while count < count_max:
+            entry_id = first + count
             body = self._write_cache.get(record, entry_id)
             try:
                 if body is not None:
                     more: Sequence[bytes] = (body,)
                 else:
-                    more = await self._read_piece(
-                        record, entry_id, count_max - len(bodies), size_bytes_max - used
-                    )
+                    more = await self._read_piece(record, entry_id, count_max - count, size_bytes_max - used)
             except EntryUnreadableError:
-                if bodies:
+                if count:
                     break
                 return [await self.read(ledger_id, first)]
-            for body in more:
-                used += len(body) + _LENGTH_BYTES
-                if used > size_bytes_max and bodies:
-                    return bodies
-                bodies.append(body)
+            if isinstance(more, PackedEntries) and not bodies and used + len(more.packed) <= size_bytes_max:
+                parts.append(more)
+                used += len(more.packed)
+                count += len(more)
+            else:
+                for body in more:
+                    used += len(body) + _LENGTH_BYTES
+                    if used > size_bytes_max and count:
+                        return _joined(parts, bodies)
+                    bodies.append(body)
+                    count += 1
             if not more or used >= size_bytes_max:
                 break
-        if not bodies:
+            if parts and not bodies and used > size_bytes_max // 2:
+                break  # a shorter batch costs less than joining it with another one
+        if not count:
             raise NoEntryError(ledger_id, first)
-        return bodies
+        return _joined(parts, bodies)
+
+    async def place(
+        self, record: LedgerRecord, first: int, count_max: int, size_bytes_max: int
+    ) -> EntryPlace | None:
+        """See ``Storage.place``."""
+        ledger_id = record.ledger_id
+        found: list[int] = []
+        behind = 0
+        while (count := len(found)) < count_max:
+            # A damaged entry is refused by ``read_batch``, which knows the evidence.
+            if self._damaged or self._write_cache.get(record, first + count) is not None:
+                break
+            locations = self._locate_now(record, first + count, count_max - count)
+            if not locations or (found and locations[0] != behind):
+                break
+            used_bytes = locations[0] - found[0] if found else 0
+            taken, span_bytes = neighbours(locations, max(1, size_bytes_max - used_bytes))
+            found += locations[:taken]
+            if taken < len(locations) or used_bytes + span_bytes >= size_bytes_max:
+                break
+            behind = await self._reader.location_behind(ledger_id, first + len(found) - 1, found[-1])
+            if not behind:
+                break
+        if not found or found[-1] - found[0] < PLACE_BYTES_MIN or self._ledgers.get(ledger_id) is not record:
+            return None
+        log_id, offset = split_location(found[0])
+        starts = tuple([location - found[0] for location in found])
+        return EntryPlace(record.directory, log_id, offset - _LENGTH_BYTES, starts)
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """See ``Storage.entry_ids``."""
@@ -199,7 +241,7 @@ class EntryReads:
 
         def run() -> T:
             if not is_deleting:
-                ids.update(self._index.entry_ids(ledger_id))
+                ids.update(self._disk.with_descriptors(partial(self._index.entry_ids, ledger_id)))
             return job(ids)
 
         try:
@@ -218,7 +260,7 @@ class EntryReads:
     ) -> Sequence[bytes]:
         """Consecutive entries that the write cache lacks: from the read cache, or from one read."""
         ledger_id = record.ledger_id
-        locations = self._locate(record, entry_id, count_max)
+        locations = await self._locate(record, entry_id, count_max)
         if not locations or size_bytes_max <= 0:
             return ()
         if self._damaged:
@@ -244,7 +286,7 @@ class EntryReads:
     async def _read_ahead(self, record: LedgerRecord, entry_id: int, window: int) -> Sequence[bytes]:
         """Read and cache the entries of one window from this entry on. Return the consecutive ones."""
         ledger_id = record.ledger_id
-        entry_range = self._following(record, entry_id)
+        entry_range = await self._following(record, entry_id)
         if not entry_range.locations:  # the storage thread has changed the index meanwhile
             raise EntryUnreadableError(ledger_id, entry_id, "the index no longer names it")
         bodies = await self._reader.read_batch(
@@ -265,7 +307,7 @@ class EntryReads:
         """Read an entry that is not at its location: it may have been moved or deleted meanwhile."""
         for _ in range(_MOVES_MAX):
             self._index.forget_cached()
-            found = self._locate(self._record(ledger_id), entry_id, 1)
+            found = await self._locate(self._record(ledger_id), entry_id, 1)
             if not found or found[0] == location:
                 break
             location = found[0]
@@ -286,7 +328,22 @@ class EntryReads:
             raise NoLedgerError(ledger_id)
         return record
 
-    def _locate(self, record: LedgerRecord, entry_id: int, count_max: int) -> Sequence[int]:
+    async def _locate(self, record: LedgerRecord, entry_id: int, count_max: int) -> Sequence[int]:
+        """As ``_locate_now``, but waits for a file descriptor. Without a checkpoint if there is one."""
+        if record.ledger_id in self._deleting:
+            return ()
+        try:
+            try:
+                return self._index.locate(record.ledger_id, entry_id, count_max)
+            except OSError as exc:
+                if exc.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+            found = await self._disk.run(self._index.locate, record.ledger_id, entry_id, count_max)
+        except (OSError, FormatError) as exc:
+            raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc
+        return found if self._ledgers.get(record.ledger_id) is record else ()  # deleted meanwhile
+
+    def _locate_now(self, record: LedgerRecord, entry_id: int, count_max: int) -> Sequence[int]:
         if record.ledger_id in self._deleting:
             return ()
         try:
@@ -294,8 +351,21 @@ class EntryReads:
         except (OSError, FormatError) as exc:
             raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc
 
-    def _following(self, record: LedgerRecord, entry_id: int) -> EntryRange:
+    async def _following(self, record: LedgerRecord, entry_id: int) -> EntryRange:
+        args = record.ledger_id, entry_id, self._ahead_entries_max
         try:
-            return self._index.following(record.ledger_id, entry_id, self._ahead_entries_max)
+            try:
+                return self._index.following(*args)
+            except OSError as exc:
+                if exc.errno not in OUT_OF_DESCRIPTORS:
+                    raise
+            return await self._disk.run(self._index.following, *args)
         except (OSError, FormatError) as exc:
             raise EntryUnreadableError(record.ledger_id, entry_id, f"the index fails: {exc}") from exc
+
+
+def _joined(parts: list[PackedEntries], bodies: list[bytes]) -> Sequence[bytes]:
+    """All entries of a batch: those in parts, and those behind them."""
+    if not parts:
+        return bodies
+    return join_entries([*parts, pack_entries(bodies)] if bodies else parts)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import trio
 
@@ -40,6 +40,7 @@ from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys
 from bookie.storage.checkpointer import Checkpointer
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_store import DirectoryStore
+from bookie.storage.entry_places import EntryPlace, IdentifyLog
 from bookie.storage.failure import Failure
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
 
@@ -62,6 +63,7 @@ class Storage:
     ) -> None:
         """``marks``: the marks found on disk, behind which the journals are still to be replayed."""
         self.stores = stores
+        self.identify_log: IdentifyLog | None = None  # set if the clients can open the entry logs
         self.journals = journals
         self.failure = failure
         self.checkpointer = Checkpointer(
@@ -171,6 +173,14 @@ class Storage:
         ledger.lac = max(ledger.lac, lac)
         self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
         batch.records[ledger.journal].append(explicit_lac_record(ledger.ledger_id, body))
+
+    def hint_lac(self, ledger: LedgerRecord, body: bytes) -> bool:
+        """Keep a LAC packet in memory if it raises the LAC; False if not. A restart may forget it."""
+        _, lac = _LAC_PACKET_IDS.unpack_from(body)
+        if lac <= ledger.lac:
+            return False
+        ledger.explicit_lac, ledger.lac = body, lac
+        return True
 
     def enter_limbo(self, ledger_id: int, master_key: bytes, *, fenced: bool) -> None:
         """Put a ledger in limbo: acknowledged entries may be missing; with ``fenced``, its fence too.
@@ -284,13 +294,25 @@ class Storage:
 
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_bytes_max: int
-    ) -> list[bytes]:
+    ) -> Sequence[bytes]:
         """Bodies of consecutive entries from ``first``, until an entry is missing or a limit is reached.
 
-        ``size_bytes_max`` counts each body and 4 bytes. The first body is returned even if it is larger.
+        ``size_bytes_max`` counts each body and 4 bytes. The first body is returned even if it is larger. More
+        than half of the limit is enough if it takes one read. ``PackedEntries`` if no copy was needed.
         Raises as ``read`` does, for the first entry.
         """
         return await self._store_of(ledger_id).reads.read_batch(ledger_id, first, count_max, size_bytes_max)
+
+    async def place(
+        self, ledger: LedgerRecord, first: int, count_max: int, size_bytes_max: int
+    ) -> EntryPlace | None:
+        """Where consecutive entries from ``first`` lie, for a reader of the entry log itself.
+
+        None if the first one is in memory, they are few, or an entry here is known to be damaged. Compaction
+        may move them at any time. Not all ids and lengths are checked. Raises ``EntryUnreadableError`` if the
+        index fails, or an entry is not where it says.
+        """
+        return await self.stores[ledger.directory].reads.place(ledger, first, count_max, size_bytes_max)
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """Ids of all entries of a ledger stored here, ascending.
@@ -320,14 +342,24 @@ class Storage:
         ``remove_dead_logs`` frees its bytes in the entry logs later. A cancelled call deletes the ledger as
         well. Raises ``StorageFailedError`` if the storage fails.
         """
+        await self.delete_ledgers([ledger_id])
+
+    async def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """As ``delete_ledger`` for each, with one sync of each directory. All are forgotten at once."""
         self.failure.check()
-        record = self._ledgers.get(ledger_id)
-        if record is None:
-            return
-        freed_bytes, deleted = self.stores[record.directory].forget_ledger(record)
-        self._ledgers.pop(ledger_id, None)  # it may be the store's dictionary
-        self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
-        await deleted.wait()
+        records: dict[int, list[LedgerRecord]] = {}
+        for ledger_id in dict.fromkeys(ledger_ids):
+            if (record := self._ledgers.get(ledger_id)) is not None:
+                records.setdefault(record.directory, []).append(record)
+        deletions: list[trio.Event] = []
+        for directory, gone in records.items():
+            freed_bytes, deleted = self.stores[directory].forget_ledgers(gone)
+            for record in gone:
+                self._ledgers.pop(record.ledger_id, None)  # it may be the store's dictionary
+            self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
+            deletions.append(deleted)
+        for deleted in deletions:
+            await deleted.wait()
         self.failure.check()
 
     async def remove_dead_logs(self) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -14,7 +15,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from bookie.__main__ import ExitCode, exit_code_of, has_secrets, run_program
+from bookie.__main__ import ExitCode, exit_code_of, has_secrets, run_program, signals_of
 from bookie.cluster import new_ledger_check
 from bookie.cluster.address import Machine
 from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
@@ -459,7 +460,11 @@ def test_each_failure_has_its_exit_code(error: BaseException, code: ExitCode) ->
     ],
 )
 def test_sighup_reads_files_again_if_there_are_any(tmp_path: Path, more: str, expected: bool) -> None:
-    assert has_secrets(config_for(tmp_path, more)) is expected
+    """Otherwise the signal ends the process, as when a terminal closes."""
+    config = config_for(tmp_path, more)
+    assert has_secrets(config) is expected
+    handled = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} if expected else {signal.SIGTERM, signal.SIGINT}
+    assert set(signals_of(config)) == handled
 
 
 def test_a_bad_configuration_ends_the_program_with_its_message(

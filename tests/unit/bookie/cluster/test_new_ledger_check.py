@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 
 import pytest
 import trio
@@ -26,10 +26,12 @@ class World:
         self.store = store
         self.new = NewLedgers(NewLedgersConfig(per_second_max=100_000, grace_s=GRACE_S), trio.current_time)
         self.deleted: list[int] = []
+        self.deletions = 0
         self.live = LiveLedgers(
             lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None, requests_per_s=1_000_000
         )
         self.before_reply: Callable[[], None] = lambda: None
+        self.after_deletion: Callable[[], None] = lambda: None
         self.check = NewLedgerCheck(self.new, self.find, self.delete)
 
     async def find(self, ledger_ids: Iterable[int]) -> Collection[int]:
@@ -37,9 +39,11 @@ class World:
         self.before_reply()
         return found
 
-    async def delete(self, ledger_id: int) -> None:
+    async def delete(self, ledger_ids: Sequence[int]) -> None:
         await trio.lowlevel.checkpoint()
-        self.deleted.append(ledger_id)
+        self.deletions += 1
+        self.deleted += ledger_ids
+        self.after_deletion()
 
     async def create(self, ledger_id: int) -> None:
         """Create the metadata of a ledger."""
@@ -104,6 +108,7 @@ async def test_twenty_thousand_strange_ledgers_go_and_one_real_one_stays(
     assert sorted(world.deleted) == sorted({*range(20_001)} - {500})
     assert len(world.new) == 0
     assert world.check.deleted == 20_000 > BATCH_MAX
+    assert world.deletions <= 20_000 // BATCH_MAX + 1, "each deletion has syncs of its own"
 
 
 async def test_a_ledger_that_appears_between_the_looks_stays(world: World, autojump_clock: MockClock) -> None:
@@ -139,6 +144,45 @@ async def test_a_ledger_that_was_created_again_meanwhile_is_another_one(
     await trio.sleep(GRACE_S)
     await world.check.check()
     assert world.deleted == [5]
+
+
+async def test_a_ledger_that_is_created_again_between_the_looks_needs_two_looks_of_its_own(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.begin(5)
+    await world.check.check()
+    await trio.sleep(GRACE_S - 1)
+    world.new.forget([5])
+    world.begin(5)
+    await trio.sleep(1)
+    await world.check.check()
+    assert (world.deleted, len(world.new)) == ([], 1), "its metadata may be in the store by the next look"
+    await trio.sleep(GRACE_S)
+    await world.check.check()
+    assert world.deleted == [5]
+
+
+async def test_a_ledger_that_is_created_again_during_its_deletion_is_looked_up_later(
+    world: World, autojump_clock: MockClock
+) -> None:
+    world.begin(5)
+    await world.check.check()
+    await trio.sleep(GRACE_S)
+
+    def begin_again() -> None:
+        world.new.forget([5])
+        world.begin(5)
+        world.after_deletion = lambda: None
+
+    world.after_deletion = begin_again
+    # The clock stands still, so the time of its creation is moved by hand.
+    world.new._now_s = lambda: trio.current_time() + 0.5
+    await world.check.check()
+    assert (world.deleted, len(world.new)) == ([5], 1)
+    await world.check.check()
+    await trio.sleep(GRACE_S)
+    await world.check.check()
+    assert (world.deleted, len(world.new)) == ([5, 5], 0), "it is of no other client either"
 
 
 @pytest.mark.parametrize("change", ["instance", "cookie", "layout"])
@@ -189,7 +233,7 @@ async def test_the_loop_goes_on_after_the_store_failed_and_ends_with_the_storage
             raise ConnectionLostError("gone")
         return ()
 
-    async def delete(ledger_id: int) -> None:
+    async def delete(ledger_ids: Sequence[int]) -> None:
         raise StorageFailedError("disk")
 
     await NewLedgerCheck(new, find, delete).run()

@@ -122,7 +122,7 @@ async def test_all_damaged_entries_are_found_if_some_are_readable_only_at_the_se
         flip(directory, 1, entry_id, 500)
     read = directory.reader.read_batch
 
-    async def read_batch(ledger_id: int, ids: Sequence[int], *more: Any) -> list[bytes]:
+    async def read_batch(ledger_id: int, ids: Sequence[int], *more: Any) -> Sequence[bytes]:
         if ids[0] in late:
             raise EntryUnreadableError(ledger_id, ids[0], "injected")
         return await read(ledger_id, ids, *more)

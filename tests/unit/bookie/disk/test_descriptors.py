@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +102,24 @@ async def test_the_loop_does_not_wait_but_closes_connections_itself() -> None:
         descriptors.call(Shortage(1 << 30))
 
 
+def test_a_call_in_the_job_of_another_call_leaves_the_waiting_to_the_outer_one() -> None:
+    lock = threading.Lock()
+
+    def pause(seconds: float) -> None:
+        assert not lock.locked(), "a thread waits for a descriptor and holds a lock"
+
+    descriptors = Descriptors(pause=pause)
+    shortage = Shortage(3)
+
+    def with_lock() -> str:
+        with lock:
+            return descriptors.call(shortage)
+
+    assert descriptors.call(with_lock) == "done"
+    assert shortage.calls == 4
+    assert descriptors.call(Shortage(1)) == "done", "the next call waits itself"
+
+
 class ShortDisk(RealDisk):
     """Each call that needs a descriptor finds none at first, once for each place that calls it."""
 
@@ -111,6 +130,8 @@ class ShortDisk(RealDisk):
         real_call = self.descriptors.call
 
         def call(job: Callable[..., object], *args: object) -> object:
+            if not args:
+                return real_call(job)
             # Log 1a.log and log 2.log are one kind.
             place = re.sub(r"^[0-9a-f]+(?=\.)", "", Path(str(args[0])).name)
 

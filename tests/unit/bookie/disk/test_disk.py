@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,18 @@ async def test_the_job_of_a_call_has_ended_on_return_even_if_cancelled() -> None
     await thread.aclose()
 
 
-async def test_reads_run_in_other_threads() -> None:
-    import threading
+async def test_the_loop_takes_the_place_of_a_thread_only_while_that_is_idle() -> None:
+    thread = RealDisk().start_thread("test")
+    ran: list[str] = []
+    may_end = threading.Event()
+    thread.submit(may_end.wait, None)
+    assert not thread.run_here(lambda: ran.append("too early"))
+    may_end.set()
+    await thread.call(lambda: ran.append("thread"))
+    assert thread.run_here(lambda: ran.append(str(threading.get_ident())))
+    assert ran == ["thread", str(threading.get_ident())]
+    await thread.aclose()
 
+
+async def test_reads_run_in_other_threads() -> None:
     assert await RealDisk().run(threading.get_ident) != threading.get_ident()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import FormatError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult, dead_ledgers
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
+from namespace.errors import ConnectionLostError
 
 
 class Logs:
@@ -134,6 +136,28 @@ async def test_the_loop_survives_a_failed_round_and_ends_with_the_storage(
     assert (calls, store.done.count("remove")) == (3, 2)
     assert garbage.state.last_failure == "session lost"
     assert trio.current_time() >= 30
+
+
+async def test_an_outage_of_the_metadata_store_is_one_line_without_a_traceback(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    store = Store([1])
+    calls = 0
+
+    async def live(ids: Sequence[int]) -> Collection[int]:
+        nonlocal calls
+        calls += 1
+        if calls <= 3:
+            raise ConnectionLostError("/ledgers")
+        store.logs[0].failure = StorageFailedError("disk") if calls == 5 else None
+        return {1}
+
+    await collector(store, live_ledgers=live, config=GcConfig(interval_s=10)).run()
+    lines = [one for one in caplog.records if "the metadata store" in one.getMessage()]
+    assert [(one.levelname, one.exc_info) for one in lines] == [("WARNING", None), ("INFO", None)]
+    assert "waits for the metadata store" in lines[0].getMessage()
+    assert "the metadata store is back" in lines[1].getMessage()
 
 
 async def test_a_failure_in_one_directory_stops_no_other() -> None:

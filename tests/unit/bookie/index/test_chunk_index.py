@@ -181,3 +181,17 @@ def test_a_chunk_read_before_a_write_is_not_cached_after_it(
     stored.meanwhile = [lambda: index.relocate([LedgerMove(1, [0], [10], [20])])]
     assert index.locate(1, 0) == (10,)
     assert index.locate(1, 0) == (20,)
+
+
+def test_what_is_remembered_of_flushed_ledgers_is_bounded_and_may_be_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chunk_index, "_LAST_MAX", 5)
+    index = ChunkIndex(RocksKeyValues(tmp_path / "index"))
+    for first in (0, 1, 0):  # the third round writes the first one's entries again
+        index.put([EntryRange(ledger_id, [first], [100 * ledger_id + first + 1]) for ledger_id in range(20)])
+        assert len(index._last) <= 5
+    for ledger_id in range(20):
+        assert index.entry_ids(ledger_id) == [0, 1]
+        assert index.locate(ledger_id, 0, 2)[0] == 100 * ledger_id + 1
+    index.close()

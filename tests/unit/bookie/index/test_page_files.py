@@ -128,3 +128,35 @@ def test_more_ledgers_than_pages_in_memory_are_written_and_synced_once(
     for ledger_id in LEDGER_IDS:
         header = page_file_path(tmp_path, ledger_id).read_bytes()[:PAGE_FILE_HEADER_BYTES]
         assert decode_page_file_header(header) == PageFileHeader(b"k" * 20, True, None)
+
+
+def test_deleted_ledgers_leave_no_directory_and_each_removal_is_durable(
+    tmp_path: Path, disk: CountingDisk
+) -> None:
+    config = IndexConfig(kind=IndexKind.PAGES, pages=PageIndexConfig(pages_max=64))
+    index = open_index(disk, tmp_path, config)
+    index.put([EntryRange(ledger_id, [0], [ledger_id + 1]) for ledger_id in LEDGER_IDS])
+    index.sync()
+    kept = LEDGER_IDS[3]
+    neighbours = [kept + (1 << 16), LEDGER_IDS[5] + (1 << 16)]  # each in a directory with another one
+    index.put([EntryRange(ledger_id, [0], [5]) for ledger_id in neighbours])
+    index.sync()
+    disk.directories.clear()
+    for ledger_id in LEDGER_IDS:
+        if ledger_id != kept:
+            index.delete_ledger(ledger_id)
+    for ledger_id in neighbours:
+        index.delete_ledger(ledger_id)
+    index.sync()
+    left = page_file_path(tmp_path, kept)
+    assert [path for path in tmp_path.rglob("*") if "index" not in path.parts] == [
+        left.parent.parent,
+        left.parent,
+        left,
+    ]
+    assert tmp_path in disk.directories
+    assert list(index.locate(kept, 0)) == [kept + 1]
+    index.put([EntryRange(LEDGER_IDS[9], [0], [77])])  # in a directory that was removed
+    index.sync()
+    assert list(index.locate(LEDGER_IDS[9], 0)) == [77]
+    index.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import File
 from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.errors import FormatError, IndexKindError, StartError
@@ -320,4 +322,45 @@ def test_slots_of_a_flush_that_a_kill_has_undone_do_not_remain_behind_fewer_new_
     index = open_pages(tmp_path)
     assert index.entry_ids(7) == list(range(257))
     assert list(index.locate(7, 256)) == [77]
+    index.close()
+
+
+def test_a_thread_that_waits_for_a_descriptor_holds_no_lock_that_the_loop_takes(tmp_path: Path) -> None:
+    class ShortDisk(RealDisk):
+        misses = 0
+
+        def open(
+            self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False
+        ) -> File:
+            def missing(path: Path) -> File:
+                if self.misses > 0 and path.suffix == ".idx":
+                    self.misses -= 1
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return super(ShortDisk, self).open(path, create=create, write=write, direct=direct)
+
+            return self.descriptors.call(missing, path)
+
+    waits = 0
+
+    def pause(seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        assert isinstance(index, PageIndex)
+        assert not any(lock.locked() for lock in (*index._stripes, index._cache_lock))
+
+    disk = ShortDisk()
+    disk.descriptors = Descriptors(pause=pause)
+    config = IndexConfig(kind=IndexKind.PAGES, pages=PageIndexConfig(pages_max=4, open_files_max=1))
+    index = open_index(disk, tmp_path, config)
+    assert isinstance(index, PageIndex)
+    for round_number in range(2):
+        for ledger_id in range(8):
+            disk.misses = 3
+            index.put([EntryRange(ledger_id, [round_number], [1000 * ledger_id + 7 + round_number])])
+        disk.misses = 3
+        index.sync()
+    for ledger_id in range(8):
+        disk.misses = 3
+        assert list(index.locate(ledger_id, 0, 2)) == [1000 * ledger_id + 7, 1000 * ledger_id + 8]
+    assert waits > 30
     index.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from bookie.disk.disk import Buffer, Disk, File
 from bookie.disk.real_disk import RealDisk, RealFile
@@ -22,6 +23,7 @@ from bookie.journal.format import FIRST_GROUP_OFFSET, NO_MARK, JournalMark, Pred
 from bookie.journal.group_commit import OnDurable, WriteBatch, take_group
 from bookie.journal.journal import Journal, OnCommitted, open_journal
 from bookie.journal.last_synced import read_last_synced
+from bookie.journal.loop_syncs import FAST_GROUPS_FIRST, FAST_S
 from bookie.journal.replay import read_journal
 
 SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10)
@@ -315,6 +317,148 @@ async def test_after_one_error_nothing_is_acknowledged_any_more(
         assert journal.mark == mark
     assert (await replayed(tmp_path))[:1] == [entry(0)]
     assert entry(3) not in await replayed(tmp_path)
+
+
+class WatchedFile(RealFile):
+    """Notes which thread writes durably, before and after each write."""
+
+    notes: list[tuple[str, int]]
+
+    def write_durably(self, data: Buffer, offset: int) -> None:
+        self.notes.append(("write", threading.get_ident()))
+        super().write_durably(data, offset)
+        self.notes.append(("written", threading.get_ident()))
+
+
+class WatchedDisk(RealDisk):
+    """A disk whose groups take as long as ``group_s`` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[tuple[str, int]] = []
+        self.group_s = 0.0
+        self._now_s = 0.0
+
+    def clock_s(self) -> float:
+        self._now_s += self.group_s  # asked before and after each group
+        return self._now_s
+
+    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
+        file = super().open(path, create=create, write=write, direct=direct)
+        assert isinstance(file, RealFile)
+        watched = WatchedFile(path, file._descriptor, direct=file.direct)
+        watched.notes = self.notes
+        return watched
+
+    def take_writers(self) -> list[str]:
+        """Which thread wrote each group since the last call."""
+        here = threading.get_ident()
+        writers = ["loop" if thread == here else "thread" for what, thread in self.notes if what == "written"]
+        self.notes.clear()
+        return writers
+
+
+WIDE = attrs.evolve(SMALL, file_bytes_max=4 << 20, preallocate_bytes=4 << 20, group_bytes_max=64 << 10)
+
+
+async def known(journal: Journal, disk: WatchedDisk) -> None:
+    """Have the journal sync so many groups that the loop may take the next lone one."""
+    for number in range(FAST_GROUPS_FIRST):
+        assert await add(journal, [entry(number)]) is None
+    assert set(disk.take_writers()) == {"thread"}
+    await idle(journal)
+
+
+async def idle(journal: Journal) -> None:
+    """Wait for the thread, which has told of its last group, and may not have ended its job yet."""
+    await journal._thread.call(lambda: None)
+
+
+async def test_the_loop_syncs_a_lone_batch_of_a_fast_disk_and_acknowledges_it_afterwards(
+    tmp_path: Path,
+) -> None:
+    disk = WatchedDisk()
+
+    def note(error: BaseException | None) -> None:
+        disk.notes.append(("acknowledged", 0))
+
+    async with opened(tmp_path, WIDE, disk=disk) as journal:
+        await known(journal, disk)
+        for number in (100, 101):
+            submit(journal, [entry(number)], note)
+            assert disk.notes == [], "batches that come in the same step share the write"
+            await trio.testing.wait_all_tasks_blocked()
+            assert [what for what, _ in disk.notes] == ["write", "written", "acknowledged"]
+            assert disk.take_writers() == ["loop"]
+        assert journal.mark.offset > FIRST_GROUP_OFFSET
+    assert (await replayed(tmp_path))[-2:] == [entry(100), entry(101)]
+
+
+async def test_batches_that_come_together_share_one_write_of_the_thread(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    async with opened(tmp_path, WIDE, disk=disk) as journal:
+        await known(journal, disk)
+        submit(journal, [entry(100)], lambda error: None)
+        await add(journal, [entry(101)])
+        assert disk.take_writers() == ["thread"]
+        await add(journal, [entry(102)])
+        assert disk.take_writers() == ["thread"], "the group before was not alone"
+        await idle(journal)
+        await add(journal, [entry(103)])
+        assert disk.take_writers() == ["loop"]
+    assert (await replayed(tmp_path))[-4:] == [entry(number) for number in range(100, 104)]
+
+
+async def test_a_disk_that_became_slow_does_not_hold_the_loop_again(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    async with opened(tmp_path, WIDE, disk=disk) as journal:
+        await known(journal, disk)
+        disk.group_s = 2 * FAST_S
+        for number in range(30):
+            await add(journal, [entry(number)])
+        assert disk.take_writers() == ["loop"] + 29 * ["thread"]
+
+
+async def test_the_loop_neither_fills_nor_creates_a_file(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    async with opened(tmp_path, disk=disk) as journal:
+        for number in range(FAST_GROUPS_FIRST + 40):
+            first_id, allocated = journal.mark.journal_id, journal._allocated
+            await add(journal, [entry(number)])
+            writers = disk.take_writers()
+            if (journal.mark.journal_id, journal._allocated) != (first_id, allocated):
+                assert set(writers) == {"thread"}
+        assert journal.mark.journal_id > 3
+
+
+async def test_closing_commits_the_batch_that_the_loop_was_about_to_commit(tmp_path: Path) -> None:
+    disk = WatchedDisk()
+    errors: list[BaseException | None] = []
+    async with opened(tmp_path, WIDE, disk=disk) as journal:
+        await known(journal, disk)
+        submit(journal, [entry(100)], errors.append)
+    await trio.testing.wait_all_tasks_blocked()
+    assert errors == [None]
+    assert (await replayed(tmp_path))[-1] == entry(100)
+
+
+async def test_after_an_error_on_the_loop_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
+    class Failing(FailingDisk):
+        def clock_s(self) -> float:
+            return 0.0
+
+    async with opened(tmp_path, WIDE, disk=Failing()) as journal:
+        for number in range(FAST_GROUPS_FIRST + 1):
+            assert await add(journal, [entry(number)]) is None
+        mark = journal.mark
+        FailingFile.fail = "write_durably"
+        error = await add(journal, [entry(100)])
+        assert isinstance(error, StorageFailedError)
+        assert isinstance(error.__cause__, OSError)
+        for again in ([entry(101)], []):
+            assert await add(journal, again) is error
+        assert journal.mark == mark
+    assert entry(101) not in await replayed(tmp_path)
 
 
 def test_a_half_made_file_is_removed_and_foreign_files_stay(tmp_path: Path) -> None:

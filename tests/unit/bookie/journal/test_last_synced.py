@@ -110,9 +110,13 @@ async def test_what_is_below_the_mark_is_not_asked_for_again(journal: Path) -> N
 
 
 @pytest.mark.parametrize("data", [b"", bytes(24), b"DLJS", encode_synced(JournalMark(1, END))[:-1]])
-async def test_a_damaged_note_says_nothing(journal: Path, data: bytes) -> None:
+async def test_a_damaged_note_says_nothing(
+    journal: Path, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     (journal / LAST_SYNCED).write_bytes(data)
     assert (await replay(journal))[0] == 2
+    warned = [one for one in caplog.records if LAST_SYNCED in one.getMessage()]
+    assert len(warned) == int(any(data)), "a power cut leaves an empty file or zeros, which is no damage"
 
 
 @pytest.mark.parametrize("bit", range(0, 8 * 24, 5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from bookie.errors import EntryUnreadableError, NoEntryError
@@ -12,6 +13,7 @@ from bookie.requests.deferred_replies import DeferredReplies, is_long_poll
 from bookie.requests.service import BookieService
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
+from bookie.storage.entry_places import EntryPlace, IdentifyLog
 from ledger.codes import Code, Operation
 from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2, v3
@@ -21,6 +23,7 @@ from ledger.wire.messages import (
     BookieInfoReply,
     BookieInfoRequest,
     IncomingRequest,
+    LocatedReply,
     ReadLacReply,
     ReadLacRequest,
     ReadReply,
@@ -36,6 +39,7 @@ class BadDisk:
 
     def __init__(self) -> None:
         self.record = LedgerRecord(1, bytes(20), last_entry_id=3)
+        self.identify_log: IdentifyLog | None = None
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         return self.record if ledger_id == 1 else None
@@ -59,10 +63,13 @@ class BadDisk:
         raise OSError("gone")
 
 
-async def answers_to(work: DeferredRequest) -> list[Reply]:
+async def answers_to(
+    work: DeferredRequest, disk: BadDisk | None = None, identify: IdentifyLog | None = None
+) -> list[Reply]:
     frames: list[bytes] = []
-
-    service = BookieService(BadDisk())  # type: ignore[arg-type]
+    disk = disk or BadDisk()
+    disk.identify_log = identify
+    service = BookieService(disk)  # type: ignore[arg-type]
     session = service.open_session(frames.append, lambda work: None)
     room = ReplyQueue(1 << 20, SharedMemory(1 << 20, 1 << 16))
     await DeferredReplies(service, session, room, lambda: 5, 1 << 20).reply_to(work)
@@ -112,3 +119,51 @@ async def test_read_lac_of_a_readable_last_entry() -> None:
 async def test_bookie_info_asks_the_disk_only_if_it_must(wanted: bool, code: Code) -> None:
     request = BookieInfoRequest(total_disk_capacity=wanted, free_disk_space=False)
     assert await answers_to(asked(request, Operation.GET_BOOKIE_INFO)) == [BookieInfoReply(code)]
+
+
+class LocatingDisk(BadDisk):
+    def __init__(self, place: EntryPlace | None) -> None:
+        super().__init__()
+        self._place = place
+
+    async def place(
+        self, ledger: LedgerRecord, first: int, count_max: int, size_bytes_max: int
+    ) -> EntryPlace | None:
+        assert (ledger.ledger_id, count_max) == (1, 5)
+        if first == 1:
+            raise EntryUnreadableError(1, first, "bad sector")
+        return self._place
+
+
+PLACE = EntryPlace(directory=0, log_id=42, offset=1024, starts=(0, 70_000))
+
+
+def gone(_: EntryPlace) -> tuple[int, int]:
+    raise FileNotFoundError
+
+
+@pytest.mark.parametrize(
+    ("place", "identify", "is_located"),
+    [
+        (PLACE, lambda _: (7, 8), True),
+        (PLACE, None, False),  # a bookie of a cluster
+        (PLACE, gone, False),
+        (None, lambda _: (7, 8), False),
+    ],
+)
+async def test_entries_are_located_for_clients_that_can_open_the_logs(
+    place: EntryPlace | None, identify: IdentifyLog | None, is_located: bool
+) -> None:
+    entries = BatchReadReply(Code.OK, 1, 3, 8, (ENTRIES.pack(1, 3, 2, 0, b""),))
+    request = BatchReadRequest(1, 3, 8, 5, 1000, locate=True)
+    for locate in (True, False):
+        batch = asked(attrs.evolve(request, locate=locate), Operation.BATCH_READ_ENTRY, version=2)
+        (reply,) = await answers_to(batch, LocatingDisk(place), identify)
+        if locate and is_located:
+            assert reply == LocatedReply(Code.OK, 1, 3, 8, 42, 7, 8, 1024, (0, 70_000))
+        else:
+            assert reply == entries
+    damaged = asked(attrs.evolve(request, entry_id=1), Operation.BATCH_READ_ENTRY, version=2)
+    assert await answers_to(damaged, LocatingDisk(place), identify) == [
+        BatchReadReply(Code.IO_ERROR, 1, 1, 8)
+    ]

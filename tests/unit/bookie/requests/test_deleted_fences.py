@@ -93,3 +93,39 @@ async def test_fences_of_strangers_do_not_let_the_writer_of_a_deleted_ledger_bac
         await load_tombstones(bookie.service, tmp_path / "l", RealDisk())
         assert await answer(bookie, 7) is Code.FENCED, "also after a restart"
         assert await answer(bookie, 1039) is Code.FENCED
+
+
+async def test_ledgers_deleted_together_keep_their_fences_also_one_that_comes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
+    async with open_bookie(config) as bookie:
+        served = ServedLedgers(
+            bookie.service, await load_tombstones(bookie.service, tmp_path / "l", RealDisk())
+        )
+        storage = bookie.storage
+        batch = storage.new_batch()
+        for ledger_id in range(40):
+            ledger = storage.create_ledger(batch, ledger_id, KEY)
+            if ledger_id < 30:
+                storage.stage_fence(batch, ledger)
+        await storage.submit_durably(batch)
+        assert served.tombstones is not None
+        write, writes = Tombstones.add, 0
+
+        async def write_and_fence(tombstones: Tombstones, *ledger_ids: int, is_confirmed: bool) -> None:
+            nonlocal writes
+            writes += 1
+            await write(tombstones, *ledger_ids, is_confirmed=is_confirmed)
+            if writes == 1:
+                batch = storage.new_batch()
+                late = storage.ledger(35)
+                assert late is not None
+                storage.stage_fence(batch, late)
+                await storage.submit_durably(batch)
+
+        monkeypatch.setattr(Tombstones, "add", write_and_fence)
+        await served.delete_ledgers(range(40))
+        assert (writes, storage.ledger_ids()) == (2, [])
+    files = Tombstones.in_directory(RealDisk(), tmp_path / "l" / "current", lambda: 0)
+    assert sorted(files.confirmed.read() + files.unconfirmed.read()) == [*range(30), 35]

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from bookie.requests.in_progress import InProgress
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
+from ledger.transport.pipe import stream_pair
 
 
 @given(
@@ -100,6 +101,44 @@ async def test_an_outbox_gives_back_what_was_sent_and_at_its_end_all_of_it() -> 
     assert memory.used_bytes == 0
     await reply_queue.wait_sent()
     assert "0 bytes queued" in repr(reply_queue)
+
+
+async def test_replies_to_a_client_in_this_process_are_sent_at_once_and_in_order(
+    nursery: trio.Nursery,
+) -> None:
+    memory = SharedMemory(1000, 10)
+    reply_queue = ReplyQueue(300, memory)
+    reply_queue.pipe, client = stream_pair(100)
+    reply_queue.put(b"1")
+    assert memory.used_bytes == 1, "no sender waits for replies yet"
+    taken: list[bytes] = []
+
+    async def take() -> None:
+        taken.append(await reply_queue.take())
+        reply_queue.sent(len(taken[-1]))
+        taken.append(await reply_queue.take())
+
+    nursery.start_soon(take)
+    await wait_all_tasks_blocked()
+    reply_queue.put(b"2" * 90)
+    assert (memory.used_bytes, reply_queue.sent_bytes) == (0, 91)
+    reply_queue.put(b"3" * 90)
+    assert memory.used_bytes == 90, "the pipe has no space: the sender waits for it"
+    reply_queue.put(b"4")
+    assert memory.used_bytes == 91, "there is space for this one, but a reply never passes an earlier one"
+    await wait_all_tasks_blocked()
+    assert taken == [b"1", b"3" * 90 + b"4"]
+    assert await client.receive_some() == b"2" * 90
+
+
+async def test_replies_in_this_process_wait_while_the_queue_is_held(nursery: trio.Nursery) -> None:
+    reply_queue = ReplyQueue(300, SharedMemory(1000, 10))
+    reply_queue.pipe, _ = stream_pair(100)
+    nursery.start_soon(reply_queue.take)
+    await wait_all_tasks_blocked()
+    assert reply_queue.hold(b"last") == b"last"
+    reply_queue.put(b"later")
+    assert reply_queue.sent_bytes == 0
 
 
 async def test_whoever_makes_answers_waits_while_his_share_is_used_up(nursery: trio.Nursery) -> None:

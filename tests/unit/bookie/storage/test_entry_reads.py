@@ -216,7 +216,7 @@ async def test_short_reads_and_flipped_ids_and_lengths_give_the_entry_or_an_erro
                 if rng.random() < 0.5:
                     found = [await directory.reads.read(1, first)]
                 else:
-                    found = await directory.reads.read_batch(1, first, 8, 1 << 20)
+                    found = list(await directory.reads.read_batch(1, first, 8, 1 << 20))
             except EntryUnreadableError:
                 refused += 1
                 continue

@@ -210,6 +210,30 @@ async def test_a_deleted_ledger_is_gone_also_after_a_restart_and_its_log_goes_to
         assert names(tmp_path, "ledgers/current/*.log") == ["ledgers/current/1.log"]
 
 
+async def test_many_ledgers_are_deleted_with_one_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(tmp_path) as storage:
+        for ledger_id in range(50):
+            await add(storage, ledger_id, [0])
+        await storage.flush()
+        index, syncs = storage.stores[0].files.index, 0
+        sync = index.sync
+
+        def counted() -> None:
+            nonlocal syncs
+            syncs += 1
+            sync()
+
+        monkeypatch.setattr(index, "sync", counted)
+        await storage.delete_ledgers([*range(40), 7, 1000])
+        assert syncs == 1
+        assert not storage.stores[0].deleting
+        assert storage.ledger_ids() == list(range(40, 50))
+    async with opened(tmp_path) as storage:
+        assert storage.ledger_ids() == list(range(40, 50))
+
+
 async def test_a_ledger_made_anew_at_once_has_none_of_the_old_ones_entries(tmp_path: Path) -> None:
     async with opened(tmp_path) as storage:
         await add(storage, 1, range(10))
