@@ -12,74 +12,235 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
-from dlog.connect import open_namespace
-from dlog.description import LogDescription, SegmentDescription
-from dlog.errors import (
-    AccessDeniedError,
-    ConfigError,
-    CorruptLogError,
-    CursorConflictError,
-    DecryptionError,
-    DLogError,
-    EmbeddedStoreError,
-    EncryptionKeyError,
-    EndOfStreamError,
-    EntryFormatError,
-    InvalidCursorNameError,
-    InvalidLogNameError,
-    InvalidUriError,
-    LogExistsError,
-    LogFencedError,
-    LogLockedError,
-    LogMetadataError,
-    LogNotFoundError,
-    LogReaderStalledError,
-    LogTruncatedError,
-    LogUnavailableError,
-    LogWriteError,
-    NamespaceClosedError,
-    NamespaceLostError,
-    NamespaceNotBoundError,
-    PositionConflictError,
-    ReadOnlyError,
-    RecordOutcome,
-    RecordTooLongError,
-    TxidOutOfOrderError,
-    WriteError,
-    WriterClosedError,
-    WriterOverloadedError,
-)
-from dlog.format.compression import Compression
-from dlog.format.dlsn import DLSN
-from dlog.format.record import PAYLOAD_BYTES_MAX, Record
-from dlog.metadata.cursor_nodes import Cursor
-from dlog.metadata.retention import Retention
-from dlog.namespace_handle import Namespace
-from dlog.read.cursors import LogCursors
-from dlog.read.log_reader import LogReader
-from dlog.read.positioning import EARLIEST, LATEST, Start
-from dlog.read.verifier import LogProblem, LogVerification
-from dlog.write.log_writer import LogWriter
-from dlog.write.pending import Pending
-from ledger.digest import DigestType
+if TYPE_CHECKING:
+    from dlog import aio as aio
+    from dlog import blocking as blocking
+    from dlog import cluster as cluster
+    from dlog import events as events
+    from dlog import groups as groups
+    from dlog import shards as shards
+    from dlog import typed as typed
+    from dlog import wal as wal
+    from dlog.access_control.entries import AccessControlEntry as AccessControlEntry
+    from dlog.access_control.entries import Denial as Denial
+    from dlog.access_control.nodes import AccessControlEntries as AccessControlEntries
+    from dlog.config import NamespaceConfig as NamespaceConfig
+    from dlog.config import ReaderConfig as ReaderConfig
+    from dlog.config import WriterConfig as WriterConfig
+    from dlog.connect import open_namespace as open_namespace
+    from dlog.description import EntryTotals as EntryTotals
+    from dlog.description import LogDescription as LogDescription
+    from dlog.description import SegmentDescription as SegmentDescription
+    from dlog.errors import AccessDeniedError as AccessDeniedError
+    from dlog.errors import BatchTooLongError as BatchTooLongError
+    from dlog.errors import ConfigError as ConfigError
+    from dlog.errors import CorruptLogError as CorruptLogError
+    from dlog.errors import CursorConflictError as CursorConflictError
+    from dlog.errors import DecryptionError as DecryptionError
+    from dlog.errors import DLogError as DLogError
+    from dlog.errors import EmbeddedStoreError as EmbeddedStoreError
+    from dlog.errors import EncryptionKeyError as EncryptionKeyError
+    from dlog.errors import EndOfStreamError as EndOfStreamError
+    from dlog.errors import EntryFormatError as EntryFormatError
+    from dlog.errors import InvalidCursorNameError as InvalidCursorNameError
+    from dlog.errors import InvalidLogNameError as InvalidLogNameError
+    from dlog.errors import InvalidUriError as InvalidUriError
+    from dlog.errors import LogExistsError as LogExistsError
+    from dlog.errors import LogFencedError as LogFencedError
+    from dlog.errors import LogLockedError as LogLockedError
+    from dlog.errors import LogLockLostError as LogLockLostError
+    from dlog.errors import LogMetadataError as LogMetadataError
+    from dlog.errors import LogNotFoundError as LogNotFoundError
+    from dlog.errors import LogReaderIdleError as LogReaderIdleError
+    from dlog.errors import LogReaderStalledError as LogReaderStalledError
+    from dlog.errors import LogTruncatedError as LogTruncatedError
+    from dlog.errors import LogUnavailableError as LogUnavailableError
+    from dlog.errors import LogWriteError as LogWriteError
+    from dlog.errors import NamespaceClosedError as NamespaceClosedError
+    from dlog.errors import NamespaceLostError as NamespaceLostError
+    from dlog.errors import NamespaceNotBoundError as NamespaceNotBoundError
+    from dlog.errors import PositionConflictError as PositionConflictError
+    from dlog.errors import ReadOnlyError as ReadOnlyError
+    from dlog.errors import RecordOutcome as RecordOutcome
+    from dlog.errors import RecordTooLongError as RecordTooLongError
+    from dlog.errors import TooFewBookiesError as TooFewBookiesError
+    from dlog.errors import TxidOutOfOrderError as TxidOutOfOrderError
+    from dlog.errors import WriteError as WriteError
+    from dlog.errors import WriterClosedError as WriterClosedError
+    from dlog.errors import WriterOverloadedError as WriterOverloadedError
+    from dlog.format.compression import Compression as Compression
+    from dlog.format.dlsn import DLSN as DLSN
+    from dlog.format.record import PAYLOAD_BYTES_MAX as PAYLOAD_BYTES_MAX
+    from dlog.format.record import Record as Record
+    from dlog.ledgers import open_ledgers as open_ledgers
+    from dlog.metadata.cursor_nodes import Cursor as Cursor
+    from dlog.metadata.properties import LogProperties as LogProperties
+    from dlog.metadata.properties import PropertiesConflictError as PropertiesConflictError
+    from dlog.metadata.retention import Retention as Retention
+    from dlog.namespace_handle import Namespace as Namespace
+    from dlog.promotion.sides import PromotionProgress as PromotionProgress
+    from dlog.promotion.sides import PromotionStatus as PromotionStatus
+    from dlog.promotion_errors import LogPromotedError as LogPromotedError
+    from dlog.promotion_errors import PromotionError as PromotionError
+    from dlog.promotions import promote as promote
+    from dlog.read.cursors import LogCursors as LogCursors
+    from dlog.read.gaps import Gap as Gap
+    from dlog.read.gaps import GapCause as GapCause
+    from dlog.read.log_reader import LogReader as LogReader
+    from dlog.read.positioning import EARLIEST as EARLIEST
+    from dlog.read.positioning import LATEST as LATEST
+    from dlog.read.positioning import Start as Start
+    from dlog.read.record_batch import RecordBatch as RecordBatch
+    from dlog.read.verifier import LogProblem as LogProblem
+    from dlog.read.verifier import LogVerification as LogVerification
+    from dlog.rename_errors import LogRenamedError as LogRenamedError
+    from dlog.rename_errors import LogRenameError as LogRenameError
+    from dlog.repair.findings import Finding as Finding
+    from dlog.repair.findings import FindingKind as FindingKind
+    from dlog.repair.mending import LogCheck as LogCheck
+    from dlog.repair.mending import LogRepair as LogRepair
+    from dlog.repair.orphans import OrphanLedger as OrphanLedger
+    from dlog.repair.orphans import OrphanOrigin as OrphanOrigin
+    from dlog.repair.orphans import OrphanOutcome as OrphanOutcome
+    from dlog.write.log_writer import LogWriter as LogWriter
+    from dlog.write.pending import Pending as Pending
+    from ledger.digest import DigestType as DigestType
 
 # A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-if TYPE_CHECKING:
-    from dlog import blocking as blocking
-    from dlog import cluster as cluster
+# Module -> names. A name is imported when it is first used, so a program pays only for what it uses.
+_NAMES = {
+    "dlog.access_control.entries": (
+        "AccessControlEntry",
+        "Denial",
+    ),
+    "dlog.access_control.nodes": ("AccessControlEntries",),
+    "dlog.config": (
+        "NamespaceConfig",
+        "ReaderConfig",
+        "WriterConfig",
+    ),
+    "dlog.connect": ("open_namespace",),
+    "dlog.description": (
+        "EntryTotals",
+        "LogDescription",
+        "SegmentDescription",
+    ),
+    "dlog.errors": (
+        "AccessDeniedError",
+        "BatchTooLongError",
+        "ConfigError",
+        "CorruptLogError",
+        "CursorConflictError",
+        "DecryptionError",
+        "DLogError",
+        "EmbeddedStoreError",
+        "EncryptionKeyError",
+        "EndOfStreamError",
+        "EntryFormatError",
+        "InvalidCursorNameError",
+        "InvalidLogNameError",
+        "InvalidUriError",
+        "LogExistsError",
+        "LogFencedError",
+        "LogLockedError",
+        "LogLockLostError",
+        "LogMetadataError",
+        "LogNotFoundError",
+        "LogReaderIdleError",
+        "LogReaderStalledError",
+        "LogTruncatedError",
+        "LogUnavailableError",
+        "LogWriteError",
+        "NamespaceClosedError",
+        "NamespaceLostError",
+        "NamespaceNotBoundError",
+        "PositionConflictError",
+        "ReadOnlyError",
+        "RecordOutcome",
+        "RecordTooLongError",
+        "TooFewBookiesError",
+        "TxidOutOfOrderError",
+        "WriteError",
+        "WriterClosedError",
+        "WriterOverloadedError",
+    ),
+    "dlog.format.compression": ("Compression",),
+    "dlog.format.dlsn": ("DLSN",),
+    "dlog.format.record": (
+        "PAYLOAD_BYTES_MAX",
+        "Record",
+    ),
+    "dlog.ledgers": ("open_ledgers",),
+    "dlog.metadata.cursor_nodes": ("Cursor",),
+    "dlog.metadata.properties": (
+        "LogProperties",
+        "PropertiesConflictError",
+    ),
+    "dlog.metadata.retention": ("Retention",),
+    "dlog.namespace_handle": ("Namespace",),
+    "dlog.promotion.sides": (
+        "PromotionProgress",
+        "PromotionStatus",
+    ),
+    "dlog.promotion_errors": (
+        "LogPromotedError",
+        "PromotionError",
+    ),
+    "dlog.promotions": ("promote",),
+    "dlog.read.cursors": ("LogCursors",),
+    "dlog.read.gaps": (
+        "Gap",
+        "GapCause",
+    ),
+    "dlog.read.log_reader": ("LogReader",),
+    "dlog.read.positioning": (
+        "EARLIEST",
+        "LATEST",
+        "Start",
+    ),
+    "dlog.read.record_batch": ("RecordBatch",),
+    "dlog.read.verifier": (
+        "LogProblem",
+        "LogVerification",
+    ),
+    "dlog.rename_errors": (
+        "LogRenameError",
+        "LogRenamedError",
+    ),
+    "dlog.repair.findings": (
+        "Finding",
+        "FindingKind",
+    ),
+    "dlog.repair.mending": (
+        "LogCheck",
+        "LogRepair",
+    ),
+    "dlog.repair.orphans": (
+        "OrphanLedger",
+        "OrphanOrigin",
+        "OrphanOutcome",
+    ),
+    "dlog.write.log_writer": ("LogWriter",),
+    "dlog.write.pending": ("Pending",),
+    "ledger.digest": ("DigestType",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "DLSN",
     "EARLIEST",
     "LATEST",
     "PAYLOAD_BYTES_MAX",
+    "AccessControlEntries",
+    "AccessControlEntry",
     "AccessDeniedError",
+    "BatchTooLongError",
     "Compression",
     "ConfigError",
     "CorruptLogError",
@@ -87,24 +248,38 @@ __all__ = [
     "CursorConflictError",
     "DLogError",
     "DecryptionError",
+    "Denial",
     "DigestType",
     "EmbeddedStoreError",
     "EncryptionKeyError",
     "EndOfStreamError",
     "EntryFormatError",
+    "EntryTotals",
+    "Finding",
+    "FindingKind",
+    "Gap",
+    "GapCause",
     "InvalidCursorNameError",
     "InvalidLogNameError",
     "InvalidUriError",
+    "LogCheck",
     "LogCursors",
     "LogDescription",
     "LogExistsError",
     "LogFencedError",
+    "LogLockLostError",
     "LogLockedError",
     "LogMetadataError",
     "LogNotFoundError",
     "LogProblem",
+    "LogPromotedError",
+    "LogProperties",
     "LogReader",
+    "LogReaderIdleError",
     "LogReaderStalledError",
+    "LogRenameError",
+    "LogRenamedError",
+    "LogRepair",
     "LogTruncatedError",
     "LogUnavailableError",
     "LogVerification",
@@ -115,31 +290,54 @@ __all__ = [
     "NamespaceConfig",
     "NamespaceLostError",
     "NamespaceNotBoundError",
+    "OrphanLedger",
+    "OrphanOrigin",
+    "OrphanOutcome",
     "Pending",
     "PositionConflictError",
+    "PromotionError",
+    "PromotionProgress",
+    "PromotionStatus",
+    "PropertiesConflictError",
     "ReadOnlyError",
     "ReaderConfig",
     "Record",
+    "RecordBatch",
     "RecordOutcome",
     "RecordTooLongError",
     "Retention",
     "SegmentDescription",
     "Start",
+    "TooFewBookiesError",
     "TxidOutOfOrderError",
     "WriteError",
     "WriterClosedError",
     "WriterConfig",
     "WriterOverloadedError",
+    "aio",
     "blocking",
     "cluster",
+    "events",
+    "groups",
+    "open_ledgers",
     "open_namespace",
+    "promote",
+    "shards",
+    "typed",
+    "wal",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Most programs need neither the blocking API nor a local cluster. So these are imported at the first use.
-    if name in ("blocking", "cluster"):
-        import importlib
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    elif name in __all__:
+        value = importlib.import_module(f"dlog.{name}")
+    else:
+        raise AttributeError(f"module 'dlog' has no attribute {name!r}")
+    globals()[name] = value  # the next use finds it without this function
+    return value
 
-        return importlib.import_module(f"dlog.{name}")
-    raise AttributeError(f"module 'dlog' has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

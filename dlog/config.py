@@ -1,7 +1,10 @@
 """Settings of a namespace, its writers and its readers; all have safe defaults.
 
+Inside: the settings as a program gives them. Not inside: files, variables and URIs that give settings
+(``dlog.settings``).
 Always: a setting that Apache's programs cannot read in a shared namespace is refused by name
-(``for_scheme``), not ignored.
+(``for_scheme``), not ignored; a configuration knows which settings its caller named
+(``given_settings``).
 
 Source: DistributedLog, DistributedLogConfiguration.java (names in the field docstrings),
 docs/stream-format.md 9.
@@ -10,15 +13,17 @@ docs/stream-format.md 9.
 from __future__ import annotations
 
 import ssl
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import attrs
-from attrs.validators import ge, gt, in_, instance_of, optional
+from attrs.validators import ge, gt, in_, instance_of, le, optional
 
 from dlog.encryption import KeyProvider
 from dlog.errors import ConfigError
 from dlog.format.compression import Compression
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
+from dlog.format.large_record import LARGE_RECORD_BYTES_MAX
+from dlog.format.record import PAYLOAD_BYTES_MAX
 from ledger.auth.auth import AuthFactory
 from ledger.digest import DigestType
 from ledger.placement.config import PlacementConfig, PlacementPolicy
@@ -28,17 +33,38 @@ from namespace.zookeeper_security import ZooKeeperSecurity
 _POSITIVE_OR_NONE: Any = optional(gt(0))
 
 
+class _KnowsItsArguments:
+    """Remembers the names of the arguments, so that weaker places may give the other settings."""
+
+    __slots__ = ("_arguments",)
+    _arguments: frozenset[str]
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_arguments", frozenset(settings))  # the subclasses are frozen
+        return made
+
+
 @attrs.frozen(kw_only=True)
-class WriterConfig:
+class WriterConfig(_KnowsItsArguments):
     """How a writer batches and rolls, and its timeouts."""
 
     entry_bytes_target: int = attrs.field(default=65_536, validator=gt(0))
     """Waiting records are cut into entries of about this size (``writerOutputBufferSize``)."""
+    record_bytes_max: int = attrs.field(
+        default=PAYLOAD_BYTES_MAX, validator=[gt(0), le(LARGE_RECORD_BYTES_MAX)]
+    )
+    """A longer payload is refused. A record with more than ``PAYLOAD_BYTES_MAX`` bytes, up to 64 MiB, is cut
+    into several entries, and our readers join it. Apache's readers cannot read it, so it is refused in a
+    namespace shared with them. The writer and each reader hold a whole record in memory."""
     bytes_in_flight_max: int = attrs.field(default=16 * 1024 * 1024, validator=gt(0))
     """``wait_capacity`` waits while so many submitted bytes are not durable; ``submit`` refuses a record at
     four times as many."""
     visibility_delay_ms: float = attrs.field(default=5.0, validator=ge(0))
     """A writer that is idle for so long adds a control record, so that readers see the last records."""
+    keep_alive_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """A writer that has sent nothing for so long adds a control record, so that readers know that it lives
+    (``periodicKeepAliveMilliSeconds``). It begins with the writer's first record. None: never."""
     segment_bytes_max: int | None = attrs.field(default=256 * 1024 * 1024, validator=_POSITIVE_OR_NONE)
     """A segment with more bytes is rolled (``maxLogSegmentBytes``)."""
     segment_age_s_max: float | None = attrs.field(default=7200.0, validator=_POSITIVE_OR_NONE)
@@ -69,9 +95,26 @@ class WriterConfig:
                 f" {ENTRY_BODY_BYTES_MAX} bytes"
             )
 
+    def over(self, weaker: WriterConfig) -> WriterConfig:
+        """These settings; those that the caller did not give are the weaker ones."""
+        return attrs.evolve(weaker, **{name: getattr(self, name) for name in given_settings(self)})
+
+    def check_shared(self) -> None:
+        """Check these settings for a namespace that Apache's programs read.
+
+        Raises:
+            ConfigError: They cannot read what a writer would write.
+        """
+        if self.record_bytes_max > PAYLOAD_BYTES_MAX:
+            raise ConfigError(
+                f"record_bytes_max={self.record_bytes_max}: Apache's readers cannot read a record of more"
+                f" than {PAYLOAD_BYTES_MAX} bytes; leave it out, or say shared_with_java=False if none"
+                " will ever read this namespace"
+            )
+
 
 @attrs.frozen(kw_only=True)
-class ReaderConfig:
+class ReaderConfig(_KnowsItsArguments):
     """How far a reader reads ahead, and its timeouts."""
 
     read_bytes_max: int = attrs.field(default=512 * 1024, validator=gt(0))
@@ -83,6 +126,9 @@ class ReaderConfig:
     (``readerIdleWarnThresholdMillis``)."""
     retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
     """The reader raises ``LogReaderStalledError`` after reads have failed for so long."""
+    idle_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """A reader that waits raises ``LogReaderIdleError`` after so long without an entry of the log
+    (``readerIdleErrorThresholdMillis``). Make it several times the writer's ``keep_alive_s``. None: never."""
     retry_pause_s: float = attrs.field(default=0.1, validator=gt(0))
     """The pause before a failed read is tried again. It doubles up to 16-fold."""
     check_positions: bool = True
@@ -93,7 +139,7 @@ class ReaderConfig:
 
 
 @attrs.frozen(kw_only=True)
-class NamespaceConfig:
+class NamespaceConfig(_KnowsItsArguments):
     """How a namespace stores its logs."""
 
     ensemble_size: int = attrs.field(default=3, validator=gt(0))
@@ -117,6 +163,9 @@ class NamespaceConfig:
     """Bind a ``distributedlog://`` namespace without a binding to ``ledgers_root`` on the same ZooKeeper."""
     ledgers_root: str = "/ledgers"
     """For ``create``: the root path of the cluster's ledgers."""
+    sub_namespace_logs_max: int = attrs.field(default=15_000, validator=gt(0))
+    """In a federated namespace, a new log goes to a sub-namespace that has fewer
+    (``federatedMaxLogsPerSubnamespace``)."""
     client_id: str | None = None
     """The name of the lock's owner that other clients see; default: host and process id."""
     principal: str | None = attrs.field(default=None, validator=optional(instance_of(str)))
@@ -124,6 +173,7 @@ class NamespaceConfig:
     ZooKeeper, else the user of the operating system."""
     session_timeout_ms: int = attrs.field(default=10_000, validator=gt(0))
     connect_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
+    """How long to wait for ZooKeeper. A writer that begins waits as long for enough writable bookies."""
     host_lock_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     """For a directory: how long to wait for a process that holds ``host.lock`` and does not serve."""
     wire_version: Literal[2, 3] = attrs.field(default=2, validator=in_((2, 3)))
@@ -199,6 +249,8 @@ class NamespaceConfig:
                 f"digest_type={digest_type.name}: Apache DistributedLog opens ledgers with CRC32 only; "
                 "use that, or say shared_with_java=False if none will ever read this namespace"
             )
+        if shared:
+            self.writer.check_shared()
         sizes = (1, 1, 1) if scheme == "file" else (self.ensemble_size, self.write_quorum, self.ack_quorum)
         return attrs.evolve(
             self,
@@ -209,3 +261,18 @@ class NamespaceConfig:
             write_quorum=sizes[1],
             ack_quorum=sizes[2],
         )
+
+
+def default_of(field: Any) -> Any:
+    """The default of an attribute of a configuration."""
+    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+
+
+def given_settings(config: WriterConfig | ReaderConfig | NamespaceConfig) -> frozenset[str]:
+    """The names of the settings that the caller gave, also of those with their default value.
+
+    After ``attrs.evolve`` all count as given; after pickling, those that differ from their default.
+    """
+    fields = attrs.fields(type(config))
+    differing = {field.name for field in fields if getattr(config, field.name) != default_of(field)}
+    return config._arguments | differing

@@ -12,24 +12,27 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
 import trio
 
 from dlog.config import NamespaceConfig
-from dlog.errors import ConfigError, NamespaceNotBoundError, as_dlog_error
+from dlog.errors import NamespaceNotBoundError, as_dlog_error
+from dlog.federation.federated_store import FederatedStore
 from dlog.metadata.binding import Binding, new_binding
-from dlog.metadata.bindings import bind, resolve_binding
+from dlog.metadata.bindings import access_control_path, bind, resolve_binding
 from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
 from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.namespace_handle import Namespace
+from dlog.settings import has_settings, load_settings
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
-from ledger.tasks.service_tasks import open_service_tasks
+from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport import bookie_security
 from ledger.transport.config import TransportConfig
 from ledger.transport.dial import dial_tcp
@@ -38,48 +41,98 @@ from namespace.read_only import ReadOnlyStore
 from namespace.store import MetadataStore
 from namespace.zookeeper_security import NO_SECURITY, security_of_environment
 
+# Directories that exist in memory only, by path: those of ``dlog.testing``.
+in_memory: dict[str, Callable[[NamespaceConfig, bool], AbstractAsyncContextManager[Parts]]] = {}
 EMBEDDED_NAMESPACE_PATH = "/dlog"  # of the one namespace in a directory
 CLOSE_S = 20.0  # the parts have so long to close after the block is left
 
 
 @attrs.frozen
-class _Parts:
+class Parts:
+    """The open parts of a namespace."""
+
     store: MetadataStore
     client: LedgerClient
     path: str
     first_segment_seqno: int = FIRST_SEGMENT_SEQNO
     is_snapshot: bool = False
+    access_control_path: str | None = None
 
 
 @asynccontextmanager
 async def open_namespace(
-    uri: str, *, config: NamespaceConfig | None = None, read_only: bool = False
+    uri: str,
+    *,
+    config: NamespaceConfig | None = None,
+    config_file: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    read_only: bool = False,
 ) -> AsyncIterator[Namespace]:
     """Open a namespace for the duration of an ``async with``.
 
     Args:
         uri: ``file:///dir`` for a namespace in a directory of this machine. This process serves it, or
             another one that has it open. ``distributedlog://zk1:2181;zk2:2181/path`` for a namespace in a
-            cluster of bookies, ours or Apache's.
-        config: How logs are stored, and the settings of writers and readers.
+            cluster of bookies, ours or Apache's. Settings may follow as a query: ``?write_quorum=2``.
+        config: How logs are stored, and the settings of writers and readers. The settings named in it are
+            stronger than those of all other places.
+        config_file: A file with settings (docs/settings.md); None: the file that the variable DLOG_CONFIG
+            names, if it is set. No other file is read. Variables ``DLOG_...`` are stronger than the file, and
+            the query of the URI is stronger than those.
+        settings: More settings by their names in docs/settings.md, stronger than the query.
         read_only: Refuse every change with ``ReadOnlyError``. A directory is opened without writing a byte in
             it, so it may be on a full or read-only disk. If no process hosts it, the logs are those of this
             moment: later records do not appear, and once a process has opened the directory for writing, the
             block ends with ``EmbeddedStoreError`` when a reader needs a file that this process changed.
 
     Raises:
-        InvalidUriError, ConfigError
+        InvalidUriError
+        ConfigError: Settings are unknown, wrong or contradict each other; the message names their place.
         NamespaceNotBoundError: No binding says where the ledgers are; see ``NamespaceConfig.create``.
         LogUnavailableError: ZooKeeper cannot be reached.
         AccessDeniedError: ZooKeeper refuses the identity.
         EmbeddedStoreError: The directory cannot be used.
     """
-    config = config or NamespaceConfig()
-    where = parse_namespace_uri(uri)
-    config = config.for_scheme(where.scheme)
-    stop, stopped = trio.Event(), trio.Event()
     async with open_service_tasks() as tasks:
-        parts = await tasks.start(_hold_open, where, config, read_only, stop, stopped)
+        opened = _Opened(
+            tasks, partial(_configured, config=config, config_file=config_file, settings=settings), read_only
+        )
+        namespace = await opened.open(uri)
+        try:
+            yield namespace
+        finally:
+            with trio.move_on_after(CLOSE_S) as scope:
+                scope.shield = True
+                await opened.aclose()
+
+
+class _Opened:
+    """A namespace, and those that its logs were promoted to, which are opened when they are needed."""
+
+    def __init__(
+        self,
+        tasks: ServiceTasks,
+        configured: Callable[[str], Awaitable[tuple[NamespaceUri, NamespaceConfig]]],
+        read_only: bool,
+    ) -> None:
+        """``configured``: the settings for a URI, from the same places for all of them."""
+        self._tasks, self._configured, self._read_only = tasks, configured, read_only
+        self._turn = trio.Lock()
+        self._open: dict[str, Namespace] = {}
+        self._ends: list[tuple[Namespace, trio.Event, trio.Event]] = []  # in the order of opening
+
+    async def open(self, uri: str) -> Namespace:
+        """The open namespace of a URI; opened again if its session is over."""
+        async with self._turn:
+            found = self._open.get(uri)
+            if found is None or found._is_over:
+                found = self._open[uri] = await self._opened(uri)
+            return found
+
+    async def _opened(self, uri: str) -> Namespace:
+        where, config = await self._configured(uri)
+        stop, stopped = trio.Event(), trio.Event()
+        parts = await self._tasks.start(_hold_open, where, config, self._read_only, stop, stopped)
         namespace = Namespace(
             uri,
             parts.store,
@@ -89,17 +142,36 @@ async def open_namespace(
             client_id=config.client_id or f"{socket.gethostname()}/{os.getpid()}",
             first_segment_seqno=parts.first_segment_seqno,
             principal=config.principal or _principal(where, config),
-            read_only=read_only,
+            read_only=self._read_only,
             is_snapshot=parts.is_snapshot,
+            access_control_path=parts.access_control_path,
+            open_target=self.open if where.scheme == "file" else None,
         )
-        try:
-            yield namespace
-        finally:
+        self._ends.append((namespace, stop, stopped))
+        return namespace
+
+    async def aclose(self) -> None:
+        for namespace, _, _ in self._ends:
             namespace.close()
-            with trio.move_on_after(CLOSE_S) as scope:
-                scope.shield = True
-                stop.set()
-                await stopped.wait()
+        for _, stop, stopped in reversed(self._ends):
+            stop.set()
+            await stopped.wait()
+
+
+async def _configured(
+    uri: str,
+    config: NamespaceConfig | None,
+    config_file: str | Path | None,
+    settings: Mapping[str, object] | None,
+) -> tuple[NamespaceUri, NamespaceConfig]:
+    def read() -> tuple[NamespaceUri, NamespaceConfig]:
+        found = load_settings(uri, config_file=config_file, settings=settings)
+        where = parse_namespace_uri(found.uri)
+        return where, found.config(where.scheme, config).for_scheme(where.scheme)
+
+    if has_settings(uri, config_file, settings):
+        return await trio.to_thread.run_sync(read)
+    return read()
 
 
 async def _hold_open(
@@ -109,7 +181,7 @@ async def _hold_open(
     stop: trio.Event,
     stopped: trio.Event,
     *,
-    task_status: trio.TaskStatus[_Parts],
+    task_status: trio.TaskStatus[Parts],
 ) -> None:
     """Keep the parts of a namespace open until ``stop`` is set; for a task."""
     try:
@@ -124,25 +196,27 @@ async def _hold_open(
 
 def _open_parts(
     where: NamespaceUri, config: NamespaceConfig, read_only: bool
-) -> AbstractAsyncContextManager[_Parts]:
+) -> AbstractAsyncContextManager[Parts]:
     if where.scheme != "file":
         return _open_cluster(where, config, read_only)
+    if where.path in in_memory:
+        return in_memory[where.path](config, read_only)
     return _read_directory(where, config) if read_only else _open_directory(where, config)
 
 
 @asynccontextmanager
-async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
+async def _open_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[Parts]:
     # A program that uses a cluster does not import the embedded store.
     from ledger.deploy.embedded import open_embedded_stack
 
     async with open_embedded_stack(
         Path(where.path), client_config(config), lock_timeout_s=config.host_lock_timeout_s
     ) as stack:
-        yield _Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
+        yield Parts(stack.store, stack.client, await prepare_embedded_namespace(stack.store))
 
 
 @asynccontextmanager
-async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[_Parts]:
+async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> AsyncIterator[Parts]:
     from ledger.deploy.read_only import open_read_only_stack
 
     async with open_read_only_stack(
@@ -152,7 +226,7 @@ async def _read_directory(where: NamespaceUri, config: NamespaceConfig) -> Async
             raise NamespaceNotBoundError(
                 f"namespace {where}: the directory has no logs; open it once without read_only"
             )
-        yield _Parts(stack.store, stack.client, EMBEDDED_NAMESPACE_PATH, is_snapshot=stack.is_snapshot)
+        yield Parts(stack.store, stack.client, EMBEDDED_NAMESPACE_PATH, is_snapshot=stack.is_snapshot)
 
 
 async def prepare_embedded_namespace(store: MetadataStore) -> str:
@@ -167,15 +241,15 @@ async def prepare_embedded_namespace(store: MetadataStore) -> str:
 @asynccontextmanager
 async def _open_cluster(
     where: NamespaceUri, config: NamespaceConfig, read_only: bool
-) -> AsyncIterator[_Parts]:
+) -> AsyncIterator[Parts]:
     # A program that uses a directory does not import the ZooKeeper client.
-    from namespace.zookeeper import open_zookeeper_store
+    from ledger.deploy.cluster_store import open_cluster_store
 
     async with AsyncExitStack() as stack:
 
         async def open_store(hosts: str) -> MetadataStore:
             opened = await stack.enter_async_context(
-                open_zookeeper_store(
+                open_cluster_store(
                     hosts,
                     session_timeout_ms=config.session_timeout_ms,
                     connect_timeout_s=config.connect_timeout_s,
@@ -186,10 +260,6 @@ async def _open_cluster(
 
         store = await open_store(where.hosts)
         binding = await _binding(store, where, config)
-        if binding.federated:
-            raise ConfigError(
-                f"namespace {where}: it is federated, which is not supported; name one of its sub-namespaces"
-            )
         config = await trio.to_thread.run_sync(_with_bookie_security, config)
         # The ledgers may have a ZooKeeper of their own.
         bookies_store = (
@@ -204,7 +274,15 @@ async def _open_cluster(
                 read_only=read_only,
             )
         )
-        yield _Parts(store, client, where.path, binding.segment_seqno_first)
+        yield Parts(
+            FederatedStore(store, where.path, logs_max=config.sub_namespace_logs_max)
+            if binding.federated
+            else store,
+            client,
+            where.path,
+            binding.segment_seqno_first,
+            access_control_path=access_control_path(where.path, binding),
+        )
 
 
 async def _binding(store: MetadataStore, where: NamespaceUri, config: NamespaceConfig) -> Binding:

@@ -48,6 +48,15 @@ class SegmentDescription:
 
 
 @attrs.frozen
+class EntryTotals:
+    """The records and bytes of a segment up to and including one of its entries."""
+
+    records: int  # user records of the segment, from its first
+    size_bytes: int  # stored bytes of the segment's ledger, as one replica has them
+    last_txid: int | None  # of the entry's last record; None if it has none
+
+
+@attrs.frozen
 class LogDescription:
     """A log at one moment."""
 

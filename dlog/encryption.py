@@ -15,8 +15,9 @@ offset  size  field
 29+k+n    16  tag
 
 The cipher's key is HKDF-SHA-256 of the provider's key, with the salt, and with "dlog payload 1" and the log's
-name as info. So a nonce is a counter and never repeats, also with many writers and one key for years. The
-associated data is the header, the log's name and the transaction id.
+origin as info. So a nonce is a counter and never repeats, also with many writers and one key for years. The
+associated data is the header, the log's origin and the transaction id. The origin is the log's name, unless
+logs were renamed (``dlog.metadata.origin``).
 
 Source: NIST SP 800-38D; RFC 5869. Ours: Apache's readers get these bytes as the payload.
 """
@@ -167,12 +168,15 @@ def load_key_provider(text: str) -> KeyProvider:
 class PayloadSealer:
     """Encrypts the payloads of one writer. The provider is asked for its current key once, here.
 
+    Args:
+        origin: The name that the log's records are bound to (``dlog.metadata.origin``).
+
     Raises:
         ConfigError: The package ``cryptography`` is missing.
         EncryptionKeyError: The provider has no usable key.
     """
 
-    def __init__(self, log: str, provider: KeyProvider) -> None:
+    def __init__(self, origin: str, provider: KeyProvider) -> None:
         try:
             key_id, key = provider.current()
         except KeyError as exc:
@@ -182,8 +186,8 @@ class PayloadSealer:
         encoded = key_id.encode()
         self.key_id = key_id
         self._head = _MAGIC + bytes((len(encoded),)) + encoded + salt
-        self._log = _log_data(log)
-        self._cipher = _derived(key_id, key, salt, log)
+        self._origin_data = _origin_data(origin)
+        self._cipher = _derived(key_id, key, salt, origin)
         self._count = 0
 
     def __repr__(self) -> str:
@@ -195,17 +199,23 @@ class PayloadSealer:
         self._count += 1
         head = self._head + counter
         return head + self._cipher.encrypt(
-            b"\0\0\0\0" + counter, payload, head + self._log + _TXID.pack(txid)
+            b"\0\0\0\0" + counter, payload, head + self._origin_data + _TXID.pack(txid)
         )
 
 
 class PayloadOpener:
-    """Decrypts the payloads of one log for one reader."""
+    """Decrypts the payloads of one log for one reader.
 
-    def __init__(self, log: str, provider: KeyProvider) -> None:
+    Args:
+        log: The log's name, for errors.
+        origin: The name that its records are bound to; None for the log's name.
+    """
+
+    def __init__(self, log: str, provider: KeyProvider, *, origin: str | None = None) -> None:
         _import_cipher()
         self._log, self._provider = log, provider
-        self._log_data = _log_data(log)
+        self._origin = log if origin is None else origin
+        self._origin_data = _origin_data(self._origin)
         self._ciphers: OrderedDict[bytes, AESGCM] = OrderedDict()  # by the header before the counter
 
     def open(self, stored: bytes, txid: int, dlsn: DLSN) -> bytes:
@@ -228,7 +238,7 @@ class PayloadOpener:
             return cipher.decrypt(
                 b"\0\0\0\0" + stored[salt_end:start],
                 stored[start:],
-                stored[:start] + self._log_data + _TXID.pack(txid),
+                stored[:start] + self._origin_data + _TXID.pack(txid),
             )
         except _invalid_tag():
             raise DecryptionError(
@@ -236,7 +246,8 @@ class PayloadOpener:
                 dlsn,
                 stored[5 : 5 + size].decode(),
                 "the payload does not match its tag: it was changed, or moved from another log or"
-                " transaction id, or the key with this id is another one now",
+                " transaction id, or the key with this id is another one now, or another program"
+                f" has renamed the log (the payload was taken for one of {self._origin!r})",
             ) from None
 
     def _cipher_for(self, head: bytes, encoded_id: bytes, dlsn: DLSN) -> AESGCM:
@@ -251,7 +262,7 @@ class PayloadOpener:
             raise EncryptionKeyError(
                 key_id, f"log {self._log!r}, {dlsn}: the key provider has no key with this id"
             ) from None
-        cipher = _derived(key_id, key, head[-_SALT_BYTES:], self._log)
+        cipher = _derived(key_id, key, head[-_SALT_BYTES:], self._origin)
         self._ciphers[head] = cipher
         if len(self._ciphers) > _CIPHERS_MAX:
             self._ciphers.popitem(last=False)
@@ -274,19 +285,19 @@ def _check_key_id(key_id: str) -> None:
         raise ConfigError(f"key id {key_id!r}: 1 to {KEY_ID_BYTES_MAX} bytes of printable text")
 
 
-def _log_data(log: str) -> bytes:
-    name = log.encode()
+def _origin_data(origin: str) -> bytes:
+    name = origin.encode()
     return len(name).to_bytes(4, "big") + name
 
 
-def _derived(key_id: str, key: bytes, salt: bytes, log: str) -> AESGCM:
+def _derived(key_id: str, key: bytes, salt: bytes, origin: str) -> AESGCM:
     if len(key) != KEY_BYTES:
         raise EncryptionKeyError(key_id, f"the key has {len(key)} bytes; AES-256 takes {KEY_BYTES}")
     cipher = _import_cipher()
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    info = b"dlog payload 1" + _log_data(log)
+    info = b"dlog payload 1" + _origin_data(origin)
     return cipher(HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=info).derive(key))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ledger import errors as ledger_errors
 from namespace import errors as namespace_errors
@@ -67,6 +67,23 @@ class LogUnavailableError(DLogError):
     code = 505
 
 
+class TooFewBookiesError(LogUnavailableError):
+    """The cluster has fewer writable bookies than a segment needs. Nothing was written.
+
+    Start more bookies, or use a smaller ``ensemble_size``. A writer that has not begun yet says so after
+    ``NamespaceConfig.connect_timeout_s``; one that has written waits for bookies to return, as long as
+    ``WriterConfig.retry_timeout_s``.
+    """
+
+    def __init__(
+        self, message: str, wanted: int, bookies: tuple[str, ...], readonly: tuple[str, ...]
+    ) -> None:
+        super().__init__(message)
+        self.wanted = wanted
+        self.bookies = bookies  # the writable ones
+        self.readonly = readonly
+
+
 class AccessDeniedError(DLogError):
     """The identity of this program lacks the right. Nothing was changed; trying again does not help."""
 
@@ -89,7 +106,11 @@ class ReadOnlyError(DLogError):
 
 
 class NamespaceLostError(LogUnavailableError):
-    """The session with the metadata store is over; its locks are lost. Open the namespace again."""
+    """The session with the metadata store is over, and no other takes its place. Open the namespace again.
+
+    An expired session is replaced, so only what belongs to one session ends with this error; or everything,
+    if the directory of a namespace was removed or replaced while it was open.
+    """
 
 
 class LogNotFoundError(DLogError):
@@ -108,11 +129,9 @@ class LogExistsError(DLogError):
 
     code = 522
 
-    def __init__(self, log: str) -> None:
-        super().__init__(
-            f"log {log!r} exists already; to allow that, pass exist_ok=True in Python or --exist-ok on the"
-            " command line"
-        )
+    def __init__(self, log: str, do: str = "") -> None:
+        do = do or "to allow that, pass exist_ok=True in Python or --exist-ok on the command line"
+        super().__init__(f"log {log!r} exists already; {do}")
         self.log = log
 
 
@@ -138,9 +157,9 @@ class LogMetadataError(DLogError):
 class SegmentGapError(LogMetadataError):
     """A segment is missing between two others. Nothing is listed: a reader would skip its records."""
 
-    def __init__(self, log: str, evidence: str) -> None:
+    def __init__(self, log: str, evidence: str, position: object = None) -> None:
         super().__init__(f"log {log!r}: a segment is missing: {evidence}")
-        self.log, self.evidence = log, evidence
+        self.log, self.evidence, self.position = log, evidence, position
 
 
 class LogInUseError(LogMetadataError):
@@ -258,14 +277,28 @@ class LogReaderStalledError(DLogError):
         self.log, self.position, self.reason = log, position, reason
 
 
+class LogReaderIdleError(LogReaderStalledError):
+    """No entry of the log arrived for ``ReaderConfig.idle_timeout_s``. The reader stays usable."""
+
+
 class WriteError(DLogError):
-    """A record was not written, or that is unknown. ``outcome`` says whether the record may be in the log."""
+    """A record was not written, or that is unknown. ``outcome`` says whether the record may be in the log.
+
+    Raised by ``append_many``, it is about the first record that is not known to be durable; ``durable`` has
+    the positions of those before it.
+    """
 
     code = 514
 
     def __init__(self, message: str, outcome: RecordOutcome = RecordOutcome.NOT_WRITTEN) -> None:
         super().__init__(f"{message} (this record: {outcome.value})")
         self.message, self.outcome = message, outcome
+        self.durable: tuple[Any, ...] = ()  # DLSNs, of a module above this one
+
+    def __str__(self) -> str:
+        if not self.durable:
+            return super().__str__()
+        return f"{super().__str__()}; {len(self.durable)} records of the call before it are durable"
 
     def about(self, outcome: RecordOutcome) -> WriteError:
         """The same error for another record: a new object, so that each caller has its own traceback."""
@@ -285,6 +318,20 @@ class RecordTooLongError(WriteError):
         super().__init__(
             f"the payload has {size_bytes} bytes; a record holds at most {limit_bytes}: split it"
         )
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+
+
+class BatchTooLongError(WriteError):
+    """The records of an atomic batch do not fit in one entry. None was written; write fewer at once."""
+
+    code = 413
+
+    def __init__(self, log: str, records: int, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"log {log!r}: an atomic batch of {records} records has {size_bytes} bytes with their headers; it"
+            f" is one entry, which holds at most {limit_bytes} bytes: write fewer records at once"
+        )
+        self.log, self.records = log, records
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
 
 
@@ -330,41 +377,62 @@ class WriterOverloadedError(WriteError):
 
 
 class WriterClosedError(WriteError):
-    """The writer is closed. Open another one."""
+    """The writer is closed. Open another one, unless the log was sealed."""
 
     code = 502
 
-    def __init__(self, log: str, why: str = "the writer was closed") -> None:
-        super().__init__(f"log {log!r}: {why}; open a new writer")
+    def __init__(self, log: str, why: str = "the writer was closed", do: str = "open a new writer") -> None:
+        super().__init__(f"log {log!r}: {why}; {do}")
         self.log = log
 
 
 class LogFencedError(WriteError):
-    """Another writer took the log over, or this one lost its lock. This writer has ended.
+    """Another writer took the log over. This writer has stopped.
 
-    To write again, open a new writer. It waits for the other writer's lock, up to its timeout.
+    To write again, call ``reopen`` or open a new writer. Both wait for the other writer's lock, up to the
+    timeout.
     """
 
     code = 504
 
     def __init__(self, log: str, evidence: str, outcome: RecordOutcome = RecordOutcome.NOT_WRITTEN) -> None:
         super().__init__(
-            f"log {log!r} was taken over from this writer: {evidence}; open a new writer", outcome
+            f"log {log!r} was taken over from this writer: {evidence}; reopen it or open a new writer",
+            outcome,
+        )
+        self.log, self.evidence = log, evidence
+
+
+class LogLockLostError(LogFencedError):
+    """The writer lost its lock: its session expired, or the lock's node was deleted. The writer has stopped.
+
+    Another writer may have taken the lock; nothing shows that one has. To write again, call ``reopen`` or
+    open a new writer.
+    """
+
+    def __init__(self, log: str, evidence: str, outcome: RecordOutcome = RecordOutcome.NOT_WRITTEN) -> None:
+        WriteError.__init__(
+            self,
+            f"log {log!r}: this writer lost its lock: {evidence}; another writer may have taken the lock;"
+            " reopen it or open a new writer",
+            outcome,
         )
         self.log, self.evidence = log, evidence
 
 
 class LogWriteError(WriteError):
-    """Bookies or ZooKeeper were out of reach for longer than the retry timeout. The writer has ended.
+    """Bookies or ZooKeeper were out of reach for longer than the retry timeout. The writer has stopped.
 
-    A record with the outcome UNKNOWN may be in the log. Open a new writer, then read the end of the log to
-    find out.
+    A record with the outcome UNKNOWN may be in the log. Call ``reopen`` or open a new writer, then ask
+    ``outcome`` or read the end of the log to find out.
     """
 
     code = 507
 
     def __init__(self, log: str, evidence: str, outcome: RecordOutcome = RecordOutcome.UNKNOWN) -> None:
-        super().__init__(f"log {log!r}: the writer had to stop: {evidence}; open a new writer", outcome)
+        super().__init__(
+            f"log {log!r}: the writer had to stop: {evidence}; reopen it or open a new writer", outcome
+        )
         self.log, self.evidence = log, evidence
 
 
@@ -392,6 +460,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
     match exc:
         case DLogError():
             return exc
+        case ledger_errors.MetadataStoreError(__cause__=namespace_errors.NamespaceError() as cause):
+            return as_dlog_error(cause, log, doing)
         case namespace_errors.InvalidStoreAddressError():
             return InvalidUriError(str(exc))
         case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
@@ -419,6 +489,9 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return LogMetadataError(f"{subject}, {doing}: unexpected state of the metadata: {exc}")
         case ledger_errors.DirectoryUnusableError():
             return EmbeddedStoreError(str(exc))
+        case ledger_errors.NotEnoughBookiesError():
+            message = f"{subject}, {doing}: {exc}"
+            return TooFewBookiesError(message, exc.wanted, exc.bookies, exc.readonly)
         case ledger_errors.CorruptEntryError():
             return CorruptLogError(log or "", doing, str(exc))
         case _:

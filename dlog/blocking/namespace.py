@@ -5,38 +5,66 @@ from __future__ import annotations
 import atexit
 import datetime
 import weakref
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
+from dlog.access_control.entries import Denial
+from dlog.access_control.nodes import AccessControlEntries
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
 from dlog.blocking.writer import LogWriter
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
-from dlog.description import LogDescription, SegmentDescription
+from dlog.description import EntryTotals, LogDescription, SegmentDescription
 from dlog.errors import NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.metadata.policy import Policy
+from dlog.metadata.properties import LogProperties
 from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace as AsyncNamespace
-from dlog.read.positioning import EARLIEST, Start
+from dlog.operations.maintenance import SAFE_AGE
+from dlog.promotion.sides import PromotionProgress, PromotionStatus
+from dlog.read.positioning import EARLIEST, Where
 from dlog.read.verifier import LogVerification
+from dlog.repair.mending import LogCheck, LogRepair
+from dlog.repair.orphans import OrphanLedger, OrphanOutcome
 from ledger.tasks.loop_thread import Held, LoopThread
 from namespace.service_uri import without_user_info
+
+
+class SupportsClose(Protocol):
+    """A writer, a reader or another object of the namespace that is closed before it."""
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
 
 
 class Namespace:
     """See ``dlog.Namespace``. Closed by ``close`` or the end of a ``with`` block, at the latest when
     Python ends."""
 
-    def __init__(self, uri: str, config: NamespaceConfig | None = None, *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        uri: str,
+        config: NamespaceConfig | None = None,
+        *,
+        config_file: str | Path | None = None,
+        settings: Mapping[str, object] | None = None,
+        read_only: bool = False,
+    ) -> None:
         self._loop = LoopThread(
             f"dlog {without_user_info(uri)}", NamespaceClosedError, "it was closed; open the namespace again"
         )
-        self._open: weakref.WeakSet[LogWriter | LogReader] = weakref.WeakSet()
+        self._open: weakref.WeakSet[SupportsClose] = weakref.WeakSet()
         self._is_closed = False
         try:
-            self._held = Held(self._loop, open_async(uri, config=config, read_only=read_only))
+            opening = open_async(
+                uri, config=config, config_file=config_file, settings=settings, read_only=read_only
+            )
+            self._held = Held(self._loop, opening)
         except BaseException:
             self._loop.stop()
             raise
@@ -60,6 +88,10 @@ class Namespace:
         """See ``dlog.Namespace.delete_log``."""
         self._loop.run(self._namespace.delete_log, name, lock_timeout_s=lock_timeout_s)
 
+    def rename_log(self, old: str, new: str, *, lock_timeout_s: float = 0) -> None:
+        """See ``dlog.Namespace.rename_log``."""
+        self._loop.run(self._namespace.rename_log, old, new, lock_timeout_s=lock_timeout_s)
+
     def truncate_log(self, name: str, before: DLSN) -> DLSN | None:
         """See ``dlog.Namespace.truncate_log``."""
         return self._loop.run(self._namespace.truncate_log, name, before)
@@ -76,26 +108,118 @@ class Namespace:
         """See ``dlog.Namespace.set_retention``."""
         self._loop.run(self._namespace.set_retention, name, retention)
 
+    def properties(self, name: str) -> LogProperties:
+        """See ``dlog.Namespace.properties``."""
+        return self._loop.run(self._namespace.properties, name)
+
+    def change_properties(
+        self, name: str, changes: Mapping[str, str | None], *, expected: LogProperties | None = None
+    ) -> LogProperties:
+        """See ``dlog.Namespace.change_properties``."""
+        return self._loop.run(self._namespace.change_properties, name, changes, expected=expected)
+
     def retain_log(self, name: str) -> list[SegmentDescription]:
         """See ``dlog.Namespace.retain_log``."""
         return self._loop.run(self._namespace.retain_log, name)
+
+    def check_log(
+        self,
+        name: str,
+        *,
+        read_ledgers: bool = True,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> LogCheck:
+        """See ``dlog.Namespace.check_log``."""
+        return self._loop.run(
+            self._namespace.check_log, name, read_ledgers=read_ledgers, on_progress=on_progress
+        )
+
+    def repair_log(self, name: str, *, lock_timeout_s: float = 0) -> LogRepair:
+        """See ``dlog.Namespace.repair_log``."""
+        return self._loop.run(self._namespace.repair_log, name, lock_timeout_s=lock_timeout_s)
+
+    def recover_log(self, name: str, *, lock_timeout_s: float = 0) -> list[SegmentDescription]:
+        """See ``dlog.Namespace.recover_log``."""
+        return self._loop.run(self._namespace.recover_log, name, lock_timeout_s=lock_timeout_s)
+
+    def find_orphans(
+        self,
+        *,
+        older_than: datetime.timedelta = SAFE_AGE,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[OrphanLedger]:
+        """See ``dlog.Namespace.find_orphans``."""
+        return self._loop.run(self._namespace.find_orphans, older_than=older_than, on_progress=on_progress)
+
+    def delete_orphans(
+        self,
+        ledger_ids: Iterable[int],
+        *,
+        older_than: datetime.timedelta = SAFE_AGE,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[OrphanOutcome]:
+        """See ``dlog.Namespace.delete_orphans``."""
+        return self._loop.run(
+            self._namespace.delete_orphans, ledger_ids, older_than=older_than, on_progress=on_progress
+        )
 
     def cursors(self, name: str) -> LogCursors:
         """See ``dlog.Namespace.cursors``."""
         return LogCursors(self._loop, self._namespace.cursors(name))
 
-    def count_records(self, name: str, *, start: DLSN | None = None) -> int:
+    def count_records(self, name: str, *, start: DLSN | None = None, end: DLSN | None = None) -> int:
         """See ``dlog.Namespace.count_records``."""
-        return self._loop.run(self._namespace.count_records, name, start=start)
+        return self._loop.run(self._namespace.count_records, name, start=start, end=end)
 
-    def list_logs(self, prefix: str = "") -> list[str]:
+    def promote_log(
+        self,
+        name: str,
+        to: str | None = None,
+        *,
+        keep_target_policy: bool = False,
+        on_progress: Callable[[PromotionProgress], None] = lambda _: None,
+    ) -> PromotionStatus:
+        """See ``dlog.Namespace.promote_log``. ``on_progress`` is called in another thread."""
+        return self._loop.run(
+            self._namespace.promote_log,
+            name,
+            to,
+            keep_target_policy=keep_target_policy,
+            on_progress=on_progress,
+        )
+
+    def undo_promotion(self, name: str, to: str | None = None) -> None:
+        """See ``dlog.Namespace.undo_promotion``."""
+        self._loop.run(self._namespace.undo_promotion, name, to)
+
+    def promotion(self, name: str) -> PromotionStatus | None:
+        """See ``dlog.Namespace.promotion``."""
+        return self._loop.run(self._namespace.promotion, name)
+
+    def purge_promoted_log(self, name: str) -> int:
+        """See ``dlog.Namespace.purge_promoted_log``."""
+        return self._loop.run(self._namespace.purge_promoted_log, name)
+
+    def list_logs(self, prefix: str = "", *, pattern: str | None = None) -> list[str]:
         """See ``dlog.Namespace.list_logs``."""
-        return self._loop.run(self._namespace.list_logs, prefix)
+        return self._loop.run(self._namespace.list_logs, prefix, pattern=pattern)
 
     @property
     def principal(self) -> str:
         """See ``dlog.Namespace.principal``."""
         return self._namespace.principal
+
+    def access_control(self) -> AccessControlEntries:
+        """See ``dlog.Namespace.access_control``."""
+        return self._loop.run(self._namespace.access_control)
+
+    def set_access_control(self, name: str | None, denied: frozenset[Denial] | None) -> None:
+        """See ``dlog.Namespace.set_access_control``."""
+        self._loop.run(self._namespace.set_access_control, name, denied)
+
+    def enable_access_control(self) -> None:
+        """See ``dlog.Namespace.enable_access_control``."""
+        self._loop.run(self._namespace.enable_access_control)
 
     def policy(self) -> Policy | None:
         """See ``dlog.Namespace.policy``."""
@@ -104,6 +228,14 @@ class Namespace:
     def set_policy(self, policy: Policy | None) -> None:
         """See ``dlog.Namespace.set_policy``."""
         self._loop.run(self._namespace.set_policy, policy)
+
+    def seal_log(self, name: str, *, lock_timeout_s: float = 0) -> None:
+        """See ``dlog.Namespace.seal_log``."""
+        self._loop.run(self._namespace.seal_log, name, lock_timeout_s=lock_timeout_s)
+
+    def log_location(self, name: str) -> str:
+        """See ``dlog.Namespace.log_location``."""
+        return self._loop.run(self._namespace.log_location, name)
 
     def log_exists(self, name: str) -> bool:
         """See ``dlog.Namespace.log_exists``."""
@@ -125,6 +257,10 @@ class Namespace:
         """See ``dlog.Namespace.describe_log``."""
         return self._loop.run(self._namespace.describe_log, name)
 
+    def entry_totals(self, name: str, entries: Iterable[tuple[int, int]]) -> list[EntryTotals | None]:
+        """See ``dlog.Namespace.entry_totals``."""
+        return self._loop.run(self._namespace.entry_totals, name, entries)
+
     def open_writer(
         self,
         name: str,
@@ -145,13 +281,16 @@ class Namespace:
         self,
         name: str,
         *,
-        start: DLSN | int | Start | datetime.datetime = EARLIEST,
-        end: DLSN | None = None,
+        start: Where = EARLIEST,
+        end: Where | None = None,
         follow: bool = True,
         cursor: str | None = None,
+        gaps: bool = False,
     ) -> LogReader:
         """See ``dlog.Namespace.open_reader``. The reader is open; the caller closes it."""
-        manager = self._namespace.open_reader(name, start=start, end=end, follow=follow, cursor=cursor)
+        manager = self._namespace.open_reader(
+            name, start=start, end=end, follow=follow, cursor=cursor, gaps=gaps
+        )
         reader = LogReader(self._loop, manager)
         self._open.add(reader)
         return reader
@@ -184,9 +323,16 @@ class Namespace:
         close_after_block(self.close, exc)
 
 
-def open_namespace(uri: str, *, config: NamespaceConfig | None = None, read_only: bool = False) -> Namespace:
+def open_namespace(
+    uri: str,
+    *,
+    config: NamespaceConfig | None = None,
+    config_file: str | Path | None = None,
+    settings: Mapping[str, object] | None = None,
+    read_only: bool = False,
+) -> Namespace:
     """See ``dlog.open_namespace``. Close the result, or use it in a ``with`` statement."""
-    return Namespace(uri, config, read_only=read_only)
+    return Namespace(uri, config, config_file=config_file, settings=settings, read_only=read_only)
 
 
 _namespaces: weakref.WeakSet[Namespace] = weakref.WeakSet()

@@ -48,23 +48,43 @@ class LogWriter:
 
     def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
-        return self._loop.run(self._writer.append, as_bytes(payload), txid=txid)
+        payload = as_bytes(payload)
+        pending = self._loop.wait_settled(lambda: self._writer._submit_now(payload, txid))
+        if pending is None:
+            return self._loop.run(self._writer.append, payload, txid=txid)
+        return pending.dlsn
 
     def append_many(
         self,
         payloads: Iterable[bytes | bytearray | memoryview],
         *,
         txids: Iterable[int] | None = None,
+        atomic: bool = False,
     ) -> list[DLSN]:
         """See ``dlog.LogWriter.append_many``. The calling thread consumes the iterables."""
         txids = None if txids is None else list(txids)
-        return self._loop.run(self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids)
+        return self._loop.run(
+            self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids, atomic=atomic
+        )
 
     def append_after(
         self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
     ) -> DLSN:
         """See ``dlog.LogWriter.append_after``."""
         return self._loop.run(self._writer.append_after, as_bytes(payload), last, txid=txid)
+
+    def append_many_after(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        last: DLSN | None,
+        *,
+        txids: Iterable[int] | None = None,
+    ) -> list[DLSN]:
+        """See ``dlog.LogWriter.append_many_after``. The calling thread consumes the iterables."""
+        txids = None if txids is None else list(txids)
+        return self._loop.run(
+            self._writer.append_many_after, [as_bytes(each) for each in payloads], last, txids=txids
+        )
 
     def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
         """See ``dlog.LogWriter.append_once``."""
@@ -103,9 +123,17 @@ class LogWriter:
         """See ``dlog.LogWriter.flush``."""
         self._loop.run(self._writer.flush)
 
+    def seal(self) -> None:
+        """See ``dlog.LogWriter.seal``."""
+        self._loop.run(self._writer.seal)
+
     def truncate(self, first_kept: DLSN) -> DLSN | None:
         """See ``dlog.LogWriter.truncate``."""
         return self._loop.run(self._writer.truncate, first_kept)
+
+    def reopen(self) -> None:
+        """See ``dlog.LogWriter.reopen``."""
+        self._loop.run(self._writer.reopen)
 
     def close(self) -> None:
         """See ``dlog.LogWriter.aclose``. Idempotent."""

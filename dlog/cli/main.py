@@ -14,15 +14,20 @@ from importlib.util import find_spec
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from dlog.cli.terminal.completion import complete, is_asked
 
 # Section of `dlog --help` -> name -> module with the click command ``command``, summary in `dlog --help`.
 SECTIONS = {
     "Logs": {
         "log": ("dlog.cli.logs.log", "Create, list, show and delete logs."),
         "cursor": ("dlog.cli.logs.cursor", "List, show, move and delete the cursors of a log."),
+        "access": ("dlog.cli.logs.access", "Show and change what is denied on logs."),
         "policy": ("dlog.cli.logs.policy", "Show and change the rights on logs."),
         "write": ("dlog.cli.logs.write", "Append the lines of a file or of stdin to a log."),
         "read": ("dlog.cli.logs.read", "Print the records of a log, then stop."),
+        "promote": ("dlog.cli.logs.promote", "Move logs of a directory to a cluster."),
         "verify": ("dlog.cli.logs.verify", "Check a whole log, and its hash chain if it has one."),
         "tail": ("dlog.cli.logs.tail", "Print new records of a log as they are written."),
     },
@@ -32,6 +37,10 @@ SECTIONS = {
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
+    },
+    "This program": {
+        "config": ("dlog.cli.setup.config", "Show the settings that hold, or check a file with settings."),
+        "completion": ("dlog.cli.setup.completion", "Print the script of completion for bash or zsh."),
     },
     "Demonstration and measurements": {
         "demo": ("dlog.cli.demo.command", "Write lines, kill the writer, continue, compare all lines."),
@@ -78,6 +87,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands of the table and the options, without an import of any command."""
+        commands = [
+            CompletionItem(name, help=COMMANDS[name][1])
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by section, without an import of any command."""
         width = max(map(len, COMMANDS))
@@ -95,6 +113,12 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="dlog-streams", prog_name="dlog")
 @click.option("--debug", is_flag=True, envvar="DLOG_DEBUG", help="Show the traceback of an error.")
 @click.option(
+    "--config",
+    type=click.Path(dir_okay=False),
+    envvar="DLOG_CONFIG",
+    help="A file with the settings of this client; `dlog config show` prints them.",
+)
+@click.option(
     "--zk-security",
     type=click.Path(dir_okay=False),
     envvar="DLOG_ZK_SECURITY",
@@ -108,7 +132,11 @@ class LazyGroup(click.Group):
 )
 @click.pass_context
 def program(
-    context: click.Context, debug: bool, zk_security: str | None, bookie_security: str | None
+    context: click.Context,
+    debug: bool,
+    config: str | None,
+    zk_security: str | None,
+    bookie_security: str | None,
 ) -> None:
     """A durable, replicated log.
 
@@ -118,6 +146,8 @@ def program(
     """
     context.obj["debug"] = debug
     # By the environment, so that the programs that a command starts have them too.
+    if config is not None:
+        os.environ["DLOG_CONFIG"] = config
     if zk_security is not None:
         os.environ["DLOG_ZK_SECURITY"] = zk_security
     if bookie_security is not None:
@@ -126,6 +156,8 @@ def program(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Print one line for an error, and a traceback with --debug."""
+    if is_asked():
+        complete(program)
     settings: dict[str, Any] = {"debug": bool(os.environ.get("DLOG_DEBUG"))}
     try:
         result = program.main(arguments, prog_name="dlog", standalone_mode=False, obj=settings)

@@ -7,7 +7,7 @@ the bytes of an entry before it compresses them. Entries of segments with metada
 envelope.
 
 offset  size  field
-     0     1  version, 1
+     0     1  version, 1; 76 for a part of a large record (ours; ``large_record``)
      1     4  flags: bits 0-1 compression code, the rest zero
      5     4  length of the body when expanded
      9     4  length of the body as stored, n
@@ -28,20 +28,23 @@ ENVELOPE_HEADER_BYTES = 13
 assert ENVELOPE_HEADER.size == ENVELOPE_HEADER_BYTES
 
 ENVELOPE_VERSION = 1
+PARTS_ENVELOPE_VERSION = 76  # far from those that Apache may assign next
 ENTRY_BYTES_MAX = 1_044_480  # 1 MiB - 4 KiB, this header included
 ENTRY_BODY_BYTES_MAX = ENTRY_BYTES_MAX - ENVELOPE_HEADER_BYTES
 
 
-def seal_envelope(body: bytes, codec: Compression = Compression.NONE) -> bytes:
+def seal_envelope(
+    body: bytes, codec: Compression = Compression.NONE, *, version: int = ENVELOPE_VERSION
+) -> bytes:
     """The whole entry around a body of records."""
     size_bytes = len(body)
     if codec is Compression.NONE:
-        return ENVELOPE_HEADER.pack(ENVELOPE_VERSION, 0, size_bytes, size_bytes) + body
+        return ENVELOPE_HEADER.pack(version, 0, size_bytes, size_bytes) + body
     stored = compress(codec, body)
     if len(stored) >= size_bytes:
         # Not compressible. Stored without compression, so that the entry stays within its limit.
-        return ENVELOPE_HEADER.pack(ENVELOPE_VERSION, 0, size_bytes, size_bytes) + body
-    return ENVELOPE_HEADER.pack(ENVELOPE_VERSION, codec.value, size_bytes, len(stored)) + stored
+        return ENVELOPE_HEADER.pack(version, 0, size_bytes, size_bytes) + body
+    return ENVELOPE_HEADER.pack(version, codec.value, size_bytes, len(stored)) + stored
 
 
 def open_envelope(entry: bytes) -> tuple[bytes, int, int]:
@@ -54,8 +57,10 @@ def open_envelope(entry: bytes) -> tuple[bytes, int, int]:
     if len(entry) < ENVELOPE_HEADER_BYTES:
         raise EntryFormatError(f"an entry of {len(entry)} bytes is shorter than an envelope header")
     version, flags, size_bytes, stored_bytes = ENVELOPE_HEADER.unpack_from(entry)
-    if version != ENVELOPE_VERSION:
-        raise EntryFormatError(f"envelope version {version}, only {ENVELOPE_VERSION} is known")
+    if version != ENVELOPE_VERSION and version != PARTS_ENVELOPE_VERSION:
+        raise EntryFormatError(
+            f"envelope version {version}, only {ENVELOPE_VERSION} and {PARTS_ENVELOPE_VERSION} are known"
+        )
     if flags & ~CODEC_MASK:
         raise EntryFormatError(f"envelope flags {flags:#x}, only the lowest two bits are assigned")
     if stored_bytes != len(entry) - ENVELOPE_HEADER_BYTES:

@@ -7,7 +7,7 @@ value: it is the payload of a control record.
 
 The value of an entry is SHA-256 of: the value before it (32 bytes), segment number and entry id (8 bytes
 each), and the bytes of the entry's records before the control record, not compressed. The first value follows
-SHA-256 of ``dlog hash chain 1`` and the log's name.
+SHA-256 of ``dlog hash chain 1`` and the log's origin: its name, unless logs were renamed.
 
 offset  size  field of the control record's payload, the last record of its entry
      0     5  "DLHC" and the version, 1
@@ -52,9 +52,9 @@ class ChainValue:
         return ChainValue(self.count + records, found.digest())
 
 
-def chain_start(log: str) -> ChainValue:
-    """The chain before the first record."""
-    return ChainValue(0, hashlib.sha256(b"dlog hash chain 1" + log.encode()).digest())
+def chain_start(origin: str) -> ChainValue:
+    """The chain before the first record of a log with this origin (``dlog.metadata.origin``)."""
+    return ChainValue(0, hashlib.sha256(b"dlog hash chain 1" + origin.encode()).digest())
 
 
 def parse_head(text: str) -> ChainValue:

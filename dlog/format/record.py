@@ -12,8 +12,8 @@ offset  size  field
     16     4  payload length n, at least 0
     20     n  payload
 
-metadata word, bit 0 the lowest: 0 control, 1 end of stream, 2 record set, 3-15 zero, 16-47 position in the
-segment (1 for its first user record), 48-63 zero.
+metadata word, bit 0 the lowest: 0 control, 1 end of stream, 2 record set, 3 part of a large record (ours;
+``large_record``), 4-15 zero, 16-47 position in the segment (1 for its first user record), 48-63 zero.
 
 Source: DistributedLog, LogRecord.java.
 """
@@ -39,6 +39,7 @@ PAYLOAD_BYTES_MAX = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
 FLAG_CONTROL = 0x1
 FLAG_END_OF_STREAM = 0x2
 FLAG_RECORD_SET = 0x4
+FLAG_PART = 0x8  # ours: a part of a large record, in an entry with an envelope of version 76
 FLAGS_MASK = 0xFFFF
 
 POSITION_SHIFT = 16

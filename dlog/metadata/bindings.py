@@ -5,10 +5,14 @@ Source: DistributedLog, ZkMetadataResolver.java (resolve), DLMetadata.java (crea
 
 from __future__ import annotations
 
+import attrs
+
 from dlog.errors import LogMetadataError, NamespaceNotBoundError
 from dlog.metadata.binding import Binding, decode_binding, encode_binding
 from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import MetadataStore, check_new_path, parent_of
+
+ACCESS_CONTROL_NODE = ".acls"  # below the namespace
 
 
 async def resolve_binding(store: MetadataStore, path: str) -> Binding:
@@ -54,6 +58,36 @@ async def bind(store: MetadataStore, path: str, binding: Binding, *, overwrite: 
                 path, "the node holds another binding or other data; nothing was changed"
             ) from None
         await store.put(path, data, expected=node.stat.version)
+
+
+def access_control_path(path: str, binding: Binding) -> str | None:
+    """The node with the default access control entry of a namespace; None if the binding names none."""
+    return f"{path}/{binding.acl_root_path}" if binding.acl_root_path else None
+
+
+async def place_access_control(store: MetadataStore, path: str) -> str:
+    """Add a place for access control entries to the binding of a namespace; return the path of its node.
+
+    A place that is there stays. If cancelled, it may or may not be stored. The other namespaces of the same
+    binding get one, too.
+
+    Raises:
+        NamespaceNotBoundError, LogMetadataError: As ``resolve_binding``.
+        namespace.errors.BadVersionError: Another client has just changed the binding.
+    """
+    binding = await resolve_binding(store, path)
+    if binding.acl_root_path is None:
+        here = path
+        while True:
+            node = await store.get(here) if await store.exists(here) is not None else None
+            if node is not None and node.value:
+                break
+            here = parent_of(here)
+        binding = attrs.evolve(_decoded(here, node.value), acl_root_path=ACCESS_CONTROL_NODE)
+        await store.put(here, encode_binding(binding), expected=node.stat.version)
+    found = access_control_path(path, binding)
+    assert found is not None
+    return found
 
 
 async def unbind(store: MetadataStore, path: str) -> None:

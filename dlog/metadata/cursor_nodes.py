@@ -197,26 +197,36 @@ async def place_cursor(
     return await retry_lost_connection(place, timeout_s=retry_timeout_s)
 
 
-async def delete_cursor(store: MetadataStore, namespace_path: str, log: str, name: str) -> bool:
+async def delete_cursor(
+    store: MetadataStore, namespace_path: str, log: str, name: str, *, retry_timeout_s: float = 0
+) -> bool:
     """Delete a cursor; False if there was none. If cancelled, it may or may not be deleted.
 
+    The result is True if there was a cursor at the first attempt, whichever attempt deleted it.
+
     Raises:
-        LogInUseError: A reader of Apache's library holds the lock of this subscriber.
+        LogInUseError: A reader of Apache's library holds the lock of this subscriber, or a member of a
+            consumer group does.
     """
     path = paths.subscriber_path(namespace_path, log, name)
     lock = paths.subscriber_read_lock_path(namespace_path, log, name)
-    try:
-        if await store.exists(lock) is None:
-            await store.delete(path)
-        else:
-            await store.commit([Delete(lock), Delete(path)])
-    except NoNodeError:
-        return False
-    except NotEmptyError as exc:
-        raise LogInUseError(
-            log, f"a reader holds cursor {name!r} (the node {exc.path} has children)"
-        ) from exc
-    return True
+    was_there = False
+
+    async def delete() -> bool:
+        nonlocal was_there
+        was_there = was_there or await store.exists(path) is not None
+        try:
+            below = [node for node in (lock, f"{path}/members") if await store.exists(node) is not None]
+            await store.commit([*(Delete(node) for node in below), Delete(path)])
+        except NoNodeError:
+            return was_there
+        except NotEmptyError as exc:
+            raise LogInUseError(
+                log, f"a reader holds cursor {name!r} (the node {exc.path} has children)"
+            ) from exc
+        return True
+
+    return await retry_lost_connection(delete, timeout_s=retry_timeout_s)
 
 
 def _decoded(log: str, name: str, path: str, node: Node) -> Cursor:

@@ -16,8 +16,15 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from dlog.errors import EndOfStreamError, LogMetadataError, LogNotFoundError, TxidOutOfOrderError
+from dlog.errors import (
+    EndOfStreamError,
+    InvalidUriError,
+    LogMetadataError,
+    LogNotFoundError,
+    TxidOutOfOrderError,
+)
 from dlog.metadata import paths
+from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.metadata.segment import (
     FIRST_SEGMENT_SEQNO,
     INVALID_TXID,
@@ -25,12 +32,20 @@ from dlog.metadata.segment import (
     UNASSIGNED_SEGMENT_SEQNO,
     LogSegment,
 )
+from dlog.promotion_errors import LogPromotedError, PromotionError
 from namespace.store import Node
 
 LAYOUT_VERSION = b"\xff\xff\xff\xff"  # -1, the only version
+# In place of the version, with a URI behind it: no program changes such a log (docs/promotion.md). Each
+# program reads this node before a change, also one that knows nothing of promotions.
+PROMOTED_TO = b"\xff\xff\xff\xfe"
+PROMOTED_FROM = b"\xff\xff\xff\xfd"
+PURGED = b"\xff\xff\xff\xfc"  # as PROMOTED_TO; the segments here are being deleted, or are deleted
 INITIAL_MAX_TXID = b"0"
 INITIAL_MAX_SEQNO = b"0"
+ALLOCATION_KEY = "dlog.allocation"
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
+_STAMP = re.compile(rb"([0-9]{1,19}):([0-9]{1,10})")
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +61,15 @@ class LogMetadata:
     allocated_ledger_id: int | None  # created for a segment and not used yet; perhaps by an earlier writer
     allocation_version: int
     marks_version: int  # of the layout's node: it is written, unchanged, with each change of marks
+    allocation_created_ms: int = attrs.field(default=0, eq=False)  # another log of this name has another
+
+    @property
+    def allocation_stamp(self) -> dict[str, bytes]:
+        """Custom metadata of a ledger: the state of ``allocation`` that its creator will register it over.
+
+        Once the node has a greater version, the ledger can never get into the log (docs/metadata.md 16.13).
+        """
+        return {ALLOCATION_KEY: b"%d:%d" % (self.allocation_created_ms, self.allocation_version)}
 
     @property
     def sealed(self) -> bool:
@@ -67,15 +91,20 @@ def initial_nodes(namespace_path: str, log_name: str) -> list[tuple[str, bytes]]
     ]
 
 
-def log_metadata_from(namespace_path: str, log_name: str, nodes: Mapping[str, Node | None]) -> LogMetadata:
+def log_metadata_from(
+    namespace_path: str, log_name: str, nodes: Mapping[str, Node | None], *, for_promotion: bool = False
+) -> LogMetadata:
     """Read a log's nodes.
 
     Args:
         nodes: By path; all paths of ``initial_nodes``.
+        for_promotion: Also if a promotion has closed the log to all other changes.
 
     Raises:
         LogNotFoundError: A node is missing.
         LogMetadataError: A node holds invalid data.
+        LogPromotedError: The log is in another namespace now.
+        PromotionError: The log is being copied here.
     """
     found: dict[str, Node] = {}
     for path, _ in initial_nodes(namespace_path, log_name):
@@ -84,7 +113,10 @@ def log_metadata_from(namespace_path: str, log_name: str, nodes: Mapping[str, No
             raise LogNotFoundError(log_name, f"there is no node {path}")
         found[path] = node
     version = found[paths.version_path(namespace_path, log_name)]
-    if version.value != LAYOUT_VERSION:
+    closed = closed_by_promotion(log_name, version.value)
+    if closed is not None and not for_promotion:
+        raise closed
+    if version.value != LAYOUT_VERSION and closed is None:
         raise _damaged(log_name, f"layout version {version.value.hex() or 'empty'} is not ffffffff")
     segments = found[paths.segments_path(namespace_path, log_name)]
     max_seqno = _decimal(segments.value)
@@ -107,7 +139,14 @@ def log_metadata_from(namespace_path: str, log_name: str, nodes: Mapping[str, No
         allocated_ledger_id=ledger_id,
         allocation_version=allocation.stat.version,
         marks_version=version.stat.version,
+        allocation_created_ms=allocation.stat.created_ms,
     )
+
+
+def allocation_stamp_of(custom: Mapping[str, bytes]) -> tuple[int, int] | None:
+    """(creation in epoch ms, version) of the ``allocation`` node in a stamp; None without a valid one."""
+    found = _STAMP.fullmatch(custom.get(ALLOCATION_KEY, b""))
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def check_start_txid(metadata: LogMetadata, txid: int, *, sealing: bool = False) -> None:
@@ -150,6 +189,30 @@ def next_segment_seqno(
     raise _damaged(
         metadata.log_name,
         f"greatest segment number stored is {stored}, but the next segment would be {following}",
+    )
+
+
+def closed_by_promotion(
+    log_name: str, layout: bytes
+) -> LogPromotedError | PromotionError | LogMetadataError | None:
+    """The error of a change of a log that a promotion has closed; None if it has not.
+
+    Args:
+        layout: The data of the log's layout node.
+    """
+    kind, uri = layout[: len(LAYOUT_VERSION)], layout[len(LAYOUT_VERSION) :].decode("utf-8", "replace")
+    if kind not in (PROMOTED_TO, PURGED, PROMOTED_FROM):
+        return None
+    try:
+        parse_namespace_uri(uri)
+    except InvalidUriError as exc:
+        return _damaged(log_name, f"its layout node says that it was promoted, but names no namespace: {exc}")
+    if kind in (PROMOTED_TO, PURGED):
+        return LogPromotedError(log_name, uri, is_purged=kind == PURGED)
+    return PromotionError(
+        log_name,
+        f"it is being promoted from {uri} and takes no change here before the hand-over. `dlog promote"
+        f" {uri} --log {log_name} --resume` continues, `--undo` instead gives up",
     )
 
 

@@ -21,11 +21,20 @@ from namespace.store import Create, Delete, MetadataStore, Node, Operation, Put,
 
 
 async def create_log(
-    store: MetadataStore, namespace_path: str, log_name: str, *, exist_ok: bool = False
+    store: MetadataStore,
+    namespace_path: str,
+    log_name: str,
+    *,
+    exist_ok: bool = False,
+    token: bytes = b"",
 ) -> LogMetadata:
     """Create a log and the missing ancestors of a name like ``a/b/c``. A partly created log is completed.
 
     If cancelled, the log may or may not exist.
+
+    Args:
+        token: Written into the lock's node, whose data no program reads. A repeated call with this token
+            recognises the log that an earlier one created, although its reply was lost.
 
     Raises:
         InvalidLogNameError, LogExistsError
@@ -33,10 +42,12 @@ async def create_log(
         LogMetadataError: A node of the log is damaged.
     """
     log_name = check_log_name(log_name)
+    lock = paths.lock_path(namespace_path, log_name)
     while True:
         nodes = await _read_log_nodes(store, namespace_path, log_name)
         if None not in nodes.values():
-            if not exist_ok:
+            found = nodes[lock]
+            if not exist_ok and (not token or found is None or found.value.partition(b"\n")[0] != token):
                 raise LogExistsError(log_name)
             return log_metadata_from(namespace_path, log_name, nodes)
         operations: list[Operation] = []
@@ -44,7 +55,7 @@ async def create_log(
             if len(ancestor) > len(namespace_path) and await store.exists(ancestor) is None:
                 operations.append(Create(ancestor))
         operations += [
-            Create(path, data)
+            Create(path, token if path == lock else data)
             for path, data in initial_nodes(namespace_path, log_name)
             if nodes[path] is None
         ]
@@ -61,14 +72,21 @@ async def create_log(
         return await open_log(store, namespace_path, log_name)
 
 
-async def open_log(store: MetadataStore, namespace_path: str, log_name: str) -> LogMetadata:
+async def open_log(
+    store: MetadataStore, namespace_path: str, log_name: str, *, for_promotion: bool = False
+) -> LogMetadata:
     """The values of a log's nodes with their versions, as a writer needs them.
+
+    Args:
+        for_promotion: Also if a promotion has closed the log to all other changes.
 
     Raises:
         InvalidLogNameError, LogNotFoundError, LogMetadataError
+        LogPromotedError, PromotionError: A promotion has closed the log to changes.
     """
     log_name = check_log_name(log_name)
-    return log_metadata_from(namespace_path, log_name, await _read_log_nodes(store, namespace_path, log_name))
+    nodes = await _read_log_nodes(store, namespace_path, log_name)
+    return log_metadata_from(namespace_path, log_name, nodes, for_promotion=for_promotion)
 
 
 async def log_exists(store: MetadataStore, namespace_path: str, log_name: str) -> bool:
@@ -120,7 +138,7 @@ async def delete_log_nodes(store: MetadataStore, namespace_path: str, log_name: 
     log_name = check_log_name(log_name)
     log_path = paths.log_path(namespace_path, log_name)
     root = paths.log_root_path(namespace_path, log_name)
-    tree = await _descendants(store, root)
+    tree = await descendants(store, root)
     if tree is None:
         raise LogNotFoundError(log_name)
     segments_path = paths.segments_path(namespace_path, log_name)
@@ -155,7 +173,7 @@ async def _read_log_nodes(store: MetadataStore, namespace_path: str, log_name: s
     return await read_nodes(store, [path for path, _ in initial_nodes(namespace_path, log_name)])
 
 
-async def _descendants(store: MetadataStore, path: str) -> list[str] | None:
+async def descendants(store: MetadataStore, path: str) -> list[str] | None:
     """A node and all nodes below it, parents first; None if it does not exist."""
     if await store.exists(path) is None:
         return None

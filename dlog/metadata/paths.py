@@ -9,6 +9,8 @@ Source: DistributedLog, LogMetadata.java, LogMetadataForReader.java, LogMetadata
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from ledger.policy import POLICY_NODE
 
 # Logs once could have several partitions. Every log has this one; its name is part of the format.
@@ -16,11 +18,19 @@ UNPARTITIONED = "<default>"
 LOCK = "lock"
 READ_LOCK = "readLock"
 SUBSCRIBERS = "subscribers"
+ORIGIN = "dlog-origin"
+RENAMED_NODE = ".dlog-renamed"
 
 
 def policy_path(namespace_path: str) -> str:
     """The policy of the namespace. No log has this name: those with a dot are reserved."""
     return f"{namespace_path}/{POLICY_NODE}"
+
+
+def renamed_path(namespace_path: str, log_name: str | None = None) -> str:
+    """A name that logs once had (``origin``); without one, the parent of all such names. Ours."""
+    parent = f"{namespace_path}/{RENAMED_NODE}"
+    return parent if log_name is None else f"{parent}/{quote(log_name, safe='')}"
 
 
 def log_path(namespace_path: str, log_name: str) -> str:
@@ -71,6 +81,36 @@ def allocation_path(namespace_path: str, log_name: str) -> str:
 def retention_path(namespace_path: str, log_name: str) -> str:
     """How long records are kept (``retention``). Ours: Apache's programs do not know it."""
     return f"{log_root_path(namespace_path, log_name)}/dlog-retention"
+
+
+def promoted_to_path(namespace_path: str, log_name: str) -> str:
+    """Where the log is being moved or was moved (``dlog.promotion.record``). Ours."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-promoted-to"
+
+
+def promotion_lock_path(namespace_path: str, log_name: str) -> str:
+    """The lock of the process that moves the log."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-promotion-lock"
+
+
+def promoted_cursors_path(namespace_path: str, log_name: str) -> str:
+    """The parent of the cursors that the hand-over took from ``subscribers``."""
+    return f"{promoted_to_path(namespace_path, log_name)}/cursors"
+
+
+def promoted_from_path(namespace_path: str, log_name: str) -> str:
+    """Where the log comes from, if it was promoted. Ours."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-promoted-from"
+
+
+def properties_path(namespace_path: str, log_name: str) -> str:
+    """The properties (``properties``). Ours: Apache's programs do not know it."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-properties"
+
+
+def origin_path(namespace_path: str, log_name: str) -> str:
+    """The name that the log's records are bound to, if it is another than the log's (``origin``). Ours."""
+    return f"{log_root_path(namespace_path, log_name)}/{ORIGIN}"
 
 
 def subscribers_path(namespace_path: str, log_name: str) -> str:

@@ -14,6 +14,7 @@ import trio
 from dlog.errors import AccessDeniedError
 from dlog.metadata import paths
 from dlog.metadata.policy import Policy, Right, decode_policy, encode_policy
+from ledger.catalog.connection_retry import retry_lost_connection
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
 
@@ -45,6 +46,15 @@ class Permissions:
                 " change it"
             )
 
+    async def check_administrator(self) -> None:
+        """Return if the principal may administer all logs of the namespace. Raises like ``check``."""
+        policy = await self.policy()
+        if policy is not None and not policy.may_change_policy(self.principal):
+            raise AccessDeniedError(
+                f"{self.principal!r} may not do this in the whole namespace: that needs the right"
+                ' "admin" on the logs "*"; `dlog policy show` prints the rules'
+            )
+
     async def policy(self) -> Policy | None:
         """The policy; None if there is none. Raises like ``check``."""
         while self._changed.is_set():
@@ -59,30 +69,50 @@ class Permissions:
             self._policy, self._version, self._changed = policy, version, changed
         return self._policy
 
-    async def replace(self, policy: Policy | None) -> None:
+    async def replace(self, policy: Policy | None, *, retry_timeout_s: float = 0) -> None:
         """Store another policy; None for none. If cancelled, it may or may not be stored.
+
+        Args:
+            retry_timeout_s: How long to repeat the write while the store is out of reach.
 
         Raises:
             AccessDeniedError: The stored policy does not let the principal change it.
             AccessDeniedError: Another administrator has just changed it.
             LogMetadataError: The stored policy does not parse; correct its node by hand.
         """
-        stored = await self.policy()
+        stored = await retry_lost_connection(self.policy, timeout_s=retry_timeout_s)
         if stored is not None and not stored.may_change_policy(self.principal):
             raise AccessDeniedError(
                 f'{self.principal!r} may not change the policy: that needs the right "admin" on the logs "*"'
             )
-        try:
-            if policy is None:
+        wanted, version = None if policy is None else encode_policy(policy), self._version
+        is_repeated = False
+
+        async def write() -> None:
+            nonlocal is_repeated
+            if is_repeated and await self._stored_bytes() == wanted:
+                return  # the attempt before was applied, and its reply was lost
+            is_repeated = True
+            if wanted is None:
                 if stored is not None:
-                    await self._store.delete(self._path, expected=self._version)
+                    await self._store.delete(self._path, expected=version)
             elif stored is None:
-                await self._store.create(self._path, encode_policy(policy), parents=True)
+                await self._store.create(self._path, wanted, parents=True)
             else:
-                await self._store.put(self._path, encode_policy(policy), expected=self._version)
+                await self._store.put(self._path, wanted, expected=version)
+
+        try:
+            await retry_lost_connection(write, timeout_s=retry_timeout_s)
         except (BadVersionError, NodeExistsError, NoNodeError) as exc:
             raise AccessDeniedError(
                 "another administrator has just changed the policy; look at it, then try again"
             ) from exc
         finally:
             self._changed.set()  # read it again, whatever became of the write
+
+    async def _stored_bytes(self) -> bytes | None:
+        await self._store.sync(self._path)
+        try:
+            return (await self._store.get(self._path)).value
+        except NoNodeError:
+            return None

@@ -3,7 +3,8 @@
 Inside: the value, its JSON, the decision. Not inside: the node (``retention_node``), marking and deleting
 segments (``dlog.write.space``).
 Always: whole completed segments are given up, from the oldest on, never the segment in use; a rule that does
-not parse gives up nothing; with ``keep_unread`` no record goes that a cursor has not consumed.
+not parse gives up nothing; with ``keep_unread`` no record goes that a cursor has not consumed, and every
+cursor stays in a segment that exists.
 
 The node ``dlog-retention`` of a log holds JSON. Apache's programs ignore it, but cannot delete a log that has
 one: ``dlog log delete`` can::
@@ -36,8 +37,8 @@ class Retention:
 
     A segment is given up if it was completed longer than ``age_s`` seconds ago, or if the later completed
     segments alone hold at least ``size_bytes``. With ``keep_unread``, records that some cursor has not
-    consumed stay. With ``keep_unread`` alone, everything that all cursors have consumed is given up; a log
-    without a cursor keeps all.
+    consumed stay, and so does the segment that a cursor is in. With ``keep_unread`` alone, the segments that
+    all cursors have left are given up; a log without a cursor keeps all.
 
     Raises:
         ConfigError: Nothing is set, or a number is not positive.
@@ -97,7 +98,9 @@ def first_retained(
         is_beyond = retention.size_bytes is not None and later_bytes >= retention.size_bytes
         if not (is_old or is_beyond or by_cursors_only):
             break
-        if retention.keep_unread and slowest is not None and segment.last_dlsn >= slowest:
+        # The segment of a cursor stays even if all of it is consumed. Once it is purged, nothing shows that
+        # no record lies behind the cursor, and a reader that opens there is refused.
+        if retention.keep_unread and slowest is not None and slowest.segment_seqno <= segment.segment_seqno:
             break
         first = segment.first_dlsn.next_segment()
     return first

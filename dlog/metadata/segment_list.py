@@ -67,3 +67,24 @@ def check_same_log(
     newest = max((segment.segment_seqno for segment in completed.values()), default=-1)
     if newest > max((segment.segment_seqno for segment in listed if not segment.in_progress), default=-1):
         raise LogNotFoundError(log_name, f"it was deleted: its completed segment {newest} is gone")
+
+
+def check_still_same_log(log_name: str, left: LogSegment, listed: Sequence[LogSegment]) -> None:
+    """Raise if the segments listed now belong to another log than one that a reader has read to its end.
+
+    ``check_same_log`` compares completed segments. A reader that missed a watch may have listed its segment
+    only while it was in progress. A recovery does not delete a segment with entries, so its number is not
+    used again.
+
+    Raises:
+        LogMetadataError: The segment has another ledger now: the log was created again.
+        LogNotFoundError: The segment is gone, and none follows it: the log is deleted, or created again.
+    """
+    for segment in listed:
+        if segment.segment_seqno == left.segment_seqno and segment.ledger_id != left.ledger_id:
+            raise LogMetadataError(
+                f"log {log_name!r} was deleted and created again: segment {segment.segment_seqno} had ledger"
+                f" {left.ledger_id} and has {segment.ledger_id} now; open a new reader"
+            )
+    if all(segment.segment_seqno < left.segment_seqno for segment in listed):
+        raise LogNotFoundError(log_name, f"it was deleted: its segment {left.segment_seqno} is gone")

@@ -6,5 +6,6 @@ Not inside: replicas and confirmation (``ledger``). Entry point: ``LogReader``.
 
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
+from dlog.read.record_batch import RecordBatch
 
-__all__ = ["EARLIEST", "LATEST", "LogReader", "Start"]
+__all__ = ["EARLIEST", "LATEST", "LogReader", "RecordBatch", "Start"]

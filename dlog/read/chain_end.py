@@ -32,5 +32,6 @@ async def chain_at_end(log: ReadOnlyLog) -> ChainValue:
                 (entry, *_) = await handle.read_payloads(last, last)
         with log.decoding(DLSN(segment.segment_seqno, last, 0)):
             body, start, stop = open_envelope(entry) if segment.enveloped else (entry, 0, len(entry))
-            return chain_value_in(body, start, stop) or chain_start(log.name)
-    return chain_start(log.name)
+            value = chain_value_in(body, start, stop)
+        return value or chain_start(await log.origin())
+    return chain_start(await log.origin())

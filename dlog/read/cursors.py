@@ -12,6 +12,7 @@ unconditional, so a reader that was thought dead could move a position back.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import attrs
 
@@ -20,8 +21,13 @@ from dlog.format.dlsn import DLSN
 from dlog.metadata import cursor_nodes
 from dlog.metadata.cursor_nodes import Cursor, check_cursor_name
 from dlog.metadata.policy import Right
+from dlog.promotion_errors import LogPromotedError
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.retry_policy import RetryPolicy
+from ledger.catalog.connection_retry import RETRY_PAUSE_S, retry_lost_connection
 from namespace.store import MetadataStore
+
+T = TypeVar("T")
 
 
 class LogCursors:
@@ -39,7 +45,10 @@ class LogCursors:
         permit: Callable[[Right], Awaitable[object]],
         *,
         retry_timeout_s: float,
+        at_target: Callable[[], Awaitable[LogCursors]] | None = None,
     ) -> None:
+        """``at_target``: the cursors where the log was promoted to; called if ``permit`` says that it was."""
+        self._at_target = at_target
         self.log = log.name
         self._store, self._path, self._read_only_log = store, namespace_path, log
         self._permit, self._retry_timeout_s = permit, retry_timeout_s
@@ -53,9 +62,10 @@ class LogCursors:
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        await self._permit(Right.READ)
+        if (elsewhere := await self._moved(Right.READ)) is not None:
+            return await elsewhere.list()
         with translated(self.log, "listing its cursors"):
-            return await cursor_nodes.list_cursors(self._store, self._path, self.log)
+            return await self._patiently(lambda: cursor_nodes.list_cursors(self._store, self._path, self.log))
 
     async def get(self, name: str) -> Cursor | None:
         """A cursor as it is now; None if there is none.
@@ -64,9 +74,10 @@ class LogCursors:
             LogMetadataError: Its node holds no position.
         """
         name = check_cursor_name(name)
-        await self._permit(Right.READ)
+        if (elsewhere := await self._moved(Right.READ)) is not None:
+            return await elsewhere.get(name)
         with translated(self.log, f"reading cursor {name!r}"):
-            return await cursor_nodes.read_cursor(self._store, self._path, self.log, name)
+            return await self._read(name)
 
     async def set(self, name: str, position: DLSN) -> Cursor:
         """Create a cursor, or move it to any position that is left. Its readers then get a conflict.
@@ -82,7 +93,8 @@ class LogCursors:
             CursorConflictError: Another client has moved the cursor just now.
         """
         name = check_cursor_name(name)
-        await self._permit(Right.WRITE)
+        if (elsewhere := await self._moved(Right.WRITE)) is not None:
+            return await elsewhere.set(name, position)
         with translated(self.log, f"moving cursor {name!r}"):
             return await cursor_nodes.place_cursor(
                 self._store,
@@ -90,7 +102,7 @@ class LogCursors:
                 self.log,
                 name,
                 position,
-                expected=await cursor_nodes.read_cursor(self._store, self._path, self.log, name),
+                expected=await self._read(name),
                 retry_timeout_s=self._retry_timeout_s,
                 checks_truncation=True,
             )
@@ -104,9 +116,12 @@ class LogCursors:
             LogInUseError: A reader of Apache's library holds the lock of this subscriber.
         """
         name = check_cursor_name(name)
-        await self._permit(Right.WRITE)
+        if (elsewhere := await self._moved(Right.WRITE)) is not None:
+            return await elsewhere.delete(name)
         with translated(self.log, f"deleting cursor {name!r}"):
-            return await cursor_nodes.delete_cursor(self._store, self._path, self.log, name)
+            return await cursor_nodes.delete_cursor(
+                self._store, self._path, self.log, name, retry_timeout_s=self._retry_timeout_s
+            )
 
     async def lag(self, cursor: Cursor) -> int:
         """The number of records visible now that the cursor's readers have not consumed.
@@ -116,12 +131,50 @@ class LogCursors:
         Raises:
             LogNotFoundError, LogMetadataError, CorruptLogError
         """
-        await self._permit(Right.READ)
-        return await self._read_only_log.count_from(await self._read_only_log.segments(), cursor.position)
+        if (elsewhere := await self._moved(Right.READ)) is not None:
+            return await elsewhere.lag(cursor)
+        log = self._read_only_log
+        policy = RetryPolicy(timeout_s=self._retry_timeout_s, pause_s=RETRY_PAUSE_S)
+
+        async def count() -> int:
+            return await log.count_from(await log.segments(), cursor.position)
+
+        return await policy.while_store_is_away(count, self._store, subject=f"log {self.log}: lag")
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await retry_lost_connection(call, timeout_s=self._retry_timeout_s)
+
+    async def _read(self, name: str) -> Cursor | None:
+        return await self._patiently(
+            lambda: cursor_nodes.read_cursor(self._store, self._path, self.log, name)
+        )
 
     async def _commit(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
         """Move a cursor forward from what a reader has seen."""
-        await self._permit(Right.READ)
+        if (elsewhere := await self._moved(Right.READ)) is None:
+            try:
+                return await self._commit_here(name, seen, position)
+            except (CursorConflictError, LogPromotedError):
+                # The hand-over takes the cursors away, so it looks like a conflict.
+                if (elsewhere := await self._moved(Right.READ)) is None:
+                    raise
+        there = await elsewhere.get(name)
+        before, after = (None if each is None else each.position for each in (seen, there))
+        if before != after:
+            raise CursorConflictError(self.log, name, before, after)
+        return await elsewhere._commit(name, there, position)
+
+    async def _moved(self, right: Right) -> LogCursors | None:
+        """The cursors where the log was promoted to; None if they are here."""
+        try:
+            await self._permit(right)
+        except LogPromotedError:
+            if self._at_target is None:
+                raise
+            return await self._at_target()
+        return None
+
+    async def _commit_here(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
         with translated(self.log, f"committing cursor {name!r}"):
             if seen is None:
                 return await cursor_nodes.place_cursor(

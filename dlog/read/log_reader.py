@@ -10,23 +10,44 @@ Source: DistributedLog, BKAsyncLogReader.java (docs/stream-format.md 7).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Literal, overload
 
 import trio
 
 from dlog.config import ReaderConfig
 from dlog.encryption import PayloadOpener
-from dlog.errors import CorruptLogError, DLogError, EntryFormatError, NamespaceClosedError
+from dlog.errors import (
+    CorruptLogError,
+    DLogError,
+    EntryFormatError,
+    LogReaderIdleError,
+    LogTruncatedError,
+    NamespaceClosedError,
+)
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.cursor_nodes import Cursor
+from dlog.read.columns import RecordRun
 from dlog.read.cursors import ReaderCursor
-from dlog.read.positioning import Start
+from dlog.read.gap_finder import GapFinder
+from dlog.read.gaps import Gap
+from dlog.read.positioning import LATEST, Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.read.record_batch import RecordBatch
 from ledger.tasks.forks import RULE, call_in_child
 from ledger.tasks.service_tasks import open_service_tasks
+
+BATCH_RECORDS = 65_536
+IDLE = (
+    "no entry came, not even a control record; the writer is gone or out of reach, or has no keep_alive_s"
+    " below the reader's idle_timeout_s"
+)
+SECOND_LOOKS_MAX = 3  # in a row, of data that seem to be gone and then are not
 
 
 class LogReader:
@@ -41,21 +62,42 @@ class LogReader:
         log: ReadOnlyLog,
         config: ReaderConfig,
         *,
-        end: DLSN | None,
+        end: DLSN | int | Start | None,
         follow: bool,
         cursor: ReaderCursor | None = None,
+        gaps: bool = False,
     ) -> None:
         self.log = log.name
         self.is_sealed = False
-        self._ahead = ReadAhead(log, config, end=end, follow=follow, position=lambda: self.position)
-        self._end = end
-        self._opener = None if config.encryption is None else PayloadOpener(log.name, config.encryption)
+        self._txid_max = end if isinstance(end, int) else None  # the first greater one ends the reader
+        self._is_past_end = False  # that record was decoded
+        log.gaps_ok = gaps
+        self._new_ahead = partial(
+            ReadAhead,
+            log,
+            config,
+            # Records up to LATEST were visible, so they are waited for, also from a bookie with an older LAC.
+            follow=follow or end is LATEST,
+            position=lambda: self.position,
+            reports_gone=gaps,
+        )
+        self._ahead = self._new_ahead(end=None if isinstance(end, int) else end)
+        self._spawn: Callable[[ReadAhead], None]  # starts its task
+        self._gap_finder = GapFinder(log) if gaps else None
+        self._gap: Gap | None = None  # the last one that was returned
+        self._retry_pause_s, self._idle_timeout_s = config.retry_pause_s, config.idle_timeout_s
+        self._idle_error_s = -math.inf  # when LogReaderIdleError was raised last
+        self._clock = trio.lowlevel.current_clock()
+        self._passing = trio.Lock()  # held while a gap is passed
+        self._second_looks = 0  # at one position
+        self._opener: PayloadOpener | None = None
+        self._encryption = config.encryption
         self._undecryptable: DLogError | None = None  # the error of the record at ``position``
         self._expand_bytes_max = config.read_bytes_max
         self._txid_min = -1  # records before the first one with this transaction id are dropped
         self._position: DLSN | None = None
         self._is_closed = False
-        self._records: list[Record] = []  # decoded
+        self._records: Sequence[Record] = []  # decoded; a RecordBatch if decoded to columns
         self._index = 0  # of the first record that is not returned yet
         self._is_forked = False
         self._cursor = cursor
@@ -81,6 +123,15 @@ class LogReader:
             return self._records[self._index - 1].dlsn.next_slot()
         return self._position
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last entry of the log arrived, control records included.
+
+        A writer with ``WriterConfig.keep_alive_s`` sends one at least so often, so a much greater value means
+        that it is gone or out of reach. Entries arrive ahead of the records that are returned.
+        """
+        return self._clock.current_time() - self._ahead.active_s
+
     def __aiter__(self) -> LogReader:
         return self
 
@@ -93,12 +144,13 @@ class LogReader:
         self._index = index + 1
         return self._records[index]
 
-    async def read_batch(self, records_max: int, *, wait_s: float | None = None) -> list[Record] | None:
+    async def read_batch(self, records_max: int, *, wait_s: float | None = None) -> RecordBatch | None:
         """Return the next records, at most ``records_max``; wait at most ``wait_s`` seconds for the first.
 
-        An empty list means that no record came within ``wait_s``: call again. None means the end: ``end`` was
-        reached, the log is sealed, or a reader that does not follow has returned all records. A cancelled
-        call loses no record: the next call returns them.
+        The batch is a sequence of records, stored as columns. It holds the records of one read of
+        ``ReaderConfig.read_bytes_max`` at most. An empty batch means that no record came within ``wait_s``:
+        call again. None means the end: ``end`` was reached, the log is sealed, or a reader that does not
+        follow has returned all records. A cancelled call loses no record: the next call returns them.
 
         Args:
             records_max: At least 1.
@@ -108,22 +160,74 @@ class LogReader:
             CorruptLogError: Stored bytes are damaged; ``position`` says where.
             DecryptionError, EncryptionKeyError: The record at the position does not decrypt.
             LogTruncatedError: The records at the position were truncated.
+            LogReaderIdleError: No entry arrived for ``ReaderConfig.idle_timeout_s``.
             LogReaderStalledError: Reading failed for longer than ``ReaderConfig.retry_timeout_s``.
             LogNotFoundError: The log was deleted.
             LogMetadataError: The nodes of the log contradict each other.
             NamespaceLostError: The session with the metadata store ended.
 
-        Each later call raises the same error; ``position`` stays valid.
+        Each later call raises the same error; ``position`` stays valid. After LogReaderIdleError a later call
+        waits as long again.
+        """
+        records = await self._read_records(records_max, wait_s=wait_s, columns=True)
+        return None if records is None else RecordBatch.of(records)
+
+    async def read_batch_or_gap(
+        self, records_max: int, *, wait_s: float | None = None
+    ) -> RecordBatch | Gap | None:
+        """As ``read_batch``, but data that are missing for good are returned as a ``Gap``, not raised.
+
+        The reader then continues behind the gap. Data that are out of reach now are never a gap: they are
+        waited for, then raised as ``LogReaderStalledError``. A gap before the next record is looked for also
+        beyond ``wait_s``.
+
+        Raises:
+            ValueError: The reader was opened without ``gaps=True``.
+        """
+        self._checked_finder()
+        while True:
+            ahead = self._ahead
+            try:
+                return await self.read_batch(records_max, wait_s=wait_s)
+            except DLogError as exc:
+                error = exc
+            if (gap := await self._gap_after(ahead, error)) is not None:
+                return gap
+
+    @overload
+    def batches(
+        self, records_max: int = ..., *, gaps: Literal[False] = ...
+    ) -> AsyncIterator[RecordBatch]: ...
+    @overload
+    def batches(self, records_max: int = ..., *, gaps: Literal[True]) -> AsyncIterator[RecordBatch | Gap]: ...
+    async def batches(
+        self, records_max: int = BATCH_RECORDS, *, gaps: bool = False
+    ) -> AsyncIterator[RecordBatch | Gap]:
+        """Iterate over batches of at most ``records_max`` records, each with one or more, until the end.
+
+        It raises as ``read_batch``; with ``gaps=True`` as ``read_batch_or_gap``, whose gaps it returns.
+        """
+        read = self.read_batch_or_gap if gaps else self.read_batch
+        while (batch := await read(records_max)) is not None:
+            yield batch
+
+    async def _read_records(
+        self, records_max: int, *, wait_s: float | None, columns: bool
+    ) -> Sequence[Record] | None:
+        """As ``read_batch``. For this package only.
+
+        Args:
+            columns: Decode entries to columns; False: to records, which is faster if all become objects.
         """
         if records_max < 1:
             raise ValueError(f"records_max={records_max}: at least 1")
         if self._index == len(self._records):
-            if (ready := self._ready()) is not None:
+            if (ready := self._ready(columns)) is not None:
                 await trio.lowlevel.checkpoint()
-                ready = self._ready()  # another task may have been here
+                ready = self._ready(columns)  # another task may have been here
             if ready is None:
                 with trio.move_on_after(float("inf") if wait_s is None else wait_s):
-                    ready = await self._refill()
+                    ready = await self._refill(columns)
             if not ready:
                 return [] if ready is None else None
         records = self._records[self._index : self._index + records_max]
@@ -154,7 +258,7 @@ class LogReader:
         """
         if last is not None and (self.position is None or last >= self.position):
             raise ValueError(f"log {self.log!r}: {last} was not returned yet, so it cannot be committed")
-        return await self.commit_to(self.position if last is None else last.next_slot())
+        return await self.commit_to(self.position if last is None else self._behind(last))
 
     async def commit_to(self, position: DLSN | None) -> Cursor | None:
         """Like ``commit``, by the first record that is not consumed, such as an earlier ``position``."""
@@ -165,6 +269,10 @@ class LogReader:
         if self.position is None or position > self.position:
             raise ValueError(f"log {self.log!r}: the reader has not come to {position} yet")
         return await self._cursor.commit(position)
+
+    def _behind(self, last: DLSN) -> DLSN:
+        """Where reading continues behind a record, or behind the last gap."""
+        return self._gap.resume if self._gap is not None and last == self._gap.last else last.next_slot()
 
     async def aclose(self) -> None:
         """End the reader. Idempotent; leaving ``async with`` calls it."""
@@ -177,20 +285,76 @@ class LogReader:
 
     async def _begin(self, start: DLSN | int | Start) -> ReadAhead:
         """Find the start; return what fetches from there."""
-        self._position = await self._ahead.locate(start)
+        if self._encryption is not None:
+            self._opener = PayloadOpener(self.log, self._encryption, origin=await self._ahead.origin())
+        try:
+            self._position = await self._ahead.locate(start)
+        except LogTruncatedError as exc:
+            if self._gap_finder is None or not isinstance(start, DLSN):
+                raise
+            self._position, self._ahead.error = start, exc
         if isinstance(start, int):
             self._txid_min = start
         return self._ahead
 
-    async def _refill(self) -> bool:
+    def _checked_finder(self) -> GapFinder:
+        if self._gap_finder is None:
+            raise ValueError(
+                f"log {self.log!r}: missing data are errors for this reader; open it with gaps=True"
+            )
+        return self._gap_finder
+
+    async def _gap_after(self, ahead: ReadAhead, error: DLogError) -> Gap | None:
+        """Continue behind the gap at which ``ahead`` failed, and return it.
+
+        None: continue without a gap, since another task has passed it, or the data can be read after all.
+        Raises the error if nothing is known to be missing.
+        """
+        async with self._passing:
+            if self._ahead is not ahead:
+                return None
+            gap = await self._checked_finder().gap(error, self.position)
+            if gap is None:
+                self._second_looks += 1
+                match error:
+                    case CorruptLogError(position=DLSN() as at) if self._second_looks <= SECOND_LOOKS_MAX:
+                        await trio.sleep(self._retry_pause_s)
+                        await self._continue_at(at)
+                        return None
+                raise error
+            await self._continue_at(gap.resume)
+            self._gap, self._second_looks = gap, 0
+            return gap
+
+    async def _continue_at(self, position: DLSN) -> None:
+        """Fetch from a position on. If cancelled, nothing has changed."""
+        ahead = self._new_ahead(end=self._ahead.end)
+        try:
+            await ahead.locate(position)
+        except LogTruncatedError as exc:
+            ahead.error = exc
+        self._ahead.stop()
+        self._ahead = ahead
+        self._position, self._records, self._index = position, [], 0
+        self._spawn(ahead)
+
+    async def _refill(self, columns: bool = False) -> bool:
         """Decode records into ``_records``, waiting if none are fetched yet; False at the end."""
         self._check_process()  # first: a child that runs its copy of the loop takes events of the parent
         await trio.lowlevel.checkpoint()
-        while (ready := self._ready()) is None:
-            await self._ahead.wait_change()
+        while (ready := self._ready(columns)) is None:
+            if self._idle_timeout_s is None:
+                await self._ahead.wait_change()
+                continue
+            until_s = max(self._ahead.active_s, self._idle_error_s) + self._idle_timeout_s
+            if trio.current_time() >= until_s:
+                self._idle_error_s = trio.current_time()
+                raise LogReaderIdleError(self.log, self.position, self.idle_s, IDLE)
+            with trio.move_on_at(until_s):
+                await self._ahead.wait_change()
         return ready
 
-    def _ready(self) -> bool | None:
+    def _ready(self, columns: bool) -> bool | None:
         """True if records can be returned, False at the end, None if neither is known yet.
 
         Raises the error that ended the fetching task, after the records before it.
@@ -202,55 +366,65 @@ class LogReader:
             return True
         if self._undecryptable is not None:
             raise self._undecryptable
-        while self._ahead.chunks and not self.is_sealed:
-            if self._decode_next():
+        while self._ahead.chunks and not (self.is_sealed or self._is_past_end):
+            if self._decode_next(columns and self._opener is None):
                 return True
-        if self.is_sealed:
+        if self.is_sealed or self._is_past_end:
             return False
         if self._ahead.error is not None:
             raise self._ahead.error
         return False if self._ahead.is_over else None
 
-    def _decode_next(self) -> bool:
+    def _decode_next(self, columns: bool) -> bool:
         chunk = self._ahead.chunks[0]
         segment = chunk.segment
         first_entry_id = segment.next_entry_id
         # Compressed entries leave the chunk bit by bit, or one read could expand to many times its size.
         expand_until = segment.expanded_bytes + self._expand_bytes_max
         records: list[Record] = []
+        runs: list[RecordRun] = []
         try:
             for entry in chunk.entries:
-                segment.decode(entry, records)
+                if columns:
+                    segment.decode_columns(entry, runs)
+                else:
+                    segment.decode(entry, records)
                 if segment.is_sealed or segment.expanded_bytes >= expand_until:
                     break
         except EntryFormatError as exc:
             if segment.next_entry_id > first_entry_id:
                 # The records before the damage are good. The damaged entry stays: each later call raises.
                 del chunk.entries[: segment.next_entry_id - first_entry_id]
-                return self._deliver(records)
+                return self._deliver(RecordBatch(runs) if columns else records)
             if not self._ahead.is_past_end(segment.position):
                 raise CorruptLogError(self.log, segment.position, str(exc)) from exc
         else:
             decoded = segment.next_entry_id - first_entry_id
             if decoded < len(chunk.entries) and not segment.is_sealed:
                 del chunk.entries[:decoded]
-                return self._deliver(records)
+                return self._deliver(RecordBatch(runs) if columns else records)
         self._ahead.drop_first()
         self.is_sealed = segment.is_sealed
-        return self._deliver(records)
+        return self._deliver(RecordBatch(runs) if columns else records)
 
-    def _deliver(self, records: list[Record]) -> bool:
+    def _deliver(self, records: Sequence[Record]) -> bool:
         if self._txid_min >= 0:
-            count = next((i for i, each in enumerate(records) if each.txid >= self._txid_min), len(records))
+            txid_min = self._txid_min
+            count = next((i for i, txid in enumerate(_txids(records)) if txid >= txid_min), len(records))
             if count:
                 # A new reader that starts at ``position`` does not know the transaction id.
                 self._position = records[count - 1].dlsn.next_slot()
-                del records[:count]
+                records = records[count:]
             if records:
                 self._txid_min = -1
-        if self._end is not None:
-            while records and records[-1].dlsn > self._end:
-                records.pop()
+        records = self._ahead.cut(records)
+        if self._txid_max is not None:
+            txid_max = self._txid_max
+            kept = next((i for i, txid in enumerate(_txids(records)) if txid > txid_max), None)
+            if kept is not None:
+                records = records[:kept]
+                self._is_past_end = True
+                self._ahead.stop()
         if self._index:
             self._position = self._records[self._index - 1].dlsn.next_slot()
             self._records, self._index = [], 0
@@ -261,7 +435,7 @@ class LogReader:
         self._records, self._index = records, 0
         return True
 
-    def _decrypted(self, opener: PayloadOpener, records: list[Record]) -> list[Record]:
+    def _decrypted(self, opener: PayloadOpener, records: Sequence[Record]) -> list[Record]:
         """The records with their payloads; those before the first that does not decrypt."""
         decrypted: list[Record] = []
         for record in records:
@@ -277,23 +451,29 @@ class LogReader:
         return decrypted
 
 
+def _txids(records: Sequence[Record]) -> Sequence[int]:
+    return records.txids if isinstance(records, RecordBatch) else [each.txid for each in records]
+
+
 @asynccontextmanager
 async def open_log_reader(
     log: ReadOnlyLog,
     config: ReaderConfig,
     *,
     start: DLSN | int | Start,
-    end: DLSN | None = None,
+    end: DLSN | int | Start | None = None,
     follow: bool = True,
     cursor: ReaderCursor | None = None,
+    gaps: bool = False,
 ) -> AsyncIterator[LogReader]:
     """Open a reader; see ``Namespace.open_reader``."""
-    reader = LogReader(log, config, end=end, follow=follow, cursor=cursor)
+    reader = LogReader(log, config, end=end, follow=follow, cursor=cursor, gaps=gaps)
     ahead = await reader._begin(start)
     async with open_service_tasks() as tasks:
-        tasks.start_soon(ahead.run)
+        reader._spawn = lambda ahead: tasks.start_soon(ahead.run)
+        reader._spawn(ahead)
         try:
             yield reader
         finally:
             reader._is_closed = True
-            ahead.wake()
+            reader._ahead.wake()

@@ -1,4 +1,4 @@
-"""Where in a log reading starts: at a position, at a transaction id, at either end.
+"""Where in a log reading starts and ends: at a position, a transaction id, a moment, an end of the log.
 
 Inside: choosing the segment; the binary search for a transaction id in a segment, as a machine that returns
 the next entry to read. Not inside: reading entries (``read_only_log``).
@@ -11,13 +11,14 @@ EARLIEST and transaction ids do that.
 
 from __future__ import annotations
 
+import datetime
 import enum
 from collections.abc import Sequence
 
 import attrs
 
 from dlog.errors import LogTruncatedError
-from dlog.format.dlsn import DLSN
+from dlog.format.dlsn import DLSN, INVALID_DLSN
 from dlog.metadata.segment import LogSegment
 from dlog.metadata.truncation import first_left
 
@@ -33,7 +34,43 @@ EARLIEST = Start.EARLIEST
 """Start at the first record that was not truncated."""
 
 LATEST = Start.LATEST
-"""Start after the last record that is readable now."""
+"""Start after the last record that is readable now; as an end: stop after that record."""
+
+Where = DLSN | int | Start | datetime.datetime
+"""A position, a transaction id, an end of the log, or a moment that stands for a transaction id."""
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+ID_MAX = 2**63 - 1  # greater than every entry id and slot
+
+
+def txid_at(moment: datetime.datetime) -> int:
+    """Milliseconds since 1970, rounded down: the transaction id of a record appended then.
+
+    It is meant for a log whose writers took their ids from the clock, which is the default.
+
+    Raises:
+        ValueError: The moment has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f"{moment!r} has no time zone; add one (tzinfo=datetime.UTC, or .astimezone())")
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def position_or_txid(where: Where) -> DLSN | int | Start:
+    """The same place, with a moment replaced by its transaction id."""
+    return txid_at(where) if isinstance(where, datetime.datetime) else where
+
+
+def last_before(position: DLSN | None) -> DLSN:
+    """The greatest possible position before another one; None: before all records of the log."""
+    if position is None:
+        return INVALID_DLSN
+    if position.slot_id > 0:
+        return DLSN(position.segment_seqno, position.entry_id, position.slot_id - 1)
+    if position.entry_id > 0:
+        return DLSN(position.segment_seqno, position.entry_id - 1, ID_MAX)
+    return DLSN(position.segment_seqno - 1, ID_MAX, ID_MAX)
 
 
 @attrs.frozen

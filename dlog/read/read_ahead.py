@@ -14,8 +14,10 @@ above prevent apache/distributedlog issue 244 and apache/bookkeeper issues 1973 
 from __future__ import annotations
 
 import enum
+import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import attrs
@@ -23,22 +25,29 @@ import trio
 
 from dlog.config import ReaderConfig
 from dlog.errors import (
+    CorruptLogError,
     DLogError,
+    EntryFormatError,
     LogMetadataError,
     LogReaderStalledError,
     LogTruncatedError,
     LogUnavailableError,
+    SegmentGapError,
     translated,
 )
 from dlog.format.dlsn import DLSN
+from dlog.format.large_record import parts_before
+from dlog.format.record import Record
 from dlog.metadata.segment import LogSegment, TruncationStatus
 from dlog.metadata.truncation import first_left
-from dlog.read.positioning import Start
+from dlog.read.gaps import is_gone
+from dlog.read.positioning import Start, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
+from ledger.tasks.background import open_background
 
 T = TypeVar("T")
 
@@ -64,9 +73,12 @@ class ReadAhead:
     """Fetches entries into ``chunks``. Call ``locate``, then run ``run`` in a task.
 
     Args:
-        end: The last position to fetch, inclusive; None for no end.
+        end: The last position to fetch, inclusive; LATEST: the last one visible when ``locate`` is called;
+            None for no end.
         follow: Wait for new entries at the end of the log; False to stop there.
         position: The caller's position, for errors and log lines.
+        reports_gone: Raise CorruptLogError at once for data that no bookie or no metadata has; False: try for
+            the retry timeout, as for data out of reach.
     """
 
     def __init__(
@@ -74,28 +86,45 @@ class ReadAhead:
         log: ReadOnlyLog,
         config: ReaderConfig,
         *,
-        end: DLSN | None,
+        end: DLSN | Start | None,
         follow: bool,
         position: Callable[[], DLSN | None],
+        reports_gone: bool = False,
     ) -> None:
         self.chunks: deque[Chunk] = deque()
         self.size_bytes = 0  # of the chunks
         self.is_over = False  # nothing more will be fetched
+        self.active_s = trio.current_time()  # when the last entry arrived, or fetching could go on
         self.error: DLogError | None = None  # why the task ended; raised after the chunks before it
         self._log, self._config = log, config
         self._end, self._follow, self._position = end, follow, position
+        self._reports_gone = reports_gone
+        self._cancelling = trio.CancelScope()
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
         self._segments: tuple[LogSegment, ...] = ()
+        self._left: LogSegment | None = None  # the segment that was read to its end last
         self._list_changed = trio.Event()
+        self._relisted = trio.Event()  # a new ``_list_changed`` is in place
         self._start: DLSN | None = None
+        self._resume_at: DLSN | None = None  # in a segment whose ledger was replaced by an equal one
         self._changed, self._capacity = trio.Event(), trio.Event()
+        self._waiting: trio.CancelScope | None = None  # while the task waits for more of a segment
 
     # For the caller's tasks.
 
     async def locate(self, start: DLSN | int | Start) -> DLSN | None:
         """Find the position of a start; see ``ReadOnlyLog.locate``. ``run`` begins there."""
         await self._list()
+        if isinstance(self._end, Start):
+            self._end = last_before(await self._located(self._end))
+        self._start = await self._located(start)
+        return self._start
 
+    async def origin(self) -> str:
+        """The name that the log's records are bound to; see ``ReadOnlyLog.origin``."""
+        return await self._persistently(self._log.origin)
+
+    async def _located(self, start: DLSN | int | Start) -> DLSN | None:
         async def locate() -> DLSN | None:
             try:
                 return await self._log.locate(self._segments, start)
@@ -104,8 +133,12 @@ class ReadAhead:
                 await self._list()
                 raise
 
-        self._start = await self._persistently(locate)
-        return self._start
+        return await self._persistently(locate)
+
+    @property
+    def end(self) -> DLSN | Start | None:
+        """The last position to fetch; a DLSN once ``locate`` has found LATEST."""
+        return self._end
 
     async def wait_change(self) -> None:
         """Return after the next chunk, the end of the task, or ``wake``."""
@@ -118,21 +151,37 @@ class ReadAhead:
 
     def drop_first(self) -> None:
         """Remove the first chunk; its entries are decoded."""
+        if self.size_bytes >= self._config.read_ahead_bytes_max:
+            self.active_s = trio.current_time()  # fetching stood still, so no entry could arrive
         self.size_bytes -= self.chunks.popleft().size_bytes
         self._capacity.set()
 
     def is_past_end(self, position: DLSN | None) -> bool:
-        """True if the position lies after the last one to fetch."""
-        return self._end is not None and position is not None and position > self._end
+        """True if the position, or None for the log's first record, lies after the last one to fetch."""
+        return isinstance(self._end, DLSN) and (position or DLSN(0, 0, 0)) > self._end
+
+    def cut(self, records: Sequence[Record]) -> Sequence[Record]:
+        """The records up to the last one to fetch."""
+        if not isinstance(self._end, DLSN) or not records or records[-1].dlsn <= self._end:
+            return records
+        return records[: bisect_right(records, self._end, key=lambda record: record.dlsn)]
+
+    def stop(self) -> None:
+        """Fetch no more."""
+        self._cancelling.cancel()
 
     # The fetching task.
 
     async def run(self) -> None:
-        """Fetch until the end; for a task."""
-        try:
-            await self._follow_segments()
-        except DLogError as exc:
-            self.error = exc
+        """Fetch until the end; for a task. If ``error`` is set, there is nothing to fetch."""
+        if self.error is None:
+            try:
+                with self._cancelling:
+                    async with open_background() as background:
+                        background.start_soon(self._watch_list)
+                        await self._follow_segments()
+            except DLogError as exc:
+                self.error = exc
         self.is_over = True
         self.wake()
 
@@ -149,8 +198,10 @@ class ReadAhead:
                 start = segment.first_dlsn
             match await self._fetch_segment(segment, start):
                 case _Fetched.ALL:
+                    self._left = segment
                     start = segment.first_dlsn.next_segment()
                 case _Fetched.REPLACED:
+                    start = self._resume_at or start
                     await self._pause_and_list()
                 case _Fetched.ENOUGH:
                     return
@@ -163,10 +214,13 @@ class ReadAhead:
                 return segment
         if self._segments and self._segments[0].segment_seqno > start.segment_seqno:
             raise LogTruncatedError(self._log.name, start, self._segments[0].first_dlsn)
+        if self._segments and self._segments[-1].segment_seqno > start.segment_seqno:
+            raise SegmentGapError(self._log.name, f"there is no segment {start.segment_seqno}", start)
         return None
 
     async def _fetch_segment(self, segment: LogSegment, start: DLSN) -> _Fetched:
-        handle = await self._persistently(lambda: self._opened(segment))
+        self._resume_at = None
+        handle = await self._persistently(lambda: self._opened(segment, start))
         if handle is None:
             return _Fetched.REPLACED
         async with handle:
@@ -178,12 +232,24 @@ class ReadAhead:
                 check_positions=self._config.check_positions,
             )
             next_entry_id = first_entry_id = reader.next_entry_id
+            looks_back = next_entry_id > 0 and segment.enveloped
             is_fresh = self._follow
             while not self.is_past_end(DLSN(segment.segment_seqno, next_entry_id, 0)):
                 is_closed, last = handle.is_closed, handle.last_confirmed
                 reader.confirmed(last, closed=is_closed)
                 if next_entry_id <= last:
                     entries = await self._fetch_entries(segment, handle, next_entry_id, last)
+                    if entries is None:
+                        if next_entry_id > first_entry_id:
+                            self._resume_at = max(start, DLSN(segment.segment_seqno, next_entry_id, 0))
+                        return _Fetched.REPLACED
+                    if looks_back:
+                        looks_back = False
+                        first_entry_id = await self._first_part(segment, handle, start, entries[0])
+                        if first_entry_id < next_entry_id:
+                            next_entry_id = first_entry_id
+                            reader.begin_at(first_entry_id)
+                            continue
                     self._push(reader, entries)
                     next_entry_id += len(entries)
                 elif is_closed:
@@ -209,6 +275,14 @@ class ReadAhead:
                     await self._wait_more(handle, last)
                     if not self._is_still_listed(segment):
                         if next_entry_id > first_entry_id:
+                            if self._segments and self._segments[0].segment_seqno > segment.segment_seqno:
+                                raise LogTruncatedError(
+                                    self._log.name,
+                                    DLSN(segment.segment_seqno, next_entry_id, 0),
+                                    first_left(self._segments),
+                                )
+                            # The deletion of a log begins with its segments; its end is LogNotFoundError.
+                            await self._pause_and_list()
                             raise LogMetadataError(
                                 f"log {self._log.name!r}: segment {segment.segment_seqno} was read up to"
                                 f" entry {next_entry_id - 1} and is gone from the log; open a new reader"
@@ -217,16 +291,37 @@ class ReadAhead:
                         return _Fetched.REPLACED
             return _Fetched.ENOUGH
 
-    async def _opened(self, segment: LogSegment) -> ReadHandle | None:
+    async def _first_part(self, segment: LogSegment, handle: ReadHandle, start: DLSN, entry: bytes) -> int:
+        """The entry to begin with: an earlier one if the start lies between the parts of a large record.
+
+        Args:
+            entry: The entry at the start.
+        """
+        try:
+            first = start.entry_id - parts_before(entry, after_head=start.slot_id > 0)
+        except EntryFormatError:
+            first = start.entry_id  # the decoder reports it
+        if self._reports_gone:
+            try:
+                for each in range(first, start.entry_id):
+                    await self._fetch_entries(segment, handle, each, each)
+            except CorruptLogError:
+                first = start.entry_id  # the record is gone. A gap before the start would lead here again.
+        return max(first, 0)
+
+    async def _opened(self, segment: LogSegment, start: DLSN) -> ReadHandle | None:
         with translated(self._log.name, f"opening segment {segment.segment_seqno}"):
             try:
                 return await self._log.open(segment)
-            except NoSuchLedgerError:
+            except NoSuchLedgerError as exc:
                 await self._check_purged(segment, segment.first_dlsn)
                 await self._list()
-                if self._is_still_listed(segment):
-                    raise
-                return None
+                if not self._is_still_listed(segment):
+                    return None
+                # A recovery may be about to delete a segment in progress.
+                if self._reports_gone and not self._listed(segment).in_progress:
+                    raise CorruptLogError(self._log.name, start, str(exc)) from exc
+                raise
 
     async def _refreshed(self, handle: ReadHandle) -> None:
         with translated(self._log.name, "asking for the end of the log"):
@@ -234,17 +329,23 @@ class ReadAhead:
 
     async def _fetch_entries(
         self, segment: LogSegment, handle: ReadHandle, first: int, last: int
-    ) -> list[bytes]:
+    ) -> list[bytes] | None:
+        """The next entries; None if the segment is in another ledger now: the log was promoted and purged."""
         while self.size_bytes >= self._config.read_ahead_bytes_max:
             self._capacity = trio.Event()
             await self._capacity.wait()
 
-        async def read() -> list[bytes]:
+        async def read() -> list[bytes] | None:
             with translated(self._log.name, f"reading entry {first} of ledger {handle.ledger_id}"):
                 try:
                     return await handle.read_payloads(first, last, size_bytes_max=self._config.read_bytes_max)
-                except LedgerReadError:
-                    await self._check_purged(segment, DLSN(segment.segment_seqno, first, 0))
+                except (LedgerReadError, NoSuchLedgerError) as exc:
+                    if await self._log.has_moved(handle):
+                        return None
+                    position = DLSN(segment.segment_seqno, first, 0)
+                    await self._check_purged(segment, position)
+                    if self._reports_gone and isinstance(exc, LedgerReadError) and is_gone(exc):
+                        raise CorruptLogError(self._log.name, position, str(exc)) from exc
                     raise
 
         return await self._persistently(read)
@@ -254,7 +355,7 @@ class ReadAhead:
         # Not from the segments known: a change of truncation shows only when a segment is read again.
         listed = await self._log.segments()
         for each in listed:
-            if each.ledger_id == segment.ledger_id:
+            if _are_same(each, segment):
                 is_purged = each.truncation is TruncationStatus.TRUNCATED
                 break
         else:
@@ -264,6 +365,7 @@ class ReadAhead:
             raise LogTruncatedError(self._log.name, position, first_left(listed))
 
     def _push(self, reader: SegmentReader, entries: list[bytes]) -> None:
+        self.active_s = trio.current_time()
         size_bytes = sum(map(len, entries))
         self.chunks.append(Chunk(reader, entries, size_bytes))
         self.size_bytes += size_bytes
@@ -271,26 +373,31 @@ class ReadAhead:
 
     def _listed(self, segment: LogSegment) -> LogSegment:
         """The segment as it was listed last."""
-        return next((each for each in self._segments if each.ledger_id == segment.ledger_id), segment)
+        return next((each for each in self._segments if _are_same(each, segment)), segment)
 
     def _is_still_listed(self, segment: LogSegment) -> bool:
-        return any(each.ledger_id == segment.ledger_id for each in self._segments)
+        return any(_are_same(each, segment) for each in self._segments)
 
     async def _wait_more(self, handle: ReadHandle, last: int) -> None:
         """Wait until there is an entry after ``last``, the ledger is closed, or the segments have changed."""
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                await self._list_changed.wait()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            with translated(self._log.name, "waiting for more"):
-                await handle.wait_last_confirmed_beyond(last, timeout_s=self._config.relist_interval_s)
-            nursery.cancel_scope.cancel()
+        with trio.move_on_after(self._config.relist_interval_s) as self._waiting:
+            if not self._list_changed.is_set():
+                with translated(self._log.name, "waiting for more"):
+                    await handle.wait_last_confirmed_beyond(last, timeout_s=math.inf)
+        self._waiting = None
         if handle.last_confirmed <= last and not handle.is_closed:
             # The list changed, or nothing came for the whole interval. A watch can be lost, so list again.
             await self._list()
+
+    async def _watch_list(self) -> None:
+        """End the wait for more when the segments have changed. One task for all waits: a wait is short."""
+        while True:
+            changed = self._list_changed
+            await changed.wait()
+            if self._waiting is not None:
+                self._waiting.cancel()
+            while self._list_changed is changed:
+                await self._relisted.wait()
 
     async def _wait_list_change(self) -> None:
         with trio.move_on_after(self._config.relist_interval_s):
@@ -304,9 +411,13 @@ class ReadAhead:
     async def _list(self) -> None:
         async def list_now() -> tuple[LogSegment, ...]:
             self._list_changed = trio.Event()
+            self._relisted.set()
+            self._relisted = trio.Event()
             return await self._log.segments(known=self._segments, watch=self._list_changed)
 
         self._segments = await self._persistently(list_now)
+        if self._left is not None:
+            self._log.check_still_same(self._left, self._segments)
 
     async def _persistently(self, step: Callable[[], Awaitable[T]]) -> T:
         """Repeat the step while it raises LogUnavailableError.
@@ -321,3 +432,8 @@ class ReadAhead:
                 self._log.name, self._position(), stalled_s, str(exc)
             ),
         )
+
+
+def _are_same(one: LogSegment, other: LogSegment) -> bool:
+    """True if both are states of one segment. Ledgers of two clusters may have the same id."""
+    return one.ledger_id == other.ledger_id and one.segment_seqno == other.segment_seqno

@@ -15,15 +15,19 @@ from contextlib import contextmanager
 
 import trio
 
+from dlog.description import EntryTotals
 from dlog.errors import (
     CorruptLogError,
     EntryFormatError,
+    LogNotFoundError,
     LogTruncatedError,
     translated,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from dlog.metadata.origin import log_not_found, read_origin
 from dlog.metadata.segment import LogSegment, sequence_id_base
+from dlog.metadata.segment_list import check_still_same_log
 from dlog.metadata.segment_nodes import list_segments
 from dlog.metadata.truncation import first_left
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
@@ -35,6 +39,7 @@ from dlog.read.positioning import (
     truncated_ranges,
 )
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
+from dlog.rename_errors import LogRenamedError
 from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle
@@ -53,6 +58,7 @@ class ReadOnlyLog:
         password: bytes | None,
     ) -> None:
         self.name = name
+        self.gaps_ok = False  # list segments although some are missing in between
         self._store, self._client = store, client
         self._namespace_path, self._password = namespace_path, password
 
@@ -64,11 +70,23 @@ class ReadOnlyLog:
         Raises:
             LogNotFoundError, LogMetadataError, LogUnavailableError
         """
+        place = self._store, self._namespace_path, self.name
         with translated(self.name, "listing segments"):
-            listed = await list_segments(
-                self._store, self._namespace_path, self.name, known=known, watch=watch
-            )
+            try:
+                listed = await list_segments(*place, known=known, watch=watch, gaps_ok=self.gaps_ok)
+            except LogNotFoundError as exc:
+                renamed = await log_not_found(*place)
+                raise renamed if isinstance(renamed, LogRenamedError) else exc from None
         return listed.segments
+
+    async def origin(self) -> str:
+        """The name that the log's records are bound to; see ``dlog.metadata.origin``.
+
+        Raises:
+            LogMetadataError, LogUnavailableError
+        """
+        with translated(self.name, "reading its origin"):
+            return await read_origin(self._store, self._namespace_path, self.name)
 
     async def open(self, segment: LogSegment) -> ReadHandle:
         """Open the segment's ledger; the caller closes it.
@@ -78,6 +96,15 @@ class ReadOnlyLog:
             ledger.errors.LedgerError: The caller translates it.
         """
         return await open_segment_ledger(self._client, segment.ledger_id, self._password, recover=False)
+
+    def check_still_same(self, left: LogSegment, listed: Sequence[LogSegment]) -> None:
+        """Raise if the segments listed now belong to another log than the one that was read; see
+        ``segment_list.check_still_same_log``."""
+        check_still_same_log(self.name, left, listed)
+
+    async def has_moved(self, handle: ReadHandle) -> bool:
+        """True if the entries of a segment that was opened are in another ledger now: open it again."""
+        return False
 
     async def locate(self, segments: Sequence[LogSegment], start: DLSN | int | Start) -> DLSN | None:
         """The position of a start now; None for the first record of a log that has no segment yet.
@@ -111,7 +138,12 @@ class ReadOnlyLog:
         segment, first, stop = truncated.segment, truncated.first, truncated.stop
         last = stop.entry_id if stop.slot_id > 0 else stop.entry_id - 1
         reader = SegmentReader(
-            segment.segment_seqno, 1, start=first, enveloped=segment.enveloped, check_positions=False
+            segment.segment_seqno,
+            1,
+            start=first,
+            enveloped=segment.enveloped,
+            check_positions=False,
+            joins=False,
         )
         reader.confirmed(last, closed=True)
         try:
@@ -187,8 +219,10 @@ class ReadOnlyLog:
                     found = last_record_of(entry, enveloped=segment.enveloped)
                 return 0 if found is None else found[1]
 
-    async def count_from(self, segments: Sequence[LogSegment], position: DLSN) -> int:
-        """The number of records at or after a position that can be read now.
+    async def count_from(
+        self, segments: Sequence[LogSegment], position: DLSN, end: DLSN | None = None
+    ) -> int:
+        """The number of records at or after a position, and before ``end``, that can be read now.
 
         Truncated records count until their segments are deleted.
         """
@@ -196,16 +230,22 @@ class ReadOnlyLog:
         for segment in segments:
             if segment.segment_seqno < position.segment_seqno:
                 continue
+            if end is not None and segment.segment_seqno > end.segment_seqno:
+                break
             total = await self.visible_count(segment) if segment.in_progress else segment.record_count
-            if segment.segment_seqno == position.segment_seqno and position > segment.first_dlsn and total:
-                total = await self._count_in(segment, position, total)
-            count += total
+            found = await self._count_in(segment, position, total)
+            if end is not None and segment.segment_seqno == end.segment_seqno:
+                found -= await self._count_in(segment, end, total)
+            count += max(0, found)
         return count
 
     async def _count_in(self, segment: LogSegment, position: DLSN, total: int) -> int:
-        """The records at or after a position in its segment, which has ``total`` records."""
+        """The records of a segment at or after a position, of the first ``total`` ones."""
+        if segment.segment_seqno != position.segment_seqno or position <= segment.first_dlsn or not total:
+            return total
         record = await self._first_record(segment, position, -1)
-        return 0 if record is None else total - record.sequence_id + 1
+        # Records may have been added since ``total`` was counted.
+        return 0 if record is None else max(0, total - record.sequence_id + 1)
 
     async def _first_record(self, segment: LogSegment, position: DLSN, txid_min: int) -> Record | None:
         """The first user record at or after a position of a segment with at least this transaction id.
@@ -220,6 +260,7 @@ class ReadOnlyLog:
                     start=position,
                     enveloped=segment.enveloped,
                     check_positions=False,
+                    joins=False,
                 )
                 reader.confirmed(handle.last_confirmed, closed=True)
                 while reader.has_more:
@@ -232,6 +273,33 @@ class ReadOnlyLog:
                             if record.txid >= txid_min:
                                 return record
         return None
+
+    async def entry_totals(
+        self, segments: Sequence[LogSegment], entries: Sequence[tuple[int, int]]
+    ) -> list[EntryTotals | None]:
+        """Records and bytes of segments up to and including an entry; None for an entry that is missing."""
+        found: dict[tuple[int, int], EntryTotals] = {}
+        for segment in segments:
+            wanted = sorted({entry for number, entry in entries if number == segment.segment_seqno})
+            if not wanted:
+                continue
+            with translated(self.name, f"looking at entries of segment {segment.segment_seqno}"):
+                try:
+                    opened = await self.open(segment)
+                except NoSuchLedgerError:
+                    continue  # it was purged just now
+                async with opened as handle:
+                    for entry_id in wanted:
+                        if 0 <= entry_id <= handle.last_confirmed:
+                            (entry,) = await handle.read(entry_id, entry_id)
+                            with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):
+                                last = last_record_of(entry.payload, enveloped=segment.enveloped)
+                            found[segment.segment_seqno, entry_id] = EntryTotals(
+                                0 if last is None else last[1],
+                                entry.length_bytes,
+                                None if last is None else last[2],
+                            )
+        return [found.get(each) for each in entries]
 
     async def last_dlsn(self) -> DLSN | None:
         """The position of the last user record visible now; None if there is none."""
@@ -275,6 +343,7 @@ class ReadOnlyLog:
                     1,
                     start=DLSN(segment.segment_seqno, entry_id, 0),
                     enveloped=segment.enveloped,
+                    joins=False,
                 )
                 reader.confirmed(entry_id, closed=False)
                 with self.decoding(DLSN(segment.segment_seqno, entry_id, 0)):

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from dlog.errors import EntryFormatError
 from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENTRY_BYTES_MAX, open_envelope
+from dlog.format.large_record import PartJoiner, is_in_parts
 from dlog.format.record import (
     FLAG_CONTROL,
     FLAG_END_OF_STREAM,
+    FLAG_PART,
     FLAG_RECORD_SET,
     POSITION_MAX,
     POSITION_SHIFT,
@@ -29,6 +31,7 @@ from dlog.format.record import (
     decode_records,
 )
 from dlog.format.record_set import SETS_BYTES_MAX, SetBudget, decode_record_set
+from dlog.read.columns import RecordRun, plain_run, runs_of
 
 _USER_RECORD_MASK = 0xFFFF | 1 << 47  # the flags, and the bit of the position that must not be set
 
@@ -48,7 +51,10 @@ class SegmentReader:
         start: DLSN | None = None,
         enveloped: bool = True,
         check_positions: bool = True,
+        joins: bool = True,
     ) -> None:
+        """``joins``: give a large record its whole payload. False: only its last part, so that reading may
+        begin between its parts."""
         assert start is None or start.segment_seqno == segment_seqno
         self.segment_seqno, self.start_sequence_id = segment_seqno, start_sequence_id
         self.next_entry_id = 0 if start is None else max(start.entry_id, 0)
@@ -60,6 +66,7 @@ class SegmentReader:
         self._skip_before = start
         self._enveloped = enveloped
         self._check_positions = check_positions
+        self._joiner = PartJoiner(keeps=joins)
 
     def __repr__(self) -> str:
         return f"<SegmentReader {self.segment_seqno}, at entry {self.next_entry_id} of {self.last_entry_id}>"
@@ -85,6 +92,11 @@ class SegmentReader:
         self.last_entry_id = max(self.last_entry_id, last_entry_id)
         self.is_closed = self.is_closed or closed
 
+    def begin_at(self, entry_id: int) -> None:
+        """Begin at an entry before the start: it has the first part of a record that may end behind it."""
+        assert entry_id <= self.next_entry_id
+        self.next_entry_id = entry_id
+
     def decode_all(self, entries: Sequence[bytes]) -> list[Record]:
         """The user records in the next entries; see ``decode``. The cursor moves past each decoded entry."""
         records: list[Record] = []
@@ -99,11 +111,39 @@ class SegmentReader:
             EntryFormatError: The entry does not decode, or records are missing before it
                 (``PositionGapError``). Nothing was appended, and the cursor did not move.
         """
-        entry_id = self.next_entry_id
-        assert entry_id <= self.last_entry_id
-        body, offset, stop = open_envelope(entry) if self._enveloped else _bare(entry)
+        self._decode_body(entry, *self._open(entry), into)
+
+    def decode_columns(self, entry: bytes, into: list[RecordRun]) -> None:
+        """As ``decode``, but as columns. An entry of plain records gives no object for each record."""
+        body, start, stop = self._open(entry)
+        if self.last_position and self._skip_before is None:
+            run = plain_run(
+                body,
+                start,
+                stop,
+                segment_seqno=self.segment_seqno,
+                entry_id=self.next_entry_id,
+                position=self.last_position,
+                sequence_id=self.start_sequence_id + self.last_position,
+            )
+            if run is not None:
+                into.append(run)
+                self.last_position += len(run)
+                self.next_entry_id += 1
+                return
+        records: list[Record] = []
+        self._decode_body(entry, body, start, stop, records)
+        into += runs_of(records)
+
+    def _open(self, entry: bytes) -> tuple[bytes, int, int]:
+        assert self.next_entry_id <= self.last_entry_id
+        body, start, stop = open_envelope(entry) if self._enveloped else _bare(entry)
         if body is not entry:
             self.expanded_bytes += stop
+        return body, start, stop
+
+    def _decode_body(self, entry: bytes, body: bytes, offset: int, stop: int, into: list[Record]) -> None:
+        entry_id = self.next_entry_id
         first_offset, position = offset, self.last_position
         seqno, sequence_base = self.segment_seqno, self.start_sequence_id - 1
         first, mark = self._skip_before, len(into)
@@ -138,19 +178,27 @@ class SegmentReader:
             # The entry holds other records, or is damaged. Decode it again with all checks.
             del into[mark:]
         try:
-            sealed = self._decode_slowly(body, first_offset, stop, into)
+            sealed = self._decode_slowly(
+                body, first_offset, stop, into, self._enveloped and is_in_parts(entry)
+            )
         except EntryFormatError:
             del into[mark:]
             raise
         self.is_sealed = self.is_sealed or sealed
-        self._skip_before = None
+        if first is not None and entry_id >= first.entry_id:
+            self._skip_before = None
         self.next_entry_id = entry_id + 1
 
-    def _decode_slowly(self, body: bytes, start: int, stop: int, into: list[Record]) -> bool:
+    def _decode_slowly(self, body: bytes, start: int, stop: int, into: list[Record], in_parts: bool) -> bool:
         """Decode records of any kind. Return True if the stream ends here."""
         last_position, slot, sealed = self.last_position, 0, False
         first, budget = self._skip_before, SetBudget()
         for flags, position, txid, payload in decode_records(body, start, stop):
+            if in_parts and flags & FLAG_PART:
+                if flags & FLAG_CONTROL:
+                    self._joiner.add(self.next_entry_id, payload)
+                elif first is None or DLSN(self.segment_seqno, self.next_entry_id, slot) >= first:
+                    payload = self._joiner.join(self.next_entry_id, payload)
             if flags & FLAG_CONTROL:
                 # A control record usually repeats the position before it. One that an application wrote by
                 # Java's synchronous writer has a position of its own. Neither is a gap.

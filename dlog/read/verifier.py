@@ -80,6 +80,7 @@ class LogVerifier:
         self._expected_seen = False
         self._found = LogVerification(log.name)
         self._chain: ChainValue | None = None  # None: no entry with a value yet
+        self._origin = log.name
         self._last_txid = -1
         self._at = DLSN(0, 0, 0)
 
@@ -91,6 +92,7 @@ class LogVerifier:
             LogUnavailableError: Bookies or the metadata store are out of reach; nothing is known to be wrong.
         """
         segments = await self._log.segments()
+        self._origin = await self._log.origin()
         left = first_left(segments)
         try:
             for segment in segments:
@@ -115,6 +117,7 @@ class LogVerifier:
             base,
             start=start if first_entry_id else None,
             enveloped=segment.enveloped,
+            joins=False,
         )
         try:
             handle = await self._log.open(segment)
@@ -174,7 +177,7 @@ class LogVerifier:
     ) -> None:
         previous = self._chain
         if previous is None:
-            previous = chain_start(self._log.name)
+            previous = chain_start(self._origin)
             if value.count != records and self._found.entries == 0 and before >= value.count - records > 0:
                 # Records before this one were truncated, so there is no value to compare this one with.
                 self._found.records_before = value.count - records

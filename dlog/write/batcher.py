@@ -17,23 +17,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NoReturn
 
 from dlog.errors import RecordOutcome, WriteError
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
-from dlog.format.record import RECORD_BYTES_MAX, RECORD_HEADER_BYTES
+from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TXID_MAX
 
 assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX
 
 
 class Batch:
-    """The records of one entry. A control batch has no records: its entry holds one control record."""
+    """The records of one entry.
+
+    A control batch has no records: its entry holds one control record. The batch that ends the stream has one
+    transaction id, ``TXID_MAX``, and no payload.
+    """
 
     __slots__ = (
         "_callbacks",
         "entry_id",
         "error",
         "error_was_seen",
+        "is_large",
         "lac",
         "outcome",
         "payloads",
@@ -46,6 +52,7 @@ class Batch:
         self.payloads: list[bytes] = []
         self.txids: list[int] = []
         self.size_bytes = 0  # of the records with their headers
+        self.is_large = False  # one record, which takes several entries; ``entry_id`` is the last of them
         self.segment_seqno = -1  # of the entry, once it was sent
         self.entry_id = -1
         self.lac = -1  # in its entry: readers see the ledger up to there once this entry is durable
@@ -101,6 +108,11 @@ class Batch:
             callback()
 
 
+def encoded_bytes(payloads: Sequence[bytes]) -> int:
+    """The bytes that records with these payloads take in an entry."""
+    return sum(map(len, payloads)) + RECORD_HEADER_BYTES * len(payloads)
+
+
 class Batcher:
     """Gathers records into batches, and returns each batch when it is due."""
 
@@ -108,8 +120,8 @@ class Batcher:
         """``reserved_bytes``: of each entry, for what the segment's writer adds to the records."""
         assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX
         self._entry_bytes_target = entry_bytes_target
-        self._entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes
-        assert self._entry_bytes_max >= RECORD_BYTES_MAX
+        self.entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes  # of records with their headers
+        assert self.entry_bytes_max >= RECORD_BYTES_MAX
         self._open = Batch()
         self._cut: deque[Batch] = deque()  # in order, before the open one
         self.size_bytes = 0  # gathered and not yet taken
@@ -120,9 +132,10 @@ class Batcher:
     def add(self, payload: bytes, txid: int) -> tuple[Batch, int]:
         """Add one record after the others; return its batch and its slot in the batch."""
         size_bytes = RECORD_HEADER_BYTES + len(payload)
-        assert size_bytes <= RECORD_BYTES_MAX
+        if size_bytes > RECORD_BYTES_MAX:
+            return self._add_large(payload, txid), 0
         batch = self._open
-        if batch.size_bytes + size_bytes > self._entry_bytes_max:
+        if batch.size_bytes + size_bytes > self.entry_bytes_max:
             self.cut()
             batch = self._open
         slot = len(batch.payloads)
@@ -146,7 +159,7 @@ class Batcher:
             stop, size_bytes = first, 0
             for payload in payloads[first:] if first else payloads:
                 record_bytes = RECORD_HEADER_BYTES + len(payload)
-                if batch.size_bytes + size_bytes + record_bytes > self._entry_bytes_max:
+                if batch.size_bytes + size_bytes + record_bytes > self.entry_bytes_max:
                     break
                 size_bytes += record_bytes
                 stop += 1
@@ -162,6 +175,56 @@ class Batcher:
                 self.cut()
             first = stop
         return ranges
+
+    def add_mixed(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
+        """Like ``add_many``, with records that are too long for one entry among them."""
+        ranges: list[tuple[Batch, int, int]] = []
+        first = 0
+        for is_large, group in groupby(payloads, lambda each: len(each) > PAYLOAD_BYTES_MAX):
+            run = list(group)
+            ids = txids[first : first + len(run)]
+            first += len(run)
+            if is_large:
+                ranges += [(self._add_large(*each), 0, 1) for each in zip(run, ids, strict=True)]
+            else:
+                ranges += self.add_many(run, ids)
+        return ranges
+
+    def _add_large(self, payload: bytes, txid: int) -> Batch:
+        self.cut()
+        batch = Batch()
+        batch.is_large = True
+        batch.payloads.append(payload)
+        batch.txids.append(txid)
+        batch.size_bytes = RECORD_HEADER_BYTES + len(payload)
+        self.size_bytes += batch.size_bytes
+        self._cut.append(batch)
+        return batch
+
+    def add_together(self, payloads: Sequence[bytes], txids: Sequence[int]) -> tuple[Batch, int, int]:
+        """Add records after the others, all of them to one batch; return (batch, first slot, count)."""
+        assert len(payloads) == len(txids)
+        size_bytes = encoded_bytes(payloads)
+        assert size_bytes <= self.entry_bytes_max
+        if self._open.size_bytes + size_bytes > self.entry_bytes_max:
+            self.cut()
+        batch = self._open
+        slot = len(batch.payloads)
+        batch.payloads += payloads
+        batch.txids += txids
+        batch.size_bytes += size_bytes
+        self.size_bytes += size_bytes
+        if batch.size_bytes >= self._entry_bytes_target:
+            self.cut()
+        return batch, slot, len(payloads)
+
+    def end_stream(self) -> Batch:
+        """Add the end-of-stream record, in a batch of its own. No record may be added after it."""
+        self.cut()
+        batch = Batch()
+        batch.txids.append(TXID_MAX)
+        self._cut.append(batch)
+        return batch
 
     def cut(self) -> None:
         """End the current batch: records added later go into another entry."""

@@ -19,10 +19,12 @@ import trio
 from dlog.config import WriterConfig
 from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadSealer
 from dlog.errors import (
+    BatchTooLongError,
     PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
     TxidOutOfOrderError,
+    WriteError,
     WriterClosedError,
     WriterOverloadedError,
     translated,
@@ -30,7 +32,7 @@ from dlog.errors import (
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.read.read_only_log import ReadOnlyLog
-from dlog.write.batcher import Batch
+from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
@@ -53,28 +55,38 @@ class LogWriter:
         roller: SegmentRoller,
         config: WriterConfig,
         *,
-        last_txid: int,
+        begin: Callable[[Sequence[Batch]], Awaitable[SegmentRoller]],
         lookup: ReadOnlyLog,
+        origin: str,
         wall_ms: Callable[[], int] = wall_ms,
+        check_admin: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
         check_truncation: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
     ) -> None:
         self.log = log
         self._lookup = lookup
-        self._check_truncation = check_truncation  # raises if the program may not truncate the log
-        self._roller = roller
-        self._sender = roller.sender
-        self._batcher = roller.sender.batcher
+        # Each raises if the program may not seal or truncate the log.
+        self._check_admin, self._check_truncation = check_admin, check_truncation
+        self._begin = begin  # takes the lock and recovers
+        self._reopening, self._closing = trio.Lock(), trio.Event()
         self._config = config
         self._wall_ms = wall_ms
-        self._last_txid = last_txid
         self._newest: tuple[Batch, int] | None = None  # the record submitted last, with its slot
         self._found_last: DLSN | None = None  # the last record that the log had before, once it was looked up
         self._has_looked = False
+        self._use(roller)
         # The first call of the provider: a writer without a usable key is not opened.
-        self._sealer = None if config.encryption is None else PayloadSealer(log, config.encryption)
-        self._payload_bytes_max = PAYLOAD_BYTES_MAX - (0 if self._sealer is None else OVERHEAD_BYTES_MAX)
+        self._sealer = None if config.encryption is None else PayloadSealer(origin, config.encryption)
+        self._payload_bytes_max = config.record_bytes_max
+        self._takes_large = config.record_bytes_max > PAYLOAD_BYTES_MAX
+        if self._sealer is not None and not self._takes_large:
+            self._payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
         call_in_child(self, LogWriter._refuse_in_child)
+
+    def _use(self, roller: SegmentRoller) -> None:
+        self._roller, self._sender, self._batcher = roller, roller.sender, roller.sender.batcher
+        self._last_txid = roller.last_txid_before
+        self._newest, self._found_last, self._has_looked = None, None, False
 
     def _refuse_in_child(self) -> None:
         """Refuse every later record: called in a forked child."""
@@ -105,7 +117,8 @@ class LogWriter:
         be written; with ``submit`` a caller can find out later.
 
         Args:
-            payload: At most ``PAYLOAD_BYTES_MAX`` bytes, 109 fewer with encryption; empty is allowed.
+            payload: At most ``PAYLOAD_BYTES_MAX`` bytes, 109 fewer with encryption; more if
+                ``WriterConfig.record_bytes_max`` says so. Empty is allowed.
             txid: At least the id of the record before. None for the wall clock in milliseconds, or the last
                 id if that is greater.
 
@@ -120,6 +133,7 @@ class LogWriter:
             await self.wait_capacity()
         batch, slot = self._take(payload, txid)
         if not batch.is_settled:
+            self._sender.send_now()
             await wait_settled(batch)
         return Pending(batch, slot).dlsn
 
@@ -128,17 +142,23 @@ class LogWriter:
         payloads: Iterable[bytes | bytearray | memoryview],
         *,
         txids: Iterable[int] | None = None,
+        atomic: bool = False,
     ) -> list[DLSN]:
         """Write records in order, in as few entries as possible; return their positions when all are durable.
 
         All records are checked before the first is written. No other record comes between them. If the call
-        is cancelled or fails, any number of them, from the first on, may be written.
+        is cancelled or fails, any number of them, from the first on, may be written; with ``atomic``, all or
+        none.
 
         Args:
             txids: One for each payload, never decreasing. None for one common id, chosen as in ``append``.
+            atomic: Write them in one entry, so that the log gets all or none, also after a crash, and every
+                reader sees all or none. An entry holds 1,044,467 bytes, 20 of them for each record's header.
 
         Raises:
-            The errors of ``append``. The outcome is that of the first record that is not durable.
+            BatchTooLongError: ``atomic``, and the records do not fit in one entry. None was written.
+            The errors of ``append``. The outcome is that of the first record that is not durable;
+                ``durable`` has the positions of the records before it.
         """
         if self._sender.is_over_limit:
             payloads = [as_bytes(each) for each in payloads]
@@ -146,16 +166,7 @@ class LogWriter:
         # No other task runs from here to the end of _take_many: the checked ids stay in order, and no other
         # record comes between these. The sender limits how much is in flight.
         records, ids = self._checked(payloads, txids)
-        ranges = self._take_many(records, ids) if records else []
-        dlsns: list[DLSN] = []
-        for batch, slot, count in ranges:
-            if not batch.is_settled:
-                await wait_settled(batch)
-            if batch.error is not None:
-                batch.raise_error()
-            seqno, entry_id = batch.segment_seqno, batch.entry_id
-            dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
-        return dlsns
+        return await self._settled(self._take_many(records, ids, atomic=atomic) if records else [])
 
     async def append_after(
         self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
@@ -174,21 +185,26 @@ class LogWriter:
             The errors of ``append``.
         """
         payload = as_bytes(payload)
-        while True:
-            if self._sender.is_over_limit:
-                await self.wait_capacity()
-            elif self._newest is None and not self._has_looked:
-                self._found_last = await self._lookup.last_dlsn()
-                self._has_looked = True
-            elif self._newest is not None and not self._newest[0].is_settled:
-                await self.flush()
-            else:
-                break
-        # No other task runs from here until the record is taken.
-        actual = self._found_last if self._newest is None else Pending(*self._newest).dlsn
-        if actual != last:
-            raise PositionConflictError(self.log, last, actual)
+        await self._expect_last(last)  # no other task runs from its end until the record is taken
         return await Pending(*self._take(payload, txid))
+
+    async def append_many_after(
+        self,
+        payloads: Iterable[bytes | bytearray | memoryview],
+        last: DLSN | None,
+        *,
+        txids: Iterable[int] | None = None,
+    ) -> list[DLSN]:
+        """Write an atomic batch if ``last`` is the position of the log's last record; see ``append_after``.
+
+        Raises:
+            PositionConflictError: The last record is another one. Nothing was written.
+            The errors of ``append_many`` with ``atomic``.
+        """
+        payloads = [as_bytes(each) for each in payloads]
+        await self._expect_last(last)  # no other task runs from its end until the records are taken
+        records, ids = self._checked(payloads, txids)
+        return await self._settled(self._take_many(records, ids, atomic=True) if records else [])
 
     async def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
         """Write a record unless the log has one with this transaction id; return that record's position.
@@ -215,7 +231,7 @@ class LogWriter:
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
 
-        It settles an unknown outcome: after ``LogWriteError`` open a new writer and ask it. None then means
+        It settles an unknown outcome: after ``LogWriteError`` reopen the writer and ask it. None then means
         that the record is not in the log and never will be, or that it was truncated.
 
         Raises:
@@ -239,6 +255,14 @@ class LogWriter:
             LogFencedError, LogWriteError: The writer has stopped; the record was not taken.
         """
         return Pending(*self._take(payload, txid))
+
+    def _submit_now(self, payload: bytes, txid: int | None) -> Pending | None:
+        """As ``append`` up to its wait for the outcome; None, with nothing taken, if it must wait before."""
+        if self._sender.is_over_limit:
+            return None
+        pending = Pending(*self._take(payload, txid))
+        self._sender.send_now()
+        return pending
 
     async def wait_capacity(self) -> None:
         """Return when fewer than ``bytes_in_flight_max`` bytes are in flight; at once if they are already.
@@ -289,6 +313,32 @@ class LogWriter:
             async with audited_async("truncate log", f"{self.log} before {first_kept}"):
                 return await self._roller.truncate(first_kept)
 
+    async def seal(self) -> None:
+        """End the log for good: write all submitted records and the end-of-stream marker; close the writer.
+
+        Readers return all records and then end (``LogReader.is_sealed``). No writer can be opened again. If
+        the call is cancelled or fails with the outcome UNKNOWN, the log may be sealed or not:
+        ``Namespace.seal_log`` finishes it.
+
+        Raises:
+            LogFencedError, LogWriteError, WriterClosedError: The writer has stopped.
+            AccessDeniedError: The policy of the namespace does not allow it.
+        """
+        await self._check_admin()
+        sender = self._sender
+        if sender.refusal is not None:
+            raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+        async with audited_async("seal log", self.log):
+            sender.refusal = WriterClosedError(self.log, "it is sealed", "write to another log")
+            end = self._batcher.end_stream()
+            sender.pump()
+            # Closing writes it, as it does every record, and completes the segment.
+            await self.aclose()
+            if end.error is not None:
+                end.raise_error()
+            if sender.stopped is not None:
+                raise sender.stopped.about(end.outcome)
+
     async def aclose(self) -> None:
         """Write all submitted records, complete the segment in use and release the lock. Idempotent.
 
@@ -298,7 +348,66 @@ class LogWriter:
         Raises:
             LogFencedError, LogWriteError: Some submitted record is not durable.
         """
+        self._closing.set()
         await self._roller.aclose()
+
+    async def reopen(self) -> None:
+        """Take the log's lock again after the writer has stopped, and go on. Does nothing before that.
+
+        First every record submitted before gets its outcome; records that fail are not written again. Then
+        it does what opening does: it waits as long for the lock, and recovers the segments in progress.
+        ``last_txid`` is that of the log afterwards. If the call is cancelled or fails, the writer stays
+        stopped; call it again.
+
+        Raises:
+            WriterClosedError: The writer was closed.
+            LogNotFoundError, EndOfStreamError (sealed), LogLockedError, LogFencedError, LogMetadataError
+            LogUnavailableError, NamespaceLostError
+        """
+        async with self._reopening:
+            if self._sender.stopped is None and not self._closing.is_set():
+                await trio.lowlevel.checkpoint()
+                return
+            if self._closing.is_set() or isinstance(self._sender.stopped, WriterClosedError):
+                raise WriterClosedError(self.log)
+            roller = await self._begin(await self._roller.end())
+            self._use(roller)
+            if self._closing.is_set():  # meanwhile
+                await roller.aclose()
+                raise WriterClosedError(self.log)
+
+    async def _expect_last(self, last: DLSN | None) -> None:
+        """Return, without a checkpoint behind the check, if the log's last record is at this position."""
+        while True:
+            if self._sender.is_over_limit:
+                await self.wait_capacity()
+            elif self._newest is None and not self._has_looked:
+                self._found_last = await self._lookup.last_dlsn()
+                self._has_looked = True
+            elif self._newest is not None and not self._newest[0].is_settled:
+                await self.flush()
+            else:
+                break
+        actual = self._found_last if self._newest is None else Pending(*self._newest).dlsn
+        if actual != last:
+            raise PositionConflictError(self.log, last, actual)
+
+    @staticmethod
+    async def _settled(ranges: list[tuple[Batch, int, int]]) -> list[DLSN]:
+        """The positions of records once all are durable; else the error, with those that are."""
+        dlsns: list[DLSN] = []
+        for batch, slot, count in ranges:
+            if not batch.is_settled:
+                await wait_settled(batch)
+            if batch.error is not None:
+                try:
+                    batch.raise_error()
+                except WriteError as exc:
+                    exc.durable = tuple(dlsns)
+                    raise
+            seqno, entry_id = batch.segment_seqno, batch.entry_id
+            dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
+        return dlsns
 
     def _take(self, payload: bytes | bytearray | memoryview, txid: int | None) -> tuple[Batch, int]:
         sender = self._sender
@@ -322,14 +431,24 @@ class LogWriter:
         sender.pump()
         return taken
 
-    def _take_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
+    def _take_many(
+        self, payloads: Sequence[bytes], txids: Sequence[int], *, atomic: bool
+    ) -> list[tuple[Batch, int, int]]:
         sender = self._sender
         if sender.refusal is not None:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
         if self._sealer is not None:
             payloads = [self._sealer.seal(*each) for each in zip(payloads, txids, strict=True)]
+        is_large = self._takes_large and max(map(len, payloads)) > PAYLOAD_BYTES_MAX
+        if atomic and ((size_bytes := encoded_bytes(payloads)) > self._batcher.entry_bytes_max or is_large):
+            raise BatchTooLongError(self.log, len(payloads), size_bytes, self._batcher.entry_bytes_max)
         self._last_txid = txids[-1]
-        ranges = self._batcher.add_many(payloads, txids)
+        if atomic:
+            ranges = [self._batcher.add_together(payloads, txids)]
+        elif is_large:
+            ranges = self._batcher.add_mixed(payloads, txids)
+        else:
+            ranges = self._batcher.add_many(payloads, txids)
         batch, slot, count = ranges[-1]
         self._newest = batch, slot + count - 1
         sender.pump()

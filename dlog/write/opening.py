@@ -10,16 +10,22 @@ Source: DistributedLog, BKLogWriteHandler.java (docs/stream-format.md 4.1, 4.9).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from dlog.config import WriterConfig
-from dlog.errors import DLogError, LogLockedError, LogNotFoundError, as_dlog_error
+from dlog.errors import DLogError, LogFencedError, LogLockedError, as_dlog_error, translated
 from dlog.metadata import paths
+from dlog.metadata.origin import log_not_found
+from dlog.promotion_errors import LogPromotedError
 from dlog.read.chain_end import chain_at_end
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.retry_policy import RetryPolicy
+from dlog.write.batcher import Batch
+from dlog.write.lock_watch import Follow
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
@@ -59,15 +65,7 @@ async def locked(
         LogLockedError: Another writer held it until the timeout.
         LogNotFoundError, LogUnavailableError, NamespaceLostError
     """
-    lock = DistributedLock(store, paths.lock_path(namespace_path, log), client_id)
-    try:
-        await lock.acquire(timeout_s)
-    except namespace_errors.LockTakenError as exc:
-        raise LogLockedError(log, exc.owner, exc.waited_s) from exc
-    except namespace_errors.NoNodeError as exc:
-        raise LogNotFoundError(log) from exc
-    except namespace_errors.NamespaceError as exc:
-        raise as_dlog_error(exc, log, "acquiring its lock") from exc
+    lock = await take_lock(store, namespace_path, log, client_id, timeout_s)
     try:
         yield lock
     finally:
@@ -76,42 +74,107 @@ async def locked(
             await lock.release()
 
 
+async def take_lock(
+    store: MetadataStore, namespace_path: str, log: str, client_id: str, timeout_s: float
+) -> DistributedLock:
+    """Acquire the log's lock. Raises like ``locked``; if it raises or is cancelled, no lock is held."""
+    try:
+        lock = DistributedLock(store, paths.lock_path(namespace_path, log), client_id)
+        await lock.acquire(timeout_s)
+    except namespace_errors.LockTakenError as exc:
+        raise LogLockedError(log, exc.owner, exc.waited_s) from exc
+    except namespace_errors.NoNodeError as exc:
+        with translated(log, "acquiring its lock"):
+            raise await log_not_found(store, namespace_path, log) from exc
+    except namespace_errors.NamespaceError as exc:
+        raise as_dlog_error(exc, log, "acquiring its lock") from exc
+    return lock
+
+
 @asynccontextmanager
 async def open_log_writer(
     log: ReadOnlyLog,
-    lifecycle: SegmentLifecycle,
-    lock: DistributedLock,
+    acquire: Callable[[], Awaitable[DistributedLock]],
+    lifecycle_of: Callable[[DistributedLock], SegmentLifecycle],
     config: WriterConfig,
+    store: MetadataStore,
     *,
     wall_ms: Callable[[], int],
+    check_admin: Callable[[], Awaitable[object]],
     check_truncation: Callable[[], Awaitable[object]],
+    follow: Follow | None = None,
+    wait_promoted: Callable[[], Awaitable[None]] = trio.sleep_forever,
 ) -> AsyncIterator[LogWriter]:
-    """The writer of a log whose lock is held; see ``Namespace.open_writer``.
+    """The writer of a log; see ``Namespace.open_writer``.
 
     Args:
+        acquire: Takes the log's lock, when the writer is opened and each time it is reopened.
+        lifecycle_of: The segments, changed in the session of the lock.
+        check_admin: Awaited before sealing; it may raise.
         check_truncation: Awaited before each truncation; it may raise.
+        follow: Finds the log where it was promoted to; None for a log that cannot be promoted.
+        wait_promoted: Returns when it is handed over to another namespace.
     """
+    patience = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
     async with open_service_tasks() as tasks:
-        await lifecycle.refresh()
-        await lifecycle.recover_all()
-        last_txid = lifecycle.last_txid
-        # After the recovery, so that the value counts all records that the next writer follows.
-        chain = await chain_at_end(log) if config.hash_chain else None
-        roller = SegmentRoller(log.name, lifecycle, lock, config, last_txid=last_txid, chain=chain)
+        newest: SegmentRoller | None = None
+        has_written = False
+        origin = ""  # read when the writer is opened
+
+        async def take_over(failed_before: Sequence[Batch]) -> SegmentRoller:
+            nonlocal newest, has_written, origin
+            has_written = has_written or (newest is not None and newest.has_written)
+            while True:
+                lock = await acquire()
+                try:
+                    lifecycle = lifecycle_of(lock)
+                    await lifecycle.refresh()
+                    await lifecycle.recover_all()
+                    # After the recovery, so that the value counts all records that the next writer follows.
+                    chain = await chain_at_end(log) if config.hash_chain else None
+                    found = log.name if config.encryption is None else await log.origin()
+                    if origin not in ("", found):
+                        raise LogFencedError(log.name, "it was renamed, and this is another log of its name")
+                    origin = found
+                    break
+                except BaseException as exc:
+                    with trio.CancelScope(shield=True):
+                        await lock.release()
+                    if follow is None or not isinstance(exc, LogPromotedError):
+                        raise
+                    # Promoted while this call waited for the lock: the next lock is that of the target.
+            roller = SegmentRoller(
+                log.name,
+                lifecycle,
+                lock,
+                config,
+                last_txid=lifecycle.last_txid,
+                chain=chain,
+                failed_before=failed_before,
+                follow=follow,
+                bookies_timeout_s=None if has_written else lifecycle.connect_timeout_s,
+            )
+            tasks.start_soon(roller.run)
+            tasks.start_soon(partial(roller.serve, purge=config.purge, wait_promoted=wait_promoted))
+            newest = roller
+            return roller
+
+        async def begin(failed_before: Sequence[Batch]) -> SegmentRoller:
+            return await patience.while_store_is_away(
+                lambda: take_over(failed_before), store, subject=f"log {log.name}: opening it for writing"
+            )
+
         writer = LogWriter(
             log.name,
-            roller,
+            await begin(()),
             config,
-            last_txid=last_txid,
+            begin=begin,
             lookup=log,
+            origin=origin,
             wall_ms=wall_ms,
+            check_admin=check_admin,
             check_truncation=check_truncation,
         )
-        tasks.start_soon(roller.run)
-        tasks.start_soon(roller.sender.keep_visible)
-        tasks.start_soon(roller.watch_lock)
-        if config.purge:
-            tasks.start_soon(roller.purger.run)
         try:
             yield writer
         except BaseException:
@@ -126,4 +189,5 @@ async def open_log_writer(
             await writer.aclose()
             if config.purge:
                 with trio.move_on_after(PURGE_S):
-                    await roller.purger.wait_idle()
+                    assert newest is not None
+                    await newest.purger.wait_idle()

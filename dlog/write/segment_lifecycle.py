@@ -14,6 +14,7 @@ Source: DistributedLog, BKLogWriteHandler.java, SimpleLedgerAllocator.java
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -30,12 +31,13 @@ from dlog.errors import (
 )
 from dlog.format.compression import Compression
 from dlog.format.dlsn import DLSN
-from dlog.format.record import TXID_INVALID
+from dlog.format.large_record import is_in_parts
+from dlog.format.record import TXID_INVALID, TXID_MAX
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
 from dlog.metadata.retention_node import read_retention
-from dlog.metadata.segment import LogSegment, encode_segment, start_sequence_id_after
+from dlog.metadata.segment import EMPTY_SEGMENT_TXID, LogSegment, encode_segment, start_sequence_id_after
 from dlog.metadata.segment_nodes import (
     complete_segment,
     delete_segment,
@@ -44,6 +46,7 @@ from dlog.metadata.segment_nodes import (
     start_segment,
 )
 from dlog.metadata.truncation import first_left, purgeable
+from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
 from dlog.write.space import mark_truncated, purge_segments, retain
@@ -81,10 +84,12 @@ class SegmentLifecycle:
         *,
         first_segment_seqno: int,
         wall_ms: Callable[[], int],
+        may_retain: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self.log = log
         self._store, self._client, self._namespace_path = store, client, namespace_path
         self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
+        self._may_retain = may_retain  # whether the log's retention may truncate it; None: always
         self._metadata: LogMetadata | None = None
         self._segments: list[LogSegment] = []
         self._sizes: dict[int, int] = {}  # bytes of completed segments, by ledger id
@@ -95,6 +100,11 @@ class SegmentLifecycle:
     def compression(self) -> Compression:
         """The compression of new entries."""
         return self._config.compression
+
+    @property
+    def connect_timeout_s(self) -> float:
+        """How long to wait for a cluster that is not there, or too small."""
+        return self._config.connect_timeout_s
 
     @property
     def segments(self) -> tuple[LogSegment, ...]:
@@ -109,18 +119,24 @@ class SegmentLifecycle:
         # A log without records stores 0, which is also a valid id. A record with that id is in ``ids``.
         return max([-1, self._metadata.max_txid or -1, *ids])
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, for_promotion: bool = False) -> None:
         """Read the log's nodes and segments. Call it only once, right after acquiring the lock.
+
+        Args:
+            for_promotion: The log is closed by a promotion, which only completes what is in progress.
 
         Raises:
             LogNotFoundError, LogUnavailableError, LogMetadataError
             EndOfStreamError: The log is sealed.
+            LogPromotedError, PromotionError: A promotion has closed the log.
         """
         with translated(self.log, "opening it for writing"):
-            self._metadata = await open_log(self._store, self._namespace_path, self.log)
+            self._metadata = await open_log(
+                self._store, self._namespace_path, self.log, for_promotion=for_promotion
+            )
             listed = await list_segments(self._store, self._namespace_path, self.log)
         self._segments = list(listed.segments)
-        if self._metadata.sealed:
+        if self._metadata.sealed and not for_promotion:
             raise EndOfStreamError(self.log)
 
     async def recover_all(self) -> None:
@@ -130,6 +146,18 @@ class SegmentLifecycle:
         assert self._metadata is not None
         if self._metadata.sealed:
             raise EndOfStreamError(self.log)
+
+    async def recover_left_over(self) -> list[LogSegment]:
+        """Read the log's nodes, recover every segment in progress, and return those that are completed now.
+
+        Call it instead of ``refresh`` and ``recover_all``. A sealed log is no error.
+        """
+        with contextlib.suppress(EndOfStreamError):
+            await self.refresh()
+        left = {segment.ledger_id for segment in self._segments if segment.in_progress}
+        with contextlib.suppress(EndOfStreamError):
+            await self.recover_all()
+        return [segment for segment in self._segments if segment.ledger_id in left]
 
     async def allocate(self) -> WriteHandle:
         """Create a ledger for the next segment and record its id, so that a crash does not leak it."""
@@ -143,7 +171,7 @@ class SegmentLifecycle:
                 ack_quorum=config.ack_quorum,
                 digest_type=config.digest_type,
                 password=config.password,
-                custom=LogMark(self._namespace_path, self.log).custom,
+                custom=LogMark(self._namespace_path, self.log).custom | before.allocation_stamp,
             )
             left_over = before.allocated_ledger_id
             try:
@@ -163,6 +191,9 @@ class SegmentLifecycle:
     async def start(self, handle: WriteHandle, first_txid: int) -> LogSegment:
         """Make the ledger the log's newest segment. Calling it again after LogUnavailableError is safe.
 
+        Args:
+            first_txid: ``TXID_MAX`` if the segment's first record is the end of the stream.
+
         Raises:
             LogFencedError: Another writer has started or completed a segment; nothing was changed.
         """
@@ -179,7 +210,7 @@ class SegmentLifecycle:
                 first_txid=max(first_txid, self._known.max_txid, 0),
             )
             await self._transact(
-                lambda: start_segment(self._store, self._known, segment),
+                lambda: start_segment(self._store, self._known, segment, sealing=first_txid == TXID_MAX),
                 self._path_of(segment),
                 encode_segment(segment),
             )
@@ -262,16 +293,22 @@ class SegmentLifecycle:
 
     async def purge(self) -> tuple[LogSegment, ...]:
         """Apply the log's retention, then delete the segments marked as truncated; see ``space``."""
-        now_ms = self._wall_ms()
-        await retain(
-            self._store, self._client, self._namespace_path, self.log, now_ms=now_ms, sizes=self._sizes
-        )
+        with translated(self.log, "reading the access control entries"):
+            may_retain = self._may_retain is None or await self._may_retain()
+        if may_retain:
+            now_ms = self._wall_ms()
+            await retain(
+                self._store, self._client, self._namespace_path, self.log, now_ms=now_ms, sizes=self._sizes
+            )
         return await purge_segments(self._store, self._client, self._namespace_path, self.log)
 
     async def recovered_end(self, segment: LogSegment) -> int:
         """Recover the segment's ledger; return its last entry id, -1 if it has none.
 
         Afterwards the ledger is closed: it holds the entries up to this one, and never gets another.
+
+        Raises:
+            LogPromotedError: The ledger is deleted, since the log is in another namespace.
         """
         with translated(self.log, f"recovering ledger {segment.ledger_id}"):
             try:
@@ -279,7 +316,14 @@ class SegmentLifecycle:
                     self._client, segment.ledger_id, self._config.password, recover=True
                 )
             except NoSuchLedgerError:
-                return -1  # another writer deleted it as empty
+                # A recovery deleted it as empty. Or the log was promoted and purged: then its entries are at
+                # the target, and must not be written again.
+                try:
+                    await open_log(self._store, self._namespace_path, self.log)
+                except LogPromotedError as exc:
+                    if exc.is_purged:
+                        raise
+                return -1
             async with opened as handle:
                 return handle.last_confirmed
 
@@ -331,6 +375,10 @@ class SegmentLifecycle:
                     _, position, txid, slot_id = last
                     if txid == TXID_INVALID:
                         raise CorruptLogError(self.log, dlsn, f"a record has the reserved txid {txid}")
+                    if position == 0 and segment.enveloped and is_in_parts(entry):
+                        # Only the first parts of a record were written, so the log has no record with its
+                        # id: it may be written again.
+                        txid = EMPTY_SEGMENT_TXID
                     return txid, position, DLSN(segment.segment_seqno, entry_id, slot_id)
             stop, window = first, min(2 * window, SCAN_ENTRIES_MAX)
         return segment.first_txid, 0, None

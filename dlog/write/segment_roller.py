@@ -16,9 +16,9 @@ the library, not its user, writes again the records that a failed segment did no
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -31,14 +31,18 @@ from dlog.errors import (
     LogWriteError,
     NamespaceLostError,
     RecordOutcome,
+    TooFewBookiesError,
     WriteError,
     WriterClosedError,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.hash_chain import ChainValue
 from dlog.metadata.segment import LogSegment
+from dlog.promotion_errors import LogPromotedError
 from dlog.retry_policy import RetryPolicy
+from dlog.write import segment_events
 from dlog.write.batcher import Batch
+from dlog.write.lock_watch import Follow, LockWatch
 from dlog.write.rolling import should_roll
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_sender import SegmentInUse, SegmentSender
@@ -48,8 +52,6 @@ from ledger.handle import WriteHandle
 from namespace.lock import DistributedLock
 
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 class SegmentRoller:
@@ -64,19 +66,34 @@ class SegmentRoller:
         *,
         last_txid: int,
         chain: ChainValue | None = None,
+        failed_before: Iterable[Batch] = (),
+        bookies_timeout_s: float | None = None,
+        follow: Follow | None = None,
     ) -> None:
-        self.log = log
+        """Args:
+        bookies_timeout_s: How long the first segment waits for enough bookies, if that is shorter than the
+            retry timeout; None: as long as that.
+        failed_before: Batches of the writer before it was reopened; ``aclose`` raises their errors, too.
+        follow: Called when another program has changed the log; None for a log that cannot be promoted.
+        """
+        self.log, self.last_txid_before = log, last_txid
         self.sender = SegmentSender(config, on_progress=self._on_progress)
-        self._lifecycle, self._lock, self._config = lifecycle, lock, config
+        self._lifecycle, self._locks, self._config = lifecycle, LockWatch(lock), config
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
+        limits_s = (config.retry_timeout_s, bookies_timeout_s)
+        self._bookies_timeout_s = min(limit_s for limit_s in limits_s if limit_s is not None)
+        self._follow = follow
+        self._is_promoted = False  # seen by another task than ``run``
+        self._moved = trio.Event()  # pulsed when the writer has followed a promotion, or has stopped
         self._last_txid = last_txid
         self._chain = chain  # at the end of the segments before the one in use
         self._newest_writer: SegmentWriter | None = None
         self._old: deque[SegmentInUse] = deque()  # rolled, durable, to be completed; oldest first
         self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
         self._roll_not_before_s = 0.0
-        self._failed: list[Batch] = []
+        self._failed = list(failed_before)
         self._work = trio.Event()  # ``run`` has something to do
+        self._ended = trio.Event()
         self._scope = trio.CancelScope()
         self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
 
@@ -87,9 +104,13 @@ class SegmentRoller:
             return f"stopped ({type(sender.stopped).__name__})"
         if sender.finished.is_set():
             return "closed"
-        in_use = sender.in_use
-        where = "no segment yet" if in_use is None else f"segment {in_use.writer.segment_seqno}"
+        where = f"segment {sender.in_use.writer.segment_seqno}" if sender.in_use else "no segment yet"
         return f"{where}, {sender.waiting_bytes} bytes waiting"
+
+    @property
+    def has_written(self) -> bool:
+        """True if this writer has had a segment."""
+        return self._newest_writer is not None
 
     # The life of segments.
 
@@ -110,12 +131,15 @@ class SegmentRoller:
             if self.sender.in_use is not None:
                 self.sender.in_use.handle.abandon()
             self.sender.finished.set()
+            self._pulse()
 
     async def _step(self) -> bool:
         """Do one step; False if none is left."""
         sender = self.sender
         in_use = sender.in_use
         try:
+            if self._is_promoted and sender.stopped is None:
+                raise LogFencedError(self.log, "it was promoted")
             if sender.failure is not None:
                 await self._recover()
             elif sender.stopped is not None:
@@ -135,7 +159,7 @@ class SegmentRoller:
             else:
                 await self._work.wait()
         except LogFencedError as exc:
-            self._stop(exc)
+            await self._follow_or_stop(exc)
         except (LogUnavailableError, WriteError) as exc:
             self._stop(exc if isinstance(exc, WriteError) else self._write_error(exc), exc)
         except DLogError as exc:
@@ -174,6 +198,7 @@ class SegmentRoller:
             self._chain,
         )
         self.sender.use(SegmentInUse(writer, handle, segment, trio.current_time()))
+        segment_events.segment_begun(self.log, segment)
 
     def _roll_is_due(self, in_use: SegmentInUse) -> bool:
         now_s = trio.current_time()
@@ -196,12 +221,12 @@ class SegmentRoller:
                 # Segments are completed in order, and no more than two are in progress.
                 await self._complete_oldest(raising=True)
             handle = await self._allocated()
-            if not self._lock.held:
+            if not self._locks.lock.held:
                 self._spare = handle
                 raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
         except LogUnavailableError as exc:
             # The old segment still takes records. It only grows beyond its limit.
-            logger.warning("log %s: segment %d not rolled: %s", self.log, writer.segment_seqno, exc)
+            segment_events.roll_failed(self.log, writer.segment_seqno, exc)
             self._roll_not_before_s = trio.current_time() + self._retry_policy.pause_s_max
             return
         self.sender.is_sending = False
@@ -249,11 +274,12 @@ class SegmentRoller:
         except LogUnavailableError as exc:
             if raising:
                 raise
-            logger.warning("log %s: segment %d not completed yet: %s", self.log, writer.segment_seqno, exc)
+            segment_events.completion_failed(self.log, writer.segment_seqno, exc)
             with trio.move_on_after(self._config.retry_pause_s):
                 await self._work.wait()
             return
         writer.is_over = True
+        segment_events.segment_completed(self.log, writer.segment_seqno, writer.position)
         self._old.popleft()
         if not self.sender.is_closing:
             self.request_purge()
@@ -265,7 +291,7 @@ class SegmentRoller:
         assert in_use is not None
         assert cause is not None
         writer = in_use.writer
-        logger.warning("log %s: segment %d failed: %s", self.log, writer.segment_seqno, cause)
+        segment_events.segment_failed(self.log, writer.segment_seqno, cause)
         in_use.handle.abandon()  # so that no acknowledgement arrives during the recovery
         try:
             last_entry_id = await self._persistently(
@@ -285,20 +311,72 @@ class SegmentRoller:
         # Another writer may have fenced the ledger and taken the log. This call finds out, or starting the
         # next segment does: both are conditional on what this writer knows, and raise LogFencedError.
         await self._persistently(lambda: self._lifecycle.settle_own(in_use.segment))
-        if not self._lock.held:
-            await self._persistently(self._still_ours)
+        if not self._locks.lock.held:
+            await self._persistently(partial(self._locks.check_held, self.log))
 
-    async def _still_ours(self) -> None:
-        if not self._lock.held:
-            raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
+    async def _follow_or_stop(self, cause: LogFencedError) -> None:
+        """Go on in the namespace that the log was promoted to. Stop if another writer has taken the log."""
+        sender, in_use = self.sender, self.sender.in_use
+        is_done = sender.is_closing and not sender.batcher and (in_use is None or in_use.writer.is_idle)
+        if self._follow is None or sender.stopped is not None or is_done:
+            self._stop(cause)
+            return
+        try:
+            found = await self._persistently(self._follow)
+            if found is None:
+                self._stop(cause)
+                return
+            before, self._lifecycle, self._is_promoted = self._lifecycle, found[0], False
+            lock = self._locks.replace(found[1])
+            await self._leave(before)
+            await lock.release()
+        except (LogUnavailableError, WriteError) as exc:
+            self._stop(exc if isinstance(exc, WriteError) else self._write_error(exc), exc)
+        except DLogError as exc:
+            self._stop(self._write_error(exc), exc)
+        finally:
+            self._pulse()
+
+    async def _leave(self, lifecycle: SegmentLifecycle) -> None:
+        """Settle what is in flight in the ledgers that the promotion has fenced. It completes them."""
+        while self._old:
+            (old := self._old.popleft()).handle.abandon()
+            old.writer.is_over = True
+        if self._spare is not None:
+            self._spare.abandon()
+            self._spare = None
+        if (in_use := self.sender.in_use) is None:
+            return
+        writer = in_use.writer
+        self.sender.is_sending = False
+        in_use.handle.abandon()  # so that no acknowledgement arrives during the recovery
+        try:
+            last_entry_id = await self._persistently(lambda: lifecycle.recovered_end(in_use.segment))
+        except DLogError as exc:
+            self._give_up(exc.message if isinstance(exc, WriteError) else str(exc), exc)
+            return
+        left = self.sender.recovered(last_entry_id)
+        self._last_txid = max(self._last_txid, writer.last_txid if not left else writer.first_txid)
+
+    def _pulse(self) -> None:
+        """Wake the tasks that wait for the end of a move; each looks again."""
+        self._moved.set()
+        self._moved = trio.Event()
 
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """See ``LogWriter.truncate``. It changes no segment in use, so it need not wait for ``run``."""
-        if self.sender.refusal is not None:
-            raise self.sender.refusal.about(RecordOutcome.NOT_WRITTEN)
-        first_left = await self._lifecycle.truncate(first_kept)
-        self.request_purge()
-        return first_left
+        while True:
+            if self.sender.refusal is not None:
+                raise self.sender.refusal.about(RecordOutcome.NOT_WRITTEN)
+            try:
+                first_left = await self._lifecycle.truncate(first_kept)
+            except LogPromotedError:
+                self._is_promoted = True
+                self._work.set()
+                await self._moved.wait()
+            else:
+                self.request_purge()
+                return first_left
 
     def request_purge(self) -> None:
         """Delete truncated segments soon, if the writer is configured so."""
@@ -307,12 +385,13 @@ class SegmentRoller:
 
     async def watch_lock(self) -> None:
         """Stop the writer when its lock is lost; for a task."""
-        await self._lock.wait_lost()
-        self._stop(
-            LogFencedError(
-                self.log, "its lock was lost: the session is over, or the lock's node was deleted by hand"
-            )
-        )
+        await self._locks.watch(lambda: self._stop(self._locks.loss(self.log)))
+
+    async def follow_promotion(self, wait_promoted: Callable[[], Awaitable[None]]) -> None:
+        """Follow the log to another namespace as soon as it is handed over; for a task."""
+        await wait_promoted()
+        self._is_promoted = True
+        self._work.set()
 
     async def _persistently(self, step: Callable[[], Awaitable[T]], *, even_if_stopped: bool = False) -> T:
         """Repeat the step while it raises LogUnavailableError.
@@ -332,9 +411,18 @@ class SegmentRoller:
                 subject=lambda: f"log {self.log}",
                 on_timeout=lambda exc, _: self._write_error(exc),
                 check=check,
+                timeout_s=self._timeout_s,
             )
         except NamespaceLostError as exc:
-            raise self._write_error(exc) from exc
+            # The lock belongs to this session. The task that watches it may notice a moment later.
+            locks = self._locks
+            raise locks.loss(self.log) if locks.is_session_over else self._write_error(exc) from exc
+
+    def _timeout_s(self, error: LogUnavailableError) -> float:
+        # Bookies that this writer has used may return. A cluster that was too small from the start does not
+        # grow while the caller waits.
+        is_too_small = isinstance(error, TooFewBookiesError) and not self.has_written
+        return self._bookies_timeout_s if is_too_small else self._config.retry_timeout_s
 
     # Stopping.
 
@@ -343,11 +431,14 @@ class SegmentRoller:
 
     def _stop(self, error: WriteError, cause: BaseException | None = None) -> None:
         """Send nothing more. A batch never sent is not written; the ledger decides about one in flight."""
-        if self.sender.stopped is None and cause is not None and cause is not error:
-            error.__cause__ = cause
+        if self.sender.stopped is None:
+            if cause is not None and cause is not error:
+                error.__cause__ = cause
+            segment_events.writer_stopped(self.log, error)
         for batch in self.sender.stop(error):
             self._fail(batch, RecordOutcome.NOT_WRITTEN)
         self._work.set()
+        self._pulse()
 
     def _give_up(self, evidence: str, cause: BaseException | None = None) -> None:
         """Stop and abandon the ledger in use. The outcome of records in flight stays unknown."""
@@ -357,12 +448,43 @@ class SegmentRoller:
 
     def _fail(self, batch: Batch, outcome: RecordOutcome) -> None:
         assert self.sender.stopped is not None
-        if batch.payloads:
+        if batch.txids:
             self._failed.append(batch)
         batch.failed(self.sender.stopped.about(outcome))
 
+    async def serve(
+        self, *, purge: bool, wait_promoted: Callable[[], Awaitable[None]] = trio.sleep_forever
+    ) -> None:
+        """Run the tasks beside ``run`` until ``end`` is called; for a task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.sender.serve)
+            nursery.start_soon(self.watch_lock)
+            if self._follow is not None:
+                # At once, also with nothing to write: no other writer gets the lock there first.
+                nursery.start_soon(self.follow_promotion, wait_promoted)
+            if purge:
+                nursery.start_soon(self.purger.run)
+            await self._ended.wait()
+            nursery.cancel_scope.cancel()
+
     async def aclose(self) -> None:
         """See ``LogWriter.aclose``."""
+        await self._finish_all()
+        for batch in self._failed:
+            if not batch.error_was_seen:
+                batch.raise_error()
+
+    async def end(self) -> list[Batch]:
+        """Settle what a stopped writer has in flight, release the lock, end the tasks.
+
+        Returns:
+            The batches that failed and whose error no caller has got yet.
+        """
+        await self._finish_all()
+        self._ended.set()
+        return [batch for batch in self._failed if not batch.error_was_seen]
+
+    async def _finish_all(self) -> None:
         sender = self.sender
         if sender.refusal is None:
             sender.refusal = WriterClosedError(self.log)
@@ -375,7 +497,4 @@ class SegmentRoller:
             self._scope.cancel()
             with trio.CancelScope(shield=True):
                 await sender.finished.wait()
-                await self._lock.release()
-        for batch in self._failed:
-            if not batch.error_was_seen:
-                batch.raise_error()
+                await self._locks.release()

@@ -20,6 +20,7 @@ import trio
 from dlog.config import WriterConfig
 from dlog.errors import RecordOutcome, WriteError
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES
+from dlog.format.record import CONTROL_PAYLOAD, KEEP_ALIVE_PAYLOAD
 from dlog.metadata.segment import LogSegment
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.pending import wait_settled
@@ -60,6 +61,7 @@ class SegmentSender:
         self.finished = trio.Event()  # the last segment is completed, or the writer has stopped
         self._on_progress = on_progress
         self._visibility_delay_s = config.visibility_delay_ms / 1000
+        self._keep_alive_s = config.keep_alive_s
         self._bytes_max = config.bytes_in_flight_max
         self._ledger_bytes_max = 2 * config.bytes_in_flight_max
         self._in_flight_bytes = 0
@@ -129,10 +131,17 @@ class SegmentSender:
                 batcher.put_back([batch])
                 return
 
-    def send(self, in_use: SegmentInUse, batch: Batch) -> bool:
+    def send_now(self) -> None:
+        """Have the ledger send what was given to it, for a caller that waits for its record."""
+        if self.in_use is not None:
+            self.in_use.handle.send_now()
+
+    def send(self, in_use: SegmentInUse, batch: Batch, *, control_payload: bytes = CONTROL_PAYLOAD) -> bool:
         """Send a batch as the segment's next entry; False if the ledger has failed."""
         writer = in_use.writer
-        entry = writer.encode(batch)
+        if batch.is_large and not self._send_parts(in_use, batch):
+            return False
+        entry = writer.encode(batch, control_payload)
         try:
             entry_id = in_use.handle.submit(entry)
         except LedgerError as exc:
@@ -140,6 +149,18 @@ class SegmentSender:
             return False
         writer.sent(batch, entry_id, len(entry))
         self._in_flight_bytes += batch.size_bytes
+        return True
+
+    def _send_parts(self, in_use: SegmentInUse, batch: Batch) -> bool:
+        # No other entry comes between the parts, and a record has all its parts in one ledger: if this one
+        # fails, the next ledger gets the whole record.
+        for entry in in_use.writer.encode_parts(batch):
+            try:
+                entry_id = in_use.handle.submit(entry)
+            except LedgerError as exc:
+                self._segment_failed(in_use, exc)
+                return False
+            in_use.writer.sent_part(entry_id, len(entry))
         return True
 
     def recovered(self, last_entry_id: int) -> list[Batch]:
@@ -213,6 +234,13 @@ class SegmentSender:
     # Visibility. An entry carries the LAC that the writer knew when it sent the entry. So readers see an
     # entry once a later one is durable that was sent after the first had become durable.
 
+    async def serve(self) -> None:
+        """Run the tasks that send control records; for a task."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.keep_visible)
+            if self._keep_alive_s is not None:
+                nursery.start_soon(self.keep_alive, self._keep_alive_s)
+
     async def keep_visible(self) -> None:
         """Send a control record when the last user records stay the last for the configured delay; for a
         task."""
@@ -231,6 +259,21 @@ class SegmentSender:
                     self.send(in_use, Batch())
                 else:
                     self._commit_wanted.set()
+
+    async def keep_alive(self, interval_s: float) -> None:
+        """Send a control record whenever nothing was sent for this long; for a task.
+
+        A segment that a roll began without a record gets control records too, unlike in Apache's writer.
+        Otherwise an idle log whose segment was rolled by its age would look dead.
+        """
+        seen: tuple[int, int] | None = None  # the ledger and its entries half an interval ago
+        while True:
+            await trio.sleep(interval_s / 2)
+            in_use, before = self.in_use, seen
+            seen = None if in_use is None else (in_use.writer.ledger_id, in_use.writer.entry_count)
+            if in_use is not None and seen == before and self.is_sending and in_use.writer.is_idle:
+                self.send(in_use, Batch(), control_payload=KEEP_ALIVE_PAYLOAD)
+                seen = None
 
     async def make_visible(self, batch: Batch) -> None:
         """Return when a reader that looks now sees the durable batch; raise if the writer has stopped."""

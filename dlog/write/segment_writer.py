@@ -13,12 +13,23 @@ Source: DistributedLog, BKLogSegmentWriter.java.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from dlog.format.compression import Compression
 from dlog.format.dlsn import DLSN
-from dlog.format.envelope import seal_envelope
+from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.hash_chain import ChainValue, encode_chain_record
-from dlog.format.record import CONTROL_PAYLOAD, FLAG_CONTROL, TXID_MAX, encode_record, encode_records
+from dlog.format.large_record import head_of, parts_of
+from dlog.format.record import (
+    CONTROL_PAYLOAD,
+    END_OF_STREAM_PAYLOAD,
+    FLAG_CONTROL,
+    FLAG_END_OF_STREAM,
+    FLAG_PART,
+    TXID_MAX,
+    encode_record,
+    encode_records,
+)
 from dlog.write.batcher import Batch
 
 
@@ -45,15 +56,14 @@ class SegmentWriter:
         self.visible_entry_id = -1  # a reader that looks now sees the ledger at least up to here
         self.position = 0  # user records sent
         self.size_bytes = 0  # of entries sent
-        self.last_txid = first_txid  # of the last user record sent
-        self.last_dlsn: DLSN | None = None  # of the last user record that is durable
+        self.last_txid = first_txid  # of the last record sent that is no control record
+        self.last_dlsn: DLSN | None = None  # of the last such record that is durable
         self.is_over = False
         self.durable_chain = chain  # after the last durable entry
         self._sent_chain = chain  # after the last entry sent
         self._next_chain = chain  # after the entry encoded last, which may not be sent
-        self._chain_in_flight: deque[ChainValue] = (
-            deque()
-        )  # one for each batch in flight, if there is a chain
+        # One for each entry in flight, with its id, if there is a chain.
+        self._chain_in_flight: deque[tuple[int, ChainValue]] = deque()
 
     def __repr__(self) -> str:
         return (
@@ -89,25 +99,58 @@ class SegmentWriter:
         """Entries sent so far."""
         return self._next_entry_id
 
-    def encode(self, batch: Batch) -> bytes:
-        """The bytes of the batch as the next entry. ``sent`` changes the state; this call does not."""
+    def encode(self, batch: Batch, control_payload: bytes = CONTROL_PAYLOAD) -> bytes:
+        """The bytes of the batch as the next entry. ``sent`` changes the state; this call does not.
+
+        Args:
+            control_payload: Of the control record, if the batch is empty and the log has no hash chain.
+        """
         assert not self.is_over
         assert not batch.is_settled
+        if batch.is_large:
+            return self._encode_part(head_of(batch.payloads[0]), batch)
         if batch.payloads:
             body = encode_records(batch.payloads, batch.txids, self.position + 1)
+        elif batch.txids:
+            body = encode_record(FLAG_END_OF_STREAM, self.position, TXID_MAX, END_OF_STREAM_PAYLOAD)
         elif self._sent_chain is None:
-            body = encode_record(FLAG_CONTROL, self.position, self.last_txid, CONTROL_PAYLOAD)
+            body = encode_record(FLAG_CONTROL, self.position, self.last_txid, control_payload)
         else:
             body = b""  # the chain's record is a control record too
         if self._sent_chain is not None:
-            body += self._chain_record(self._sent_chain, body, batch)
+            last_txid = batch.txids[-1] if batch.txids else self.last_txid
+            body += self._chain_record(self._sent_chain, body, len(batch.payloads), last_txid)
         return seal_envelope(body, self._codec)
 
-    def _chain_record(self, chain: ChainValue, body: bytes, batch: Batch) -> bytes:
-        records = len(batch.payloads)
+    def encode_parts(self, batch: Batch) -> Iterator[bytes]:
+        """The entries before the last one of a large record. Call ``sent_part`` before the next is taken."""
+        for payload in parts_of(batch.payloads[0]):
+            yield self._encode_part(payload, None)
+
+    def _encode_part(self, payload: bytes, batch: Batch | None) -> bytes:
+        if batch is None:
+            # A control record repeats what is before it. If nothing more comes, it leaves no trace.
+            flags, records, last_txid = FLAG_CONTROL | FLAG_PART, 0, self.last_txid
+        else:
+            flags, records, last_txid = FLAG_PART, 1, batch.txids[0]
+        body = encode_record(flags, self.position + records, last_txid, payload)
+        if self._sent_chain is not None:
+            body += self._chain_record(self._sent_chain, body, records, last_txid)
+        return seal_envelope(body, self._codec, version=PARTS_ENVELOPE_VERSION)
+
+    def _chain_record(self, chain: ChainValue, body: bytes, records: int, last_txid: int) -> bytes:
         self._next_chain = chain.after(self.segment_seqno, self._next_entry_id, body, records)
-        last_txid = batch.txids[-1] if records else self.last_txid
         return encode_chain_record(self._next_chain, self.position + records, last_txid)
+
+    def sent_part(self, entry_id: int, size_bytes: int) -> None:
+        """Count an entry of ``encode_parts``: the ledger took it as this entry, in ``size_bytes`` bytes."""
+        assert not self.is_over
+        assert entry_id == self._next_entry_id, f"entry {entry_id} from the ledger, not {self._next_entry_id}"
+        self._next_entry_id += 1
+        self.size_bytes += size_bytes
+        if self._next_chain is not None:
+            self._sent_chain = self._next_chain
+            self._chain_in_flight.append((entry_id, self._next_chain))
 
     def sent(self, batch: Batch, entry_id: int, size_bytes: int) -> None:
         """Count the batch as in flight: the ledger took it as this entry, in ``size_bytes`` bytes."""
@@ -116,30 +159,30 @@ class SegmentWriter:
         batch.segment_seqno, batch.entry_id, batch.lac = self.segment_seqno, entry_id, self._lac
         self._next_entry_id += 1
         self.size_bytes += size_bytes
-        if batch.payloads:
+        if batch.txids:
             self._last_user_entry_id = entry_id
             self._user_batches_in_flight += 1
             self.position += len(batch.payloads)
-            assert self.last_txid <= batch.txids[-1] < TXID_MAX
+            assert self.last_txid <= batch.txids[-1]
             self.last_txid = batch.txids[-1]
         self._in_flight.append(batch)
         if self._next_chain is not None:
             self._sent_chain = self._next_chain
-            self._chain_in_flight.append(self._next_chain)
+            self._chain_in_flight.append((entry_id, self._next_chain))
 
     def confirmed(self, last_entry_id: int) -> int:
         """Settle the batches up to this entry: they are durable. Return the number of record bytes freed."""
         freed_bytes = 0
         self._lac = max(self._lac, last_entry_id)
+        while self._chain_in_flight and self._chain_in_flight[0][0] <= last_entry_id:
+            _, self.durable_chain = self._chain_in_flight.popleft()
         while self._in_flight and self._in_flight[0].entry_id <= last_entry_id:
             batch = self._in_flight.popleft()
-            if self._chain_in_flight:
-                self.durable_chain = self._chain_in_flight.popleft()
             freed_bytes += batch.size_bytes
             self.visible_entry_id = batch.lac
-            if batch.payloads:
+            if batch.txids:
                 self._user_batches_in_flight -= 1
-                self.last_dlsn = DLSN(self.segment_seqno, batch.entry_id, len(batch.payloads) - 1)
+                self.last_dlsn = DLSN(self.segment_seqno, batch.entry_id, len(batch.txids) - 1)
             batch.durable()
         return freed_bytes
 
@@ -155,7 +198,7 @@ class SegmentWriter:
         self._in_flight.clear()
         for batch in left:
             batch.segment_seqno = batch.entry_id = -1
-            if not batch.payloads:
+            if not batch.txids:
                 # A control record makes records visible. A closed ledger is visible to its end anyway.
                 batch.entry_id = max(last_entry_id, 0)
                 batch.durable()

@@ -32,6 +32,7 @@ from dlog.metadata.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.tasks.task_errors import for_each
+from namespace.events import event
 from namespace.store import MetadataStore
 
 MARKED_AT_ONCE = 500  # segments in one transaction; ZooKeeper takes at most 1 MiB
@@ -148,6 +149,7 @@ async def purge_segments(
     log: str,
     *,
     dry_run: bool = False,
+    found_before: dict[int, LogSegment] | None = None,
 ) -> tuple[LogSegment, ...]:
     """Delete the segments that are marked as truncated, with their ledgers; return them, oldest first.
 
@@ -156,6 +158,8 @@ async def purge_segments(
 
     Args:
         dry_run: Delete nothing.
+        found_before: The segments that earlier attempts of the caller found, by ledger id; gets those found
+            now. They are part of the result, since an earlier attempt deleted them before it failed.
 
     Raises:
         LogNotFoundError, LogMetadataError, LogUnavailableError
@@ -163,6 +167,8 @@ async def purge_segments(
     with translated(log, "purging it"):
         listed = await list_segments(store, namespace_path, log)
         found = purgeable(listed.segments)
+        all_found = {} if found_before is None else found_before
+        all_found.update({segment.ledger_id: segment for segment in found})
         for segment in [] if dry_run else found:
             # The ledger first. The next attempt finds a node without its ledger; it cannot find a ledger
             # without a node. Readers skip the node: it is marked.
@@ -174,7 +180,7 @@ async def purge_segments(
                     f"log {log!r}, purging it: {exc.evidence}, so the log was deleted and created again;"
                     " try again"
                 ) from exc
-    return tuple(found)
+    return tuple(all_found.values())
 
 
 class Purger:
@@ -213,10 +219,22 @@ class Purger:
             try:
                 deleted = await self._purge() if is_asked or await self._is_due() else ()
             except DLogError as exc:
-                logger.warning("log %s: truncated segments not deleted yet: %s", self._log, exc)
+                logger.warning(
+                    "log %s: truncated segments not deleted yet: %s",
+                    self._log,
+                    exc,
+                    extra=event("log.purge_failed", log=self._log, error=exc),
+                )
             else:
                 if deleted:
-                    logger.info("log %s: %d truncated segments deleted", self._log, len(deleted))
+                    logger.info(
+                        "log %s: %d truncated segments deleted",
+                        self._log,
+                        len(deleted),
+                        extra=event(
+                            "log.purged", log=self._log, segments=[each.segment_seqno for each in deleted]
+                        ),
+                    )
             if not self._requested.is_set():
                 self._is_idle.set()
                 with trio.move_on_after(ROUND_S):

@@ -6,9 +6,7 @@ one bookie's storage (``storage``).
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,25 +15,19 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.bench import floor, ledger_level, stream_level
+from dlog.cli.bench import floor, ledger_level, lone_appends, resting, stream_level, tail_rate, throughput
 from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
+from dlog.cli.bench.peers.seam import Peer
+from dlog.cli.bench.peers.table import chosen, peers_option, print_missing
+from dlog.cli.bench.rows import print_rows
 from dlog.cli.bench.storage import command as storage
+from dlog.cli.bench.target import LEDGERS_ROOT, Target, open_ledgers, open_target
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json
 from dlog.cli.terminal.scratch import open_scratch
 from dlog.cli.terminal.signals import run
-from dlog.cluster import LocalCluster, open_local_cluster
-from dlog.metadata.bindings import resolve_binding
-from dlog.metadata.namespace_uri import parse_namespace_uri
-from ledger.client import LedgerClient, open_ledger_client
-from ledger.config import ClientConfig
-from ledger.transport.bookie_security import ENVIRONMENT_VARIABLE, security_of_environment
-from ledger.transport.config import TransportConfig
-from ledger.transport.dial import dial_tcp
-from namespace.zookeeper import open_zookeeper_store
 
-REPLICAS = 3  # Qw of both levels; an embedded namespace has one
 DEFAULTS = {  # level -> records, size, inflight, batch
     "ledger": (100_000, 1024, 1000, 1),
     "stream": (500_000, 100, 10_000, 100),
@@ -87,15 +79,20 @@ def command() -> None:
     append, tail and catchup measure a fresh embedded log, at the stream level only, unless --uri or
     --cluster is given. Every acknowledged record is synced to disk. The floor is a plain loop on the same
     disk: it writes the same bytes to three files in groups and calls fdatasync for each. For catchup, it
-    reads the bytes from one file. storage measures one bookie without a network.
+    reads the bytes from one file. latency measures one awaited append at a time; idle, followers that wait;
+    logs, the life of a log and the start of programs. storage measures one bookie without a network.
     """
 
 
 command.add_command(storage.command)
+command.add_command(lone_appends.command)
+command.add_command(resting.idle)
+command.add_command(resting.life_of_logs)
 
 
 @command.command()
 @_with_options
+@peers_option
 def append(**options: Any) -> None:
     """Measure appending. The latency runs from submit to acknowledgement."""
     _measure_workload("append", **options)
@@ -103,13 +100,35 @@ def append(**options: Any) -> None:
 
 @command.command()
 @_with_options
-def tail(**options: Any) -> None:
-    """Measure following a log. The latency runs from submit until the reader returns the record."""
-    _measure_workload("tail", **options)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=1, max=1_000_000),
+    metavar="R",
+    help="Append R records per second by an open-loop schedule, and read them in a second process.",
+)
+@peers_option
+def tail(rate: float | None, peers: str | None, **options: Any) -> None:
+    """Measure following a log.
+
+    Without --rate, one process writes as fast as it can and reads; the latency runs from submit until the
+    reader returns the record. With --rate, a record's latency begins when the record is due, also if the
+    writer is late, and ends when a reader in another process has it. The first 5 % are left out. The default
+    is 8 seconds with records of 1,024 bytes.
+    """
+    if rate is not None:
+        tail_rate.measure(rate, peers=peers, **options)
+    elif peers is not None:
+        raise click.UsageError("tail --peers needs --rate R, so that all systems get the same load")
+    else:
+        _measure_workload("tail", **options)
 
 
 @command.command()
 @_with_options
+@click.option(
+    "--second-process", is_flag=True, help="Read in a process of its own, as the peers' readers do."
+)
+@peers_option
 def catchup(**options: Any) -> None:
     """Measure reading a log from its beginning. The latency is that of one read."""
     _measure_workload("catchup", **options)
@@ -126,7 +145,14 @@ def _measure_workload(
     inflight: int | None,
     batch: int | None,
     as_json: bool,
+    peers: str | None = None,
+    second_process: bool = False,
 ) -> None:
+    systems, missing = chosen(peers)
+    if second_process and level == "ledger":
+        raise click.UsageError("--second-process needs --level stream; a ledger is read by its own client")
+    if systems and size == 0:
+        raise click.UsageError("--peers needs records with at least 1 byte; give a greater --size")
     if uri is not None and bookies is not None:
         raise click.UsageError("--uri and --cluster exclude each other; give one of them")
     if level == "ledger" and batch not in (None, 1):
@@ -155,22 +181,16 @@ def _measure_workload(
         )
     with open_scratch("bench") as directory:
         floor_s = _floor_s(directory, options)
-        outcome, usage, target = run(partial(_measure, directory, options, uri, bookies))
-    document = _document(options, outcome, usage, floor_s, target)
+        document, rows = run(
+            partial(_measure, directory, options, uri, bookies, floor_s, systems, second_process)
+        )
     if as_json:
-        print_json(document)
-    else:
-        print_facts((name, _shown(value)) for name, value in document.items())
-
-
-@attrs.frozen
-class Target:
-    """The namespace under measurement."""
-
-    uri: str
-    config: dlog.NamespaceConfig
-    cluster: LocalCluster | None
-    replicas: int
+        print_json(document | ({"peers": rows, "not_installed": missing} if peers else {}))
+        return
+    print_facts((name, _shown(value)) for name, value in document.items())
+    if rows:
+        print_rows(throughput.COLUMNS, rows)
+    print_missing(missing)
 
 
 def _floor_s(directory: Path, options: BenchOptions) -> float:
@@ -178,49 +198,55 @@ def _floor_s(directory: Path, options: BenchOptions) -> float:
     return measure(directory, records=options.records, size_bytes=max(1, options.size), group=options.group)
 
 
-@contextlib.asynccontextmanager
-async def _target(directory: Path, uri: str | None, bookies: int | None) -> AsyncIterator[Target]:
-    if bookies is not None:
-        os.environ.pop(ENVIRONMENT_VARIABLE, None)  # that file is for the bookies of another cluster
-        async with open_local_cluster(directory / "cluster", bookie_count=bookies) as cluster:
-            yield Target(cluster.uri, dlog.NamespaceConfig(), cluster, REPLICAS)
-    elif uri is not None:
-        embedded = uri.startswith("file:")
-        yield Target(uri, dlog.NamespaceConfig(), None, 1 if embedded else REPLICAS)
-    else:
-        yield Target((directory / "log").as_uri(), dlog.NamespaceConfig(), None, 1)
-
-
 async def _measure(
-    directory: Path, options: BenchOptions, uri: str | None, bookies: int | None
-) -> tuple[Outcome, Usage, Target]:
-    async with _target(directory, uri, bookies) as target:
+    directory: Path,
+    options: BenchOptions,
+    uri: str | None,
+    bookies: int | None,
+    floor_s: float,
+    peers: Sequence[Peer],
+    second_process: bool,
+) -> tuple[dict[str, object], list[dict[str, object]]]:
+    async with open_target(directory, uri, bookies) as target:
         meter = Meter(target.cluster, embedded=target.uri.startswith("file:"))
-        first: list[Reading] = []
-
-        def begin() -> None:
-            first.append(meter.read())
-
-        if options.level == "ledger":
-            async with _ledger_client(target) as client:
-                outcome = await getattr(ledger_level, options.workload)(client, options, begin)
-                last = meter.read()
+        if second_process:
+            outcome, usage = await _measure_second_process(options, target, meter)
         else:
-            async with dlog.open_namespace(target.uri, config=target.config) as namespace:
-                outcome = await getattr(stream_level, options.workload)(namespace, options, begin)
-                last = meter.read()
-        return outcome, meter.used(first[0], last), target
+            outcome, usage = await _measure_here(options, target, meter)
+        document = _document(options, outcome, usage, floor_s, target)
+        rate = options.records / outcome.seconds
+        return document, await throughput.measure_peers(peers, directory, options, target.replicas, rate)
 
 
-@contextlib.asynccontextmanager
-async def _ledger_client(target: Target) -> AsyncIterator[LedgerClient]:
-    parsed = parse_namespace_uri(target.uri)
-    async with open_zookeeper_store(parsed.hosts) as store:
-        root = "/ledgers" if target.cluster else (await resolve_binding(store, parsed.path)).ledgers_root
-        tls, auth = security_of_environment().open()
-        config = ClientConfig(transport=TransportConfig(tls=tls, auth=auth))
-        async with open_ledger_client(store, dial_tcp, config, root=root) as client:
-            yield client
+async def _measure_here(options: BenchOptions, target: Target, meter: Meter) -> tuple[Outcome, Usage]:
+    first: list[Reading] = []
+
+    def begin() -> None:
+        first.append(meter.read())
+
+    if options.level == "ledger":
+        root = LEDGERS_ROOT if target.cluster else None
+        async with open_ledgers(target.uri, root=root) as client:
+            outcome = await getattr(ledger_level, options.workload)(client, options, begin)
+            last = meter.read()
+    else:
+        async with dlog.open_namespace(target.uri, config=target.config) as namespace:
+            outcome = await getattr(stream_level, options.workload)(namespace, options, begin)
+            last = meter.read()
+    return outcome, meter.used(first[0], last)
+
+
+async def _measure_second_process(
+    options: BenchOptions, target: Target, meter: Meter
+) -> tuple[Outcome, Usage]:
+    """Catch up in a process of its own; the CPU time of the client is that process's."""
+    first = meter.read()
+    address = {"uri": target.uri}
+    measured = await throughput.catch_up_in_processes("dlog", address, options, target.bookies_cpu_s)
+    usage = meter.used(first, meter.read())
+    return measured.outcome, attrs.evolve(
+        usage, client_cpu_s=measured.client_cpu_s, bookies_cpu_s=measured.servers_cpu_s
+    )
 
 
 def _document(

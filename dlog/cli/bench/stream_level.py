@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import struct
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -38,10 +39,15 @@ def _sizes(count: int, batch: int) -> Iterator[int]:
         yield min(batch, count - first)
 
 
-async def _feed(
+async def feed(
     writer: dlog.LogWriter, options: BenchOptions, count: int, *, stamped: bool = False
 ) -> Latencies:
-    """Append ``count`` records with one task per batch in flight; return the latency of each append."""
+    """Append ``count`` records; return the latency of each append.
+
+    Single records are submitted, batches are appended with one task for each that is in flight.
+    """
+    if options.batch == 1:
+        return await _submit(writer, options, count, stamped=stamped)
     latencies = Latencies()
     sizes = _sizes(count, options.batch)
     payloads = (options.payloads() * (options.batch // PAYLOADS + 1))[: options.batch]
@@ -52,10 +58,7 @@ async def _feed(
         for size in sizes:
             moment = now()
             batch = [STAMP.pack(moment) + rest] * size if stamped else payloads[:size]
-            if size == 1:
-                await writer.append(batch[0])
-            else:
-                await writer.append_many(batch)
+            await writer.append_many(batch)
             latencies.add(now() - moment, size)
 
     async with trio.open_nursery() as nursery:
@@ -64,13 +67,38 @@ async def _feed(
     return latencies
 
 
+async def _submit(writer: dlog.LogWriter, options: BenchOptions, count: int, *, stamped: bool) -> Latencies:
+    """Submit single records, and await the oldest one when ``inflight`` of them are not acknowledged."""
+    latencies = Latencies()
+    payloads = options.payloads()
+    rest = payloads[0][STAMP.size :]
+    waiting: deque[tuple[dlog.Pending, float]] = deque()
+
+    async def settle_oldest() -> None:
+        pending, submitted = waiting.popleft()
+        await pending
+        latencies.add(now() - submitted)
+
+    for number in range(count):
+        if len(waiting) == options.inflight:
+            await settle_oldest()
+        if number % PAYLOADS == 0:
+            await writer.wait_capacity()
+        moment = now()
+        payload = STAMP.pack(moment) + rest if stamped else payloads[number % PAYLOADS]
+        waiting.append((writer.submit(payload), moment))
+    while waiting:
+        await settle_oldest()
+    return latencies
+
+
 async def append(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -> Outcome:
     """Append batches of records, several in flight; the latency runs from call to return."""
     async with _log(namespace) as log, namespace.open_writer(log) as writer:
-        await _feed(writer, options, options.warm_up)
+        await feed(writer, options, options.warm_up)
         begin()
         started = now()
-        latencies = await _feed(writer, options, options.records)
+        latencies = await feed(writer, options, options.records)
         return Outcome(now() - started, latencies)
 
 
@@ -80,7 +108,7 @@ async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -
     async with _log(namespace) as log, trio.open_nursery() as nursery:
         writer_open = namespace.open_writer(log)
         async with writer_open as writer, namespace.open_reader(log) as reader:
-            await _feed(writer, options, options.warm_up, stamped=True)
+            await feed(writer, options, options.warm_up, stamped=True)
             met = 0
             while met < options.warm_up:
                 met += len(await reader.read_batch(READ_RECORDS) or ())
@@ -88,7 +116,7 @@ async def tail(namespace: dlog.Namespace, options: BenchOptions, begin: Begin) -
             started = now()
 
             async def write() -> None:
-                await _feed(writer, options, options.records, stamped=True)
+                await feed(writer, options, options.records, stamped=True)
 
             nursery.start_soon(write)
             left = options.records
@@ -109,7 +137,7 @@ async def catchup(namespace: dlog.Namespace, options: BenchOptions, begin: Begin
     latencies = Latencies()
     async with _log(namespace) as log:
         async with namespace.open_writer(log) as writer:
-            await _feed(writer, options, options.records)
+            await feed(writer, options, options.records)
         async with namespace.open_reader(log, follow=False) as reader:
             begin()
             started = moment = now()

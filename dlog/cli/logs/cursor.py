@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import dlog
+from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
@@ -21,7 +22,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @json_option("the cursors")
 @read_only_option
@@ -41,7 +42,7 @@ def list_(log: str, uri: str, as_json: bool, read_only: bool) -> None:
 
 
 @command.command("show")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @click.argument("name")
 @uri_option
 @json_option("the cursor")
@@ -65,7 +66,7 @@ def show(log: str, name: str, uri: str, as_json: bool, read_only: bool) -> None:
 
 
 @command.command("set")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @click.argument("name")
 @uri_option
 @click.option(
@@ -99,7 +100,7 @@ def set_(log: str, name: str, uri: str, at: Position) -> None:
 
 
 @command.command("delete")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @uri_option
 def delete(log: str, names: tuple[str, ...], uri: str) -> None:

@@ -1,4 +1,4 @@
-"""`dlog log create|list|show|truncate|purge|retention|retain|delete`: manage the logs of a namespace."""
+"""`dlog log`: create, list, show, rename, truncate, seal, mend and delete the logs of a namespace."""
 
 from __future__ import annotations
 
@@ -11,44 +11,67 @@ import attrs
 import click
 
 import dlog
+from dlog.cli.logs.orphans import orphans
+from dlog.cli.logs.properties import properties
+from dlog.cli.logs.repair import check, recover, repair
 from dlog.cli.logs.retention import retain, retention
+from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_name, print_note, print_table
-from dlog.cli.terminal.position import Position, dlsn_text, position_option
+from dlog.cli.terminal.position import Position, dlsn_option, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
+from dlog.shards.creation import create_sharded_log, delete_sharded_log
+from dlog.shards.layout import SHARDS_MAX
 
 
 @click.group("log")
 def command() -> None:
-    """Create, list, show, truncate and delete logs."""
+    """Create, list, show, rename, truncate, seal and delete logs."""
 
 
 @command.command("create")
 @click.argument("logs", nargs=-1, required=True, metavar="LOG...")
 @uri_option
 @click.option("--exist-ok", is_flag=True, help="Succeed if the log exists already.")
-def create(logs: tuple[str, ...], uri: str, exist_ok: bool) -> None:
+@click.option(
+    "--shards",
+    type=click.IntRange(1, SHARDS_MAX),
+    metavar="N",
+    help="Create sharded logs with N shards each: LOG/shard-00000 and so on. N never changes.",
+)
+def create(logs: tuple[str, ...], uri: str, exist_ok: bool, shards: int | None) -> None:
     """Create logs."""
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
             for log in logs:
-                await namespace.create_log(log, exist_ok=exist_ok)
-                print_note(f"created {log}")
+                if shards is None:
+                    await namespace.create_log(log, exist_ok=exist_ok)
+                    print_note(f"created {log}")
+                else:
+                    await create_sharded_log(namespace, log, shards, exist_ok=exist_ok)
+                    print_note(f"created {log} with {shards} shards")
 
     run(go)
 
 
 @command.command("list")
-@click.argument("parent", default="")
+@click.argument("parent", default="", metavar="[PARENT|PATTERN]")
 @uri_option
 @json_option("the names")
 @read_only_option
 def list_(parent: str, uri: str, as_json: bool, read_only: bool) -> None:
-    """List all logs, or those below PARENT: shop lists shop/orders."""
+    """List all logs, those below PARENT (shop lists shop/orders), or those that match a pattern ('orders-*').
+
+    In a pattern, * stands for any characters, / too, ? for one, [ab] for one of these. Quote it, so that the
+    shell does not take it for names of files.
+    """
+    is_pattern = any(character in parent for character in "*?[")
 
     async def go() -> list[str]:
         async with dlog.open_namespace(uri, read_only=read_only) as namespace:
+            if is_pattern:
+                return await namespace.list_logs(pattern=parent)
             return await namespace.list_logs(parent)
 
     names = run(go)
@@ -59,8 +82,27 @@ def list_(parent: str, uri: str, as_json: bool, read_only: bool) -> None:
             print_name(name)
 
 
-@command.command("show")
+@command.command("locate")
 @click.argument("log")
+@uri_option
+@json_option("the path")
+@read_only_option
+def locate(log: str, uri: str, as_json: bool, read_only: bool) -> None:
+    """Print the path of the namespace that holds LOG: in a federated one, that of a sub-namespace."""
+
+    async def go() -> str:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
+            return await namespace.log_location(log)
+
+    path = run(go)
+    if as_json:
+        print_json({"log": log, "namespace": path})
+    else:
+        print_name(path)
+
+
+@command.command("show")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @json_option("the description")
 @read_only_option
@@ -102,8 +144,31 @@ def _row(segment: dict[str, Any]) -> list[str]:
     ]
 
 
+@command.command("count")
+@click.argument("log", shell_complete=log_names)
+@uri_option
+@click.option("--from", "start", metavar="DLSN", callback=dlsn_option, help="The first record to count.")
+@click.option("--before", "end", metavar="DLSN", callback=dlsn_option, help="The first record not to count.")
+@json_option("the count")
+def count(log: str, uri: str, start: dlog.DLSN | None, end: dlog.DLSN | None, as_json: bool) -> None:
+    """Count the records of LOG that are visible now, or those between two positions.
+
+    Truncated records count until they are purged.
+    """
+
+    async def go() -> int:
+        async with dlog.open_namespace(uri) as namespace:
+            return await namespace.count_records(log, start=start, end=end)
+
+    records = run(go)
+    if as_json:
+        print_json({"log": log, "records": records})
+    else:
+        print(records)
+
+
 @command.command("truncate")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option(
     "--before",
@@ -137,21 +202,68 @@ def truncate(log: str, uri: str, before: Position, as_json: bool) -> None:
         print_note(f"truncated {log}: {where}")
 
 
+@command.command("rename")
+@click.argument("old", shell_complete=log_names)
+@click.argument("new")
+@uri_option
+@json_option("both names")
+def rename(old: str, new: str, uri: str, as_json: bool) -> None:
+    """Give the log OLD the name NEW. Its records, positions, cursors and settings stay as they are.
+
+    A log whose writer is open is not renamed: close the writer first. Open readers end with an error that
+    tells the new name.
+    """
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            await namespace.rename_log(old, new)
+
+    run(go)
+    if as_json:
+        print_json({"old": old, "new": new})
+    else:
+        print_note(f"renamed {old} to {new}")
+
+
+@command.command("seal")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", shell_complete=log_names)
+@uri_option
+@click.option("--yes", is_flag=True, help="Seal without asking.")
+def seal(logs: tuple[str, ...], uri: str, yes: bool) -> None:
+    """End logs for good: they take no more records, and their readers end.
+
+    The records stay. A log whose writer is open is not sealed: close the writer first.
+    """
+    if not yes:
+        click.confirm(f"Seal {', '.join(logs)} permanently?", abort=True, err=True)
+
+    async def go() -> None:
+        async with dlog.open_namespace(uri) as namespace:
+            for log in logs:
+                await namespace.seal_log(log)
+                print_note(f"sealed {log}")
+
+    run(go)
+
+
 @command.command("purge")
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", shell_complete=log_names)
 @uri_option
 @click.option("--dry-run", is_flag=True, help="Show the segments to delete, and delete nothing.")
+@read_only_option
 @json_option("the deleted segments")
-def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool) -> None:
+def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool, read_only: bool) -> None:
     """Delete the truncated segments of logs, with their ledgers.
 
     Writers do so by themselves. The newest completed segment of a log stays. Bookies give the disk space
     back with their next garbage collection.
     """
+    if read_only and not dry_run:
+        raise click.UsageError("--read-only needs --dry-run: deleting segments changes the log")
 
     async def go() -> dict[str, list[dlog.SegmentDescription]]:
         found = {}
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             for log in logs:
                 found[log] = await namespace.purge_log(log, dry_run=dry_run)
                 verb = "would delete" if dry_run else "deleted"
@@ -164,10 +276,11 @@ def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool) -> None
 
 
 @command.command("delete")
-@click.argument("logs", nargs=-1, required=True, metavar="LOG...")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", shell_complete=log_names)
 @uri_option
 @click.option("--yes", is_flag=True, help="Delete without asking.")
-def delete(logs: tuple[str, ...], uri: str, yes: bool) -> None:
+@click.option("--sharded", is_flag=True, help="LOG is a sharded log: delete all of its shards.")
+def delete(logs: tuple[str, ...], uri: str, yes: bool, sharded: bool) -> None:
     """Delete logs and all their records permanently."""
     if not yes:
         click.confirm(f"Delete {', '.join(logs)} and all records permanently?", abort=True, err=True)
@@ -175,12 +288,18 @@ def delete(logs: tuple[str, ...], uri: str, yes: bool) -> None:
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
             for log in logs:
-                await namespace.delete_log(log)
+                if sharded:
+                    await delete_sharded_log(namespace, log)
+                else:
+                    await namespace.delete_log(log)
                 print_note(f"deleted {log}")
 
     run(partial(go))
 
 
+for each in (check, repair, recover, orphans):
+    command.add_command(each)
+command.add_command(properties)
 command.add_command(retention)
 command.add_command(retain)
 

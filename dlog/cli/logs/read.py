@@ -10,6 +10,8 @@ from functools import partial
 import click
 
 import dlog
+from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import (
     config_with,
     json_option,
@@ -18,15 +20,15 @@ from dlog.cli.terminal.options import (
     read_only_option,
     uri_option,
 )
-from dlog.cli.terminal.output import payload_lines, write_out
-from dlog.cli.terminal.position import Position, position_option, record_document
+from dlog.cli.terminal.output import payload_lines, print_note, write_out
+from dlog.cli.terminal.position import Position, dlsn_text, position_option, record_document
 from dlog.cli.terminal.signals import run
 
 BATCH_RECORDS = 4096
 
 
 @click.command("read")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option(
     "--from",
@@ -45,6 +47,9 @@ BATCH_RECORDS = 4096
     help="The last record to print. [default: the end of the log]",
 )
 @click.option("--count", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option(
+    "--gaps", is_flag=True, help="Continue behind data that are missing for good, and print what is missing."
+)
 @json_option("one object per record, one a line,")
 @raw_option
 @keys_option
@@ -55,51 +60,75 @@ def command(
     start: Position,
     last: Position | None,
     count: int | None,
+    gaps: bool,
     as_json: bool,
     raw: bool,
     key_file: str | None,
     read_only: bool,
-) -> None:
+) -> ExitCode:
     """Print the payload of each record of LOG on a line, up to the present end of the log.
 
     POSITION is earliest, latest, a DLSN (7:42:0), a transaction id (123456), or a date and time
     (2026-11-01T12:00). A date is for a log whose transaction ids are milliseconds since 1970; a writer
-    without explicit ids uses those.
+    without explicit ids uses those. The record at --to is printed too; --to latest is the last record that
+    is visible when the command begins.
+
+    With --gaps, a gap is a line on stderr, and with --json an object with the key `gap` among the records.
+    The exit code is 7 if data are missing that were not truncated.
     """
-    if isinstance(last, dlog.Start):
-        raise click.UsageError(f"--to {last.value} is not possible; give a DLSN, a transaction id or a date")
+    if last is dlog.EARLIEST:
+        raise click.UsageError("--to earliest is not possible; give another position")
     opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
-    run(partial(_read, opening, log, start, last, count, as_json=as_json, raw=raw))
+    lost = run(partial(_read, opening, log, start, last, count, gaps=gaps, as_json=as_json, raw=raw))
+    return ExitCode.DAMAGED if lost else ExitCode.OK
 
 
 async def _read(
     opening: AbstractAsyncContextManager[dlog.Namespace],
     log: str,
     start: Position,
-    last: dlog.DLSN | int | None,
+    last: Position | None,
     count: int | None,
     *,
+    gaps: bool,
     as_json: bool,
     raw: bool,
-) -> None:
-    end = last if isinstance(last, dlog.DLSN) else None
-    left = count
+) -> bool:
+    """Print the records; return True if a gap is no truncation."""
+    left, is_lost = count, False
     async with (
         opening as namespace,
-        namespace.open_reader(log, start=start, end=end, follow=False) as reader,
+        namespace.open_reader(log, start=start, end=last, follow=False, gaps=gaps) as reader,
     ):
+        read = reader.read_batch_or_gap if gaps else reader.read_batch
         while left is None or left > 0:
-            records = await reader.read_batch(BATCH_RECORDS if left is None else min(left, BATCH_RECORDS))
+            records = await read(BATCH_RECORDS if left is None else min(left, BATCH_RECORDS))
             if records is None:
-                return
-            if isinstance(last, int) and records[-1].txid > last:
-                await write_out(
-                    printed([one for one in records if one.txid <= last], as_json=as_json, raw=raw)
-                )
-                return
+                break
+            if isinstance(records, dlog.Gap):
+                is_lost = is_lost or records.cause is not dlog.GapCause.TRUNCATED
+                await _print_gap(records, as_json=as_json)
+                continue
             await write_out(printed(records, as_json=as_json, raw=raw))
             if left is not None:
                 left -= len(records)
+    return is_lost
+
+
+async def _print_gap(gap: dlog.Gap, *, as_json: bool) -> None:
+    document = {
+        "first": dlsn_text(gap.first),
+        "last": dlsn_text(gap.last),
+        "cause": gap.cause.value,
+        "evidence": gap.evidence,
+        "resume": dlsn_text(gap.resume),
+    }
+    if as_json:
+        await write_out((json.dumps({"gap": document}) + "\n").encode())
+    else:
+        print_note(
+            f"gap from {document['first']} to before {document['resume']}: {gap.cause.value}: {gap.evidence}"
+        )
 
 
 def printed(records: Sequence[dlog.Record], *, as_json: bool, raw: bool) -> bytes:

@@ -13,7 +13,8 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note
 from dlog.cli.terminal.signals import run
 
@@ -62,12 +63,13 @@ def _size_option(context: click.Context, parameter: click.Parameter, text: str |
 
 
 @click.command("retention")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option("--age", metavar="AGE", callback=_age_option, help="Keep records so long, such as 7d or 36h.")
 @click.option("--size", metavar="SIZE", callback=_size_option, help="Keep so many bytes, such as 50G.")
 @click.option("--keep-unread", is_flag=True, help="Keep records that a cursor has not consumed.")
 @click.option("--forever", is_flag=True, help="Keep records until they are truncated.")
+@read_only_option
 @json_option("the retention")
 def retention(
     log: str,
@@ -77,6 +79,7 @@ def retention(
     keep_unread: bool,
     forever: bool,
     as_json: bool,
+    read_only: bool,
 ) -> None:
     """Show how long LOG keeps records; with options, set it.
 
@@ -86,10 +89,12 @@ def retention(
     is_limited = age is not None or size is not None or keep_unread
     if is_limited and forever:
         raise click.UsageError("--forever excludes --age, --size and --keep-unread")
+    if read_only and (is_limited or forever):
+        raise click.UsageError("--read-only shows the retention; it excludes the options that set it")
     wanted = dlog.Retention.of(age=age, size_bytes=size, keep_unread=keep_unread) if is_limited else None
 
     async def go() -> dlog.Retention | None:
-        async with dlog.open_namespace(uri) as namespace:
+        async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             if is_limited or forever:
                 await namespace.set_retention(log, wanted)
             return await namespace.retention(log)
@@ -112,7 +117,7 @@ def _facts(found: dlog.Retention) -> list[tuple[str, str]]:
 
 
 @click.command("retain")
-@click.argument("logs", nargs=-1, metavar="[LOG]...")
+@click.argument("logs", nargs=-1, metavar="[LOG]...", shell_complete=log_names)
 @uri_option
 @click.option("--all", "all_logs", is_flag=True, help="All logs of the namespace.")
 @json_option("the number of deleted segments of each log")

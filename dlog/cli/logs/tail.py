@@ -9,6 +9,7 @@ import click
 
 import dlog
 from dlog.cli.logs.read import BATCH_RECORDS, printed
+from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import (
     config_with,
     json_option,
@@ -23,7 +24,7 @@ from dlog.cli.terminal.signals import run
 
 
 @click.command("tail")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option(
     "--from",

@@ -7,6 +7,7 @@ from functools import partial
 import click
 
 import dlog
+from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
@@ -25,7 +26,7 @@ def _checked_head(context: click.Context, parameter: click.Parameter, text: str 
 
 
 @click.command("verify")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @uri_option
 @click.option(
     "--expect-head",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import BinaryIO
 
@@ -17,6 +18,7 @@ import click
 import trio
 
 import dlog
+from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, progress_bar
 from dlog.cli.terminal.position import dlsn_text
@@ -34,9 +36,17 @@ class Written:
     first: dlog.DLSN | None = None
     last: dlog.DLSN | None = None
 
+    def add(self, lines: Sequence[bytes], positions: Sequence[dlog.DLSN]) -> None:
+        """Count the lines that have a position, from the first on."""
+        if positions:
+            self.first = self.first or positions[0]
+            self.last = positions[-1]
+            self.records += len(positions)
+            self.size_bytes += sum(map(len, lines[: len(positions)]))
+
 
 @click.command("write")
-@click.argument("log")
+@click.argument("log", shell_complete=log_names)
 @click.argument("file", type=click.File("rb"), default="-")
 @uri_option
 @click.option("--create", is_flag=True, help="Create the log if it does not exist.")
@@ -132,11 +142,11 @@ async def _append(
     if txid_from is not None:
         first = txid_from + written.records
         txids = range(first, first + len(lines))
-    positions = await writer.append_many(lines, txids=txids)
-    written.first = written.first or positions[0]
-    written.last = positions[-1]
-    written.records += len(lines)
-    written.size_bytes += sum(map(len, lines))
+    try:
+        written.add(lines, await writer.append_many(lines, txids=txids))
+    except dlog.WriteError as exc:
+        written.add(lines, exc.durable)
+        raise
 
 
 class LineReader:

@@ -9,7 +9,6 @@ other commands exit with the codes of `dlog`.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
 from dlog.cli.operators.bookie_gc import gc
 from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
+from dlog.cli.terminal.log_lines import print_warnings
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
 from ledger.audit import audited
@@ -84,7 +84,7 @@ def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
     from bookie.disk.real_disk import RealDisk
     from bookie.storage.index_rebuild import entry_log_bytes, rebuild_indexes
 
-    logging.basicConfig(format="dlog: %(message)s", level=logging.WARNING)
+    print_warnings()
     config, disk = load_config(config_path).storage, RealDisk()
     started = time.perf_counter()
     with progress_bar(

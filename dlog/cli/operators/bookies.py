@@ -20,6 +20,8 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
+from dlog.ledgers import UNNAMED
+from dlog.settings import load_settings
 from ledger.audit import audited_async
 from ledger.catalog.paths import COOKIES, LAYOUT_OF_URI_NAME, Layout
 from ledger.client import BookieSpace
@@ -71,8 +73,15 @@ def init(service_uri: str) -> None:
     async def go() -> None:
         from namespace.zookeeper import open_zookeeper_store
 
+        found = await trio.to_thread.run_sync(load_settings, UNNAMED)
+        settings = await trio.to_thread.run_sync(found.config, "distributedlog")
         async with (
-            open_zookeeper_store(where.hosts) as store,
+            open_zookeeper_store(
+                where.hosts,
+                session_timeout_ms=settings.session_timeout_ms,
+                connect_timeout_s=settings.connect_timeout_s,
+                security=settings.zookeeper_security,
+            ) as store,
             audited_async("create cluster", service_uri),
         ):
             await create_cluster(store, where.ledgers_root, layout, instance_id)

@@ -1,10 +1,10 @@
 """The option `--service`: the cluster of ledgers that a command works on.
 
-It defaults to the variable DLOG_SERVICE, else to the ledgers of the namespace in DLOG_URI, else to those of
-the user's own directory. A value is a metadata service URI (``zk://HOST:PORT/ledgers``), or the URI of a
-namespace for the ledgers of that namespace.
+It defaults to the variable DLOG_SERVICE, else to the ledgers of the namespace in DLOG_URI or in the
+configuration file, else to those of the user's own directory. A value is a metadata service URI
+(``zk://HOST:PORT/ledgers``), or the URI of a namespace for the ledgers of that namespace.
 
-Inside: the option, the options of TLS, opening the cluster. Not inside: the commands.
+Inside: the option, the options of TLS. Not inside: the commands, opening a cluster (``dlog.ledgers``).
 Always: if there are no ledgers at the place, nothing is created, not even a LAYOUT node.
 
 Source: BookKeeper, BookieShell.java and BKCtl.java (``-u``); DistributedLog, BKDLConfig.java.
@@ -13,7 +13,6 @@ Source: BookKeeper, BookieShell.java and BKCtl.java (``-u``); DistributedLog, BK
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,20 +20,17 @@ from typing import Any, TypeVar
 
 import attrs
 import click
-import trio
 
 from dlog.cli.terminal.options import VARIABLE as URI_VARIABLE
-from dlog.cli.terminal.options import default_uri
-from dlog.errors import NamespaceNotBoundError
-from dlog.metadata.namespace_uri import parse_namespace_uri
+from dlog.cli.terminal.options import default_of_option
+from dlog.config import NamespaceConfig
+from dlog.connect import client_config
+from dlog.ledgers import open_ledger_deployment
 from ledger.auth.auth import AuthFactory
 from ledger.auth.auth_plugins import client_auth
 from ledger.auth.tls import client_context
 from ledger.config import ClientConfig
-from ledger.deploy import Deployment, open_deployment
-from ledger.errors import ClusterNotFoundError
-from ledger.transport.config import TransportConfig
-from namespace.service_uri import ServiceUri
+from ledger.deploy import Deployment
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 VARIABLE = "DLOG_SERVICE"
@@ -51,9 +47,8 @@ class Service:
     tls_any_host_name: bool = False
     auth: AuthFactory | None = attrs.field(default=None, repr=False)
 
-    @property
-    def config(self) -> ClientConfig:
-        """The configuration of the ledger client."""
+    def client_config(self, settings: NamespaceConfig) -> ClientConfig:
+        """The configuration of the ledger client: that of the client, with the options of this command."""
         files = (self.tls_authorities, self.tls_certificate, self.tls_key)
         context = None
         if any(files):
@@ -63,7 +58,9 @@ class Service:
                 key=self.tls_key,
                 check_host_name=not self.tls_any_host_name,
             )
-        return ClientConfig(transport=TransportConfig(tls=context, auth=self.auth))
+        config = client_config(settings)
+        transport = attrs.evolve(config.transport, tls=context, auth=self.auth)
+        return attrs.evolve(config, transport=transport)
 
 
 def service_options(command: Command) -> Command:
@@ -115,8 +112,8 @@ def service_options(command: Command) -> Command:
         click.option(
             "--service",
             envvar=VARIABLE,
-            default=lambda: os.environ.get(URI_VARIABLE) or default_uri(os.environ, Path.home()),
-            show_default=f"${VARIABLE}, else ${URI_VARIABLE}",
+            default=default_of_option,
+            show_default=f"${VARIABLE}, else ${URI_VARIABLE}, else that of --config",
             metavar="URI",
             help="The cluster: zk://HOST:PORT/ledgers, or the URI of a namespace.",
         ),
@@ -134,28 +131,10 @@ async def open_ledgers(service: Service, *, read_only: bool = False) -> AsyncIte
         NamespaceNotBoundError: There are no ledgers at this place.
         namespace.errors.NamespaceError: The metadata store is out of reach.
     """
-    uri = service.uri
-    scheme = uri.strip().partition(":")[0].lower()
-    if scheme == "file":
-        if not await trio.Path(parse_namespace_uri(uri).path).is_dir():
-            raise NamespaceNotBoundError(f"{uri}: the directory does not exist; `dlog log create` creates it")
-    elif not scheme.startswith("zk"):
-        uri = await _service_uri_of_namespace(uri)
-    try:
-        async with open_deployment(uri, config=service.config, read_only=read_only) as deployment:
-            yield deployment
-    except ClusterNotFoundError as exc:
-        raise NamespaceNotBoundError(str(exc)) from exc
-
-
-async def _service_uri_of_namespace(uri: str) -> str:
-    from dlog.metadata.bindings import resolve_binding
-    from namespace.zookeeper import open_zookeeper_store
-
-    where = parse_namespace_uri(uri)
-    async with open_zookeeper_store(where.hosts) as store:
-        binding = await resolve_binding(store, where.path)
-    return str(ServiceUri(binding.bk_hosts, binding.ledgers_root, None))
+    async with open_ledger_deployment(
+        service.uri, read_only=read_only, client=service.client_config
+    ) as deployment:
+        yield deployment
 
 
 def _auth(plugin: str | None, settings: tuple[str, ...]) -> AuthFactory | None:

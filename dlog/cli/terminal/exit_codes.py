@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 
 from bookie import errors as bookie_errors
-from dlog import errors
+from dlog import errors, promotion_errors, rename_errors
+from dlog.shards import errors as shards_errors
 from ledger import errors as ledger_errors
 from ledger.tasks.task_errors import errors_in
 from namespace import errors as namespace_errors
@@ -40,7 +41,11 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (errors.LogNotFoundError, ExitCode.NOT_FOUND),
     (errors.NamespaceNotBoundError, ExitCode.NOT_FOUND),
     (errors.LogExistsError, ExitCode.EXISTS),
+    (shards_errors.NotShardedError, ExitCode.NOT_FOUND),
+    (shards_errors.ShardCountError, ExitCode.EXISTS),
     (errors.LogLockedError, ExitCode.IN_USE),
+    (promotion_errors.PromotionError, ExitCode.IN_USE),
+    (rename_errors.LogRenameError, ExitCode.IN_USE),
     (errors.LogFencedError, ExitCode.IN_USE),
     (errors.AccessDeniedError, ExitCode.DENIED),
     (errors.ReadOnlyError, ExitCode.USAGE),
@@ -89,6 +94,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
 
 def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code of an error; ``FAILED`` if the error has no code of its own."""
+    if isinstance(error, ledger_errors.MetadataStoreError) and error.__cause__ is not None:
+        error = error.__cause__
     return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 

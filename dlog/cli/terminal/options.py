@@ -1,6 +1,7 @@
 """The options of many commands, such as `--uri` and `--json`, and the directories that they default to.
 
-A namespace is named by `--uri`, else by the variable DLOG_URI, else it is a directory of the user's own.
+A namespace is named by `--uri`, else by the variable DLOG_URI, else by the configuration file, else it is a
+directory of the user's own.
 Not inside: opening the namespace (``dlog.open_namespace``). Source: XDG Base Directory specification.
 """
 
@@ -15,6 +16,7 @@ import click
 
 import dlog
 from dlog.encryption import KeyFile
+from dlog.settings import namespace_uri_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 VARIABLE = "DLOG_URI"
@@ -29,7 +31,7 @@ def data_directory(environment: Mapping[str, str], home: Path) -> Path:
 
 
 def default_uri(environment: Mapping[str, str], home: Path) -> str:
-    """The namespace if neither `--uri` nor DLOG_URI is given."""
+    """The namespace if nothing names another one."""
     return (data_directory(environment, home) / "default").as_uri()
 
 
@@ -42,8 +44,19 @@ def scratch_directory(environment: Mapping[str, str], home: Path) -> Path:
     return (Path(given) if given.startswith("/") else home / ".cache") / "dlog"
 
 
-def _default() -> str:
-    return default_uri(os.environ, Path.home())
+def namespace_uri() -> str:
+    """The namespace of DLOG_URI, else of the configuration file, else the user's own directory.
+
+    Raises:
+        ConfigError: The configuration file cannot be used.
+    """
+    return os.environ.get(VARIABLE) or namespace_uri_of() or default_uri(os.environ, Path.home())
+
+
+def default_of_option() -> str:
+    """``namespace_uri`` as the default of an option; nothing while a shell only completes a line."""
+    context = click.get_current_context(silent=True)
+    return "" if context is not None and context.resilient_parsing else namespace_uri()
 
 
 def uri_option(command: Command) -> Command:
@@ -51,8 +64,8 @@ def uri_option(command: Command) -> Command:
     return click.option(
         "--uri",
         envvar=VARIABLE,
-        default=_default,
-        show_default=f"${VARIABLE}, else {default_uri(os.environ, Path.home())}",
+        default=default_of_option,
+        show_default=f"${VARIABLE}, else that of --config, else {default_uri(os.environ, Path.home())}",
         metavar="URI",
         help="The namespace: file:///DIRECTORY or distributedlog://HOST:PORT/NAMESPACE.",
     )(command)
@@ -85,12 +98,10 @@ def raw_option(command: Command) -> Command:
 
 
 def config_with(key_file: str | None, *, hash_chain: bool = False) -> dlog.NamespaceConfig:
-    """Settings whose writers and readers use these keys. ``ConfigError`` as ``KeyFile``."""
-    keys = None if key_file is None else KeyFile(key_file)
-    return dlog.NamespaceConfig(
-        writer=dlog.WriterConfig(encryption=keys, hash_chain=hash_chain),
-        reader=dlog.ReaderConfig(encryption=keys),
-    )
+    """The settings that options give; other places give the rest. ``ConfigError`` as ``KeyFile``."""
+    keys: dict[str, Any] = {} if key_file is None else {"encryption": KeyFile(key_file)}
+    chain: dict[str, Any] = {"hash_chain": True} if hash_chain else {}
+    return dlog.NamespaceConfig(writer=dlog.WriterConfig(**keys, **chain), reader=dlog.ReaderConfig(**keys))
 
 
 def json_option(printed: str) -> Callable[[Command], Command]:

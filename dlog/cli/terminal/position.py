@@ -19,6 +19,7 @@ import re
 import click
 
 import dlog
+from dlog.read.positioning import txid_at
 
 _DLSN = re.compile(r"\[?\s*(\d{1,18})\s*[:,]\s*(\d{1,18})\s*[:,]\s*(-?\d{1,18})\s*\]?")
 _TXID_MAX = 2**63 - 2
@@ -32,6 +33,14 @@ def position_option(context: click.Context, parameter: click.Parameter, text: st
         return None if text is None else parse_position(text)
     except ValueError as error:
         raise click.BadParameter(str(error), context, parameter) from None
+
+
+def dlsn_option(context: click.Context, parameter: click.Parameter, text: str | None) -> dlog.DLSN | None:
+    """A click callback: convert the text of an option to a DLSN; None stays None."""
+    position = position_option(context, parameter, text)
+    if position is None or isinstance(position, dlog.DLSN):
+        return position
+    raise click.BadParameter("give a DLSN such as 7:42:0", context, parameter)
 
 
 def parse_position(text: str) -> Position:
@@ -60,7 +69,7 @@ def parse_position(text: str) -> Position:
             f"{text!r} is no position; give earliest, latest, a DLSN such as 7:42:0, a transaction id,"
             " or a date such as 2026-11-01T12:00"
         ) from None
-    return max(0, int(moment.timestamp() * 1000))
+    return max(0, txid_at(moment.astimezone()))
 
 
 def dlsn_text(dlsn: dlog.DLSN) -> str:

@@ -6,7 +6,6 @@ signal ends the process at once, in case the clean-up hangs.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +13,8 @@ from typing import TypeVar
 
 import outcome
 import trio
+
+from dlog.cli.terminal.log_lines import print_warnings
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,8 +34,7 @@ def run(command: Callable[[], Awaitable[T]]) -> T:
     Raises:
         TerminatedError: SIGINT, SIGTERM or SIGHUP cancelled the command.
     """
-    # Warnings explain delays. This call does nothing if the program has set up logging already.
-    logging.basicConfig(format="dlog: %(message)s", level=logging.WARNING)
+    print_warnings()
     return trio.run(_run_until_signalled, command)
 
 

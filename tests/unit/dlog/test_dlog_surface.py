@@ -7,12 +7,16 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import dlog
+import dlog.aio
 import dlog.blocking
 import dlog.errors
+import dlog.groups
+import dlog.shards
 from dlog.connect import client_config
 from dlog.errors import as_dlog_error
 from ledger import errors as ledger_errors
@@ -26,7 +30,10 @@ PUBLIC = [
     "EARLIEST",
     "LATEST",
     "PAYLOAD_BYTES_MAX",
+    "AccessControlEntries",
+    "AccessControlEntry",
     "AccessDeniedError",
+    "BatchTooLongError",
     "Compression",
     "ConfigError",
     "CorruptLogError",
@@ -34,24 +41,38 @@ PUBLIC = [
     "CursorConflictError",
     "DLogError",
     "DecryptionError",
+    "Denial",
     "DigestType",
     "EmbeddedStoreError",
     "EncryptionKeyError",
     "EndOfStreamError",
     "EntryFormatError",
+    "EntryTotals",
+    "Finding",
+    "FindingKind",
     "InvalidCursorNameError",
     "InvalidLogNameError",
     "InvalidUriError",
+    "LogCheck",
+    "Gap",
+    "GapCause",
     "LogCursors",
     "LogDescription",
     "LogExistsError",
     "LogFencedError",
+    "LogLockLostError",
     "LogLockedError",
     "LogMetadataError",
     "LogNotFoundError",
+    "LogPromotedError",
     "LogProblem",
+    "LogProperties",
     "LogReader",
+    "LogReaderIdleError",
     "LogReaderStalledError",
+    "LogRenameError",
+    "LogRenamedError",
+    "LogRepair",
     "LogTruncatedError",
     "LogUnavailableError",
     "LogVerification",
@@ -62,16 +83,25 @@ PUBLIC = [
     "NamespaceConfig",
     "NamespaceLostError",
     "NamespaceNotBoundError",
+    "OrphanLedger",
+    "OrphanOrigin",
+    "OrphanOutcome",
     "Pending",
     "PositionConflictError",
+    "PropertiesConflictError",
+    "PromotionError",
+    "PromotionProgress",
+    "PromotionStatus",
     "ReadOnlyError",
     "ReaderConfig",
     "Record",
+    "RecordBatch",
     "RecordOutcome",
     "RecordTooLongError",
     "Retention",
     "SegmentDescription",
     "Start",
+    "TooFewBookiesError",
     "TxidOutOfOrderError",
     "WriteError",
     "WriterClosedError",
@@ -79,7 +109,15 @@ PUBLIC = [
     "WriterOverloadedError",
     "blocking",
     "cluster",
+    "aio",
+    "open_ledgers",
     "open_namespace",
+    "promote",
+    "events",
+    "groups",
+    "shards",
+    "typed",
+    "wal",
 ]
 
 
@@ -97,29 +135,69 @@ def test_every_public_object_has_a_docstring() -> None:
             assert inspect.getdoc(thing), name
 
 
-def test_importing_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
-    heavy = ["kazoo", "rocksdict", "bookie", "click", "rich", "pyspark", "sqlite3"]
+def test_every_face_opens_a_namespace_with_the_same_arguments() -> None:
+    plain = list(inspect.signature(dlog.open_namespace).parameters)
+    for face in (dlog.blocking, dlog.aio):
+        assert list(inspect.signature(face.open_namespace).parameters) == plain
+
+
+def test_importing_dlog_imports_nothing_until_a_name_is_used() -> None:
+    heavy = ["trio", "attr", "attrs", "ledger", "namespace", "bookie", "asyncio", "ssl", "google", "crc32c"]
+    heavy += ["kazoo", "rocksdict", "click", "rich", "pyspark", "sqlite3", "snappy", "cramjam", "dlog.errors"]
     script = f"import sys, dlog; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_the_blocking_objects_offer_what_the_asynchronous_ones_do() -> None:
-    for plain, blocking in [
-        (dlog.Namespace, dlog.blocking.Namespace),
-        (dlog.LogWriter, dlog.blocking.LogWriter),
-        (dlog.LogReader, dlog.blocking.LogReader),
-        (dlog.LogCursors, dlog.blocking.LogCursors),
-    ]:
-        names = {name for name in vars(plain) if not name.startswith("_")}
-        names -= {"aclose", "config", "log", "bytes_in_flight", "bytes_in_flight_max"}
-        assert names <= set(dir(blocking)), names - set(dir(blocking))
+def test_using_dlog_imports_no_server_no_zookeeper_and_no_spark() -> None:
+    heavy = ["kazoo", "rocksdict", "bookie", "click", "rich", "pyspark", "sqlite3"]
+    script = (
+        "import sys, dlog; names = set(dlog.__all__) - {'cluster', 'open_ledgers'};"
+        "[getattr(dlog, name) for name in sorted(names)];"
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_public_name_is_looked_up_once() -> None:
+    script = "import dlog; dlog.DLSN; print('DLSN' in vars(dlog), dlog.DLSN.__module__, 'DLSN' in dir(dlog))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "dlog.format.dlsn", "True"]
+
+
+@pytest.mark.parametrize("face", [dlog.blocking, dlog.aio], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize("name", ["Namespace", "LogWriter", "LogReader", "LogCursors"])
+def test_every_face_offers_the_calls_of_the_trio_objects(face: ModuleType, name: str) -> None:
+    plain, other = getattr(dlog, name), getattr(face, name)
+    names = {name for name in dir(plain) if not name.startswith("_")}
+    # A namespace ends with its block in trio and asyncio; attributes of instances are not in a class.
+    names -= {"aclose", "close", "config", "log", "bytes_in_flight", "bytes_in_flight_max"}
+    assert names <= set(dir(other)), names - set(dir(other))
+    for name in names:
+        theirs, ours = getattr(plain, name), getattr(other, name)
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters), (
+                name
+            )
+
+
+@pytest.mark.parametrize("face", [dlog.blocking, dlog.aio], ids=["blocking", "asyncio"])
+def test_every_face_offers_groups_and_shards_with_the_same_arguments(face: ModuleType) -> None:
+    internal = {"aclose", "close", "offer", "offers", "run", "leave"}
+    for plain in (dlog.shards.ShardedWriter, dlog.shards.ShardedReader, dlog.groups.GroupMember):
+        other = getattr(face, plain.__name__)
+        names = {name for name in dir(plain) if not name.startswith("_")} - internal
+        assert names <= set(dir(other)), names - set(dir(other))
         for name in names:
-            theirs, ours = getattr(plain, name), getattr(blocking, name)
+            theirs, ours = getattr(plain, name), getattr(other, name)
             if inspect.isfunction(theirs):
-                assert list(inspect.signature(theirs).parameters) == list(
-                    inspect.signature(ours).parameters
-                ), name
+                assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+    for module in (dlog.shards, dlog.groups):
+        functions = {name for name in module.__all__ if inspect.isfunction(getattr(module, name))}
+        for name in functions - {"shard_of"}:
+            theirs, ours = getattr(module, name), getattr(face, name)
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,27 @@ async def test_a_writer_continues_when_the_hosting_process_is_killed(tmp_path: P
     assert [record.dlsn for record in records] == dlsns
 
 
+async def test_a_follower_goes_on_when_the_process_that_writes_and_hosts_is_killed(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    async with dlog.open_namespace(f"{uri}") as namespace:
+        await namespace.create_log("log")
+    with running(APPEND_FOR_EVER, uri, "0") as process:
+        acknowledged = int(await line_of(process))
+        async with dlog.open_namespace(uri) as namespace, namespace.open_reader("log", cursor="c") as reader:
+            with trio.fail_after(60):
+                seen = [int((await anext(reader)).payload) for _ in range(acknowledged)]
+                await reader.commit()
+                process.kill()
+                async with namespace.open_writer("log") as writer:
+                    await writer.append(b"-1")
+                while seen[-1] != -1:
+                    seen.append(int((await anext(reader)).payload))
+                cursor = await reader.commit()
+            assert seen == [*range(len(seen) - 1), -1]
+            assert cursor is not None
+            assert cursor == await namespace.cursors("log").get("c")
+
+
 async def test_a_second_process_attaches_to_the_first(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     async with dlog.open_namespace(uri) as namespace:

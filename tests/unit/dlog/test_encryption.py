@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import attrs
 import pytest
 
 import dlog
@@ -23,6 +24,9 @@ from dlog.encryption import (
     load_key_provider,
 )
 from dlog.read.log_reader import open_log_reader
+from namespace.errors import ConnectionLostError
+from tests.fakes.dict_bookies import open_cluster
+from tests.fakes.dict_namespace import CONFIG, open_on, read_all, write_segments
 from tests.fakes.log_by_hand import entries_of, open_log
 
 HERE = dlog.DLSN(1, 2, 3)
@@ -316,6 +320,29 @@ def run_command(*arguments: str) -> int:
         return main(list(arguments)) or 0
     except SystemExit as exc:
         return int(exc.code or 0)
+
+
+async def test_a_reader_that_opens_while_the_store_is_away_waits_for_the_name_of_its_key(
+    autojump_clock: object,
+) -> None:
+    keys = Keys(a=OLD)
+    secret = attrs.evolve(
+        CONFIG,
+        writer=attrs.evolve(CONFIG.writer, encryption=keys),
+        reader=attrs.evolve(CONFIG.reader, encryption=keys),
+    )
+    async with open_cluster() as cluster, open_on(cluster, config=secret) as opened:
+        await write_segments(opened.namespace, "log", 1)
+        losses = [1, 2, 3]
+
+        async def lose(_kind: str, path: str) -> None:
+            if path.endswith("/dlog-origin") and losses:
+                losses.pop()
+                raise ConnectionLostError(path, "for a moment")
+
+        opened.store.before = lose
+        assert await read_all(opened.namespace, "log") == [b"0"]
+        assert not losses
 
 
 async def test_the_error_is_raised_again_and_the_position_stays(autojump_clock: object) -> None:

@@ -113,6 +113,10 @@ async def test_reading_starts_at_a_transaction_id_or_a_datetime(tmp_path: Path) 
         assert await everything(namespace, "log", start=base + 991) == []
         later = moment + datetime.timedelta(milliseconds=500)
         assert int((await everything(namespace, "log", start=later))[0].payload) == 100
+        between = await everything(namespace, "log", start=moment, end=later)
+        assert [int(record.payload) for record in between] == list(range(102))
+        with pytest.raises(ValueError, match="EARLIEST"):
+            namespace.open_reader("log", end=dlog.EARLIEST)
         with pytest.raises(ValueError, match="time zone"):
             namespace.open_reader("log", start=datetime.datetime(2026, 1, 1))
 
@@ -262,6 +266,23 @@ async def test_transaction_ids_continue_from_the_end_of_the_log(tmp_path: Path) 
                 await writer.append(b"b", txid=future - 1)
             await writer.append(b"b")
         assert [r.txid for r in await everything(namespace, "log")] == [future, future]
+
+
+async def test_transaction_ids_never_fall_when_the_clock_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = 5_000
+    async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
+        monkeypatch.setattr(namespace, "_wall_ms", lambda: now_ms)
+        async with namespace.open_writer("log", create=True) as writer:
+            await writer.append(b"a")
+            now_ms = 1_000
+            await writer.append(b"b")
+        async with namespace.open_writer("log") as writer:
+            await writer.append_many([b"c", b"d"])
+            now_ms = 6_000
+            await writer.append(b"e")
+        assert [r.txid for r in await everything(namespace, "log")] == [5_000, 5_000, 5_000, 5_000, 6_000]
 
 
 async def test_too_many_submitted_bytes_are_refused_until_the_writer_waits(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ CHANGES: list[Callable[[dlog.Namespace], Awaitable[object]]] = [
     lambda namespace: namespace.create_log("new"),
     lambda namespace: namespace.create_log("log", exist_ok=True),
     lambda namespace: namespace.delete_log("log"),
+    lambda namespace: namespace.rename_log("log", "new"),
     lambda namespace: namespace.truncate_log("log", dlog.DLSN(1, 0, 0)),
     lambda namespace: namespace.purge_log("log"),
     lambda namespace: namespace.set_policy(None),

@@ -135,6 +135,13 @@ async def test_a_log_is_written_and_read_with_the_file_and_not_without(name: str
             assert written.returncode == 0, written.stderr
             read = await dlog_command(*secured, "read", "orders", *uri)
             assert (read.returncode, read.stdout) == (0, b"a\nb\n"), read.stderr
+            # The same settings as a section of the client's configuration.
+            file = tmp_path / "dlog.toml"
+            file.write_text(f"uri = '{uri[1]}'\n[bookies]\n{settings.read_text()}")
+            read = await dlog_command("--config", str(file), "read", "orders")
+            assert (read.returncode, read.stdout) == (0, b"a\nb\n"), read.stderr
+            info = await dlog_command("--config", str(file), "bookies", "info")
+            assert info.returncode == 0, info.stderr
             service = ("--service", f"zk://{hosts}/ledgers")
             info = await dlog_command(*secured, "bookies", "info", *service)
             assert info.returncode == 0, info.stderr

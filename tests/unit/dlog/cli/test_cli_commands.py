@@ -90,6 +90,8 @@ def test_from_and_to_are_inclusive(dlog: Dlog, file: Path) -> None:
     third = documents[2]["dlsn"]
     by_dlsn = dlog("read", "orders", "--json", "--from", third, "--to", third)
     assert [json.loads(line) for line in by_dlsn.lines] == [documents[2]]
+    as_of_now = dlog("read", "orders", "--json", "--from", "103", "--to", "latest")
+    assert [json.loads(line)["txid"] for line in as_of_now.lines] == [103, 104]
 
 
 def test_a_second_write_appends_a_segment(dlog: Dlog, file: Path) -> None:
@@ -115,6 +117,14 @@ def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
     assert dlog("log", "list").lines == ["b", "shop/orders"]
 
 
+def test_records_between_two_positions_are_counted(dlog: Dlog, file: Path) -> None:
+    dlog("write", "orders", str(file), "--create", "--txid-from", "1")
+    positions = [json.loads(line)["dlsn"] for line in dlog("read", "orders", "--json").lines]
+    assert dlog("log", "count", "orders").lines == [str(len(positions))]
+    result = dlog("log", "count", "orders", "--from", positions[1], "--before", positions[2], "--json")
+    assert json.loads(result.out) == {"log": "orders", "records": 1}
+
+
 def test_a_log_is_truncated_and_its_truncated_segments_are_purged(dlog: Dlog, tmp_path: Path) -> None:
     line = tmp_path / "line.txt"
     for number in range(3):
@@ -138,17 +148,31 @@ def test_a_log_is_truncated_and_its_truncated_segments_are_purged(dlog: Dlog, tm
         (["log", "truncate", "orders", "--before", "17"], 2),
         (["log", "truncate", "orders", "--before", "earliest"], 2),
         (["log", "purge", "nothing"], 3),
+        (["log", "count", "nothing"], 3),
+        (["log", "count", "orders", "--from", "latest"], 2),
         (["read", "nothing"], 3),
         (["write", "nothing", "/dev/null"], 3),
         (["log", "show", "nothing"], 3),
         (["log", "delete", "nothing", "--yes"], 3),
         (["read", "orders", "--from", "some day"], 2),
-        (["read", "orders", "--to", "latest"], 2),
+        (["read", "orders", "--to", "earliest"], 2),
         (["log", "create", "bad\x00name"], 2),
         (["log", "list", "--uri", "http://host/path"], 2),
         (["nonsense"], 2),
         (["bench", "append", "--level", "ledger"], 2),
         (["bench", "append", "--level", "ledger", "--cluster", "3", "--batch", "7"], 2),
+        (["bench", "tail", "--rate", "100", "--level", "ledger"], 2),
+        (["bench", "tail", "--rate", "100", "--inflight", "7"], 2),
+        (["bench", "tail", "--rate", "100", "--size", "15"], 2),
+        (["bench", "tail", "--peers", "sqlite"], 2),
+        (["bench", "tail", "--rate", "100", "--peers", "kafka"], 2),
+        (["bench", "latency", "--level", "ledger"], 2),
+        (["bench", "latency", "--uri", "file:///nowhere", "--cluster", "3"], 2),
+        (["bench", "append", "--peers", "kafka"], 2),
+        (["bench", "append", "--peers", "sqlite", "--size", "0"], 2),
+        (["bench", "catchup", "--second-process", "--level", "ledger", "--cluster", "3"], 2),
+        (["bench", "idle", "--uri", "file:///nowhere", "--cluster", "3"], 2),
+        (["bench", "logs", "--uri", "file:///nowhere", "--cluster", "3"], 2),
     ],
 )
 def test_a_failure_is_one_line_and_its_code(dlog: Dlog, arguments: list[str], code: int) -> None:
@@ -181,15 +205,60 @@ def test_debug_shows_the_traceback(dlog: Dlog) -> None:
     assert "Traceback" in result.err
 
 
+# Packages that `dlog --help` and the completion of a command's name must not import: they only list a table.
+HEAVY = (
+    "trio",
+    "attr",
+    "attrs",
+    "asyncio",
+    "ssl",
+    "google",
+    "crc32c",
+    "snappy",
+    "cramjam",
+    "sqlite3",
+    "pyspark",
+    "kazoo",
+    "rich",
+    "rocksdict",
+    "bookie",
+    "ledger",
+    "namespace",
+    "dlog.errors",
+    "dlog.config",
+    "dlog.connect",
+    "dlog.settings",
+    "dlog.cli.terminal.options",
+)
+
+
 def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from dlog.cli.main import main; main(['--help']); "
-        "print([name for name in ('pyspark', 'kazoo', 'rich', 'rocksdict', 'bookie') if name in sys.modules])"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
     for name in COMMANDS:
         assert f"  {name} " in out
+
+
+def test_completing_the_name_of_a_command_imports_no_heavy_package() -> None:
+    code = (
+        "import os, sys; from dlog.cli.main import main; "
+        f"os._exit = lambda _code: print([name for name in {HEAVY} if name in sys.modules]); main([])"
+    )
+    asked = {
+        "_DLOG_COMPLETE": "bash_complete",
+        "COMP_LINE": "dlog ",
+        "COMP_WORDS": "dlog ",
+        "COMP_CWORD": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **asked}
+    )
+    assert "plain,log\n" in done.stdout
+    assert "\n[]\n" in done.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)

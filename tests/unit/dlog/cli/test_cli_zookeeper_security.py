@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
+import ledger
 from dlog.cli.main import main
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
 from ledger.deploy.deployment import open_client
-from namespace.errors import AccessDeniedError
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY, load_zookeeper_security
 
 
@@ -19,7 +19,7 @@ def refused(uri: str) -> None:
         async with open_client(uri, security=NO_SECURITY):
             pass
 
-    with pytest.raises(AccessDeniedError):
+    with pytest.raises(ledger.MetadataStoreError, match="access denied"):
         trio.run(stranger)
 
 
@@ -39,6 +39,16 @@ def test_a_command_with_the_identity_owns_the_cluster_that_it_creates(
         assert main([*own, "ledger", "list", "--service", uri]) == 0
         capfd.readouterr()
         monkeypatch.setenv(ENVIRONMENT_VARIABLE, "")
+        # The same settings as a section of the client's configuration.
+        monkeypatch.setenv("DLOG_CONFIG", "")
+        file = tmp_path / "dlog.toml"
+        file.write_text(f"[zookeeper]\n{settings.read_text()}")
+        assert main(["--config", str(file), "ledger", "list", "--service", uri]) == 0
+        other = f"zk+hierarchical://{server.hosts}/other/ledgers"
+        assert main(["--config", str(file), "bookies", "init", other]) == 0
+        refused(other)
+        capfd.readouterr()
+        monkeypatch.setenv("DLOG_CONFIG", "")
         assert main(["ledger", "list", "--service", uri]) == 8
         assert "access denied" in capfd.readouterr().err
         (tmp_path / "password").write_text("rotated\n")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from trio.testing import MockClock
 
+import dlog
 from dlog.errors import (
     InvalidLogNameError,
     LogExistsError,
@@ -14,7 +15,7 @@ from dlog.errors import (
     NamespaceNotBoundError,
 )
 from dlog.metadata import paths
-from dlog.metadata.log_metadata import LogMetadata
+from dlog.metadata.log_metadata import LogMetadata, closed_by_promotion
 from dlog.metadata.logs import create_log, delete_log_nodes, list_logs, log_exists, open_log
 from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import list_segments, start_segment
@@ -263,3 +264,12 @@ async def test_a_segment_started_during_the_deletion_prevents_it() -> None:
         assert len((await list_segments(other, NS, "log")).segments) == 1
         await other.commit([Create(f"{NS}/unrelated")])
         await store.aclose()
+
+
+@pytest.mark.parametrize("kind", [b"\xff\xff\xff\xfe", b"\xff\xff\xff\xfd", b"\xff\xff\xff\xfc"])
+@pytest.mark.parametrize("uri", [b"", b"=", b"\xff", b"http://x/y"])
+def test_a_promotion_to_no_namespace_is_damage(kind: bytes, uri: bytes) -> None:
+    error = closed_by_promotion("log", kind + uri)
+    assert isinstance(error, dlog.LogMetadataError)
+    assert "names no namespace" in str(error)
+    assert not isinstance(closed_by_promotion("log", kind + b"file:///shop"), dlog.LogMetadataError)

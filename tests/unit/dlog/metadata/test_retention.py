@@ -62,7 +62,9 @@ def test_records_that_a_cursor_has_not_consumed_are_kept() -> None:
     old = Retention(age_s=1, keep_unread=True)
     behind = segments[1].last_dlsn.next_slot()
     assert kept(old, segments, now_ms=HOUR_MS) == DLSN(4, 0, 0), "without a cursor nothing is unread"
-    assert kept(old, segments, now_ms=HOUR_MS, cursors=(DLSN(3, 0, 0), behind)) == DLSN(3, 0, 0)
+    assert kept(old, segments, now_ms=HOUR_MS, cursors=(DLSN(3, 0, 0),)) == DLSN(3, 0, 0)
+    # All of segment 2 is consumed. But without it, a reader that opens at the cursor would be refused.
+    assert kept(old, segments, now_ms=HOUR_MS, cursors=(DLSN(3, 0, 0), behind)) == DLSN(2, 0, 0)
     assert kept(old, segments, now_ms=HOUR_MS, cursors=(DLSN(1, 0, 0),)) is None
     assert kept(old, segments, now_ms=HOUR_MS, cursors=(segments[1].last_dlsn,)) == DLSN(2, 0, 0)
     ignores = Retention(age_s=1)
@@ -96,7 +98,7 @@ def test_what_is_given_up_is_allowed_to_go_and_nothing_behind_it_is(
     first = kept(rule, segments, now_ms=now_s * 1000, sizes=sizes, cursors=positions)
 
     def may_go(index: int) -> bool:
-        is_read = all(position > segments[index].last_dlsn for position in positions)
+        is_read = all(position.segment_seqno > segments[index].segment_seqno for position in positions)
         by_age = rule.age_s is not None and made[index][0] < now_s - rule.age_s
         by_size = rule.size_bytes is not None and sum(s for _, s in made[index + 1 :]) >= rule.size_bytes
         by_cursors = rule.age_s is None and rule.size_bytes is None and bool(positions)

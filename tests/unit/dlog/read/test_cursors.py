@@ -119,6 +119,19 @@ async def test_counts_and_lags_agree_with_reading(namespace: dlog.Namespace) -> 
         assert await namespace.count_records("log", start=dlsns[-1].next_segment()) == 0
 
 
+async def test_counts_between_two_positions_agree_with_reading(namespace: dlog.Namespace) -> None:
+    dlsns = await write(namespace, 1, 4, 2)
+    async with namespace.open_writer("log") as log:
+        dlsns += await log.append_many([b"7", b"8", b"9"])
+        await log.flush()
+        for first, start in enumerate(dlsns):
+            for last, end in enumerate(dlsns):
+                counted = await namespace.count_records("log", start=start, end=end)
+                assert counted == max(0, last - first), (start, end)
+        assert await namespace.count_records("log", end=dlsns[-1].next_segment()) == 10
+        assert await namespace.count_records("log", end=DLSN(0, 0, 0)) == 0
+
+
 async def test_cursors_are_listed_set_and_deleted(namespace: dlog.Namespace) -> None:
     dlsns = await write(namespace, 2)
     cursors = namespace.cursors("log")

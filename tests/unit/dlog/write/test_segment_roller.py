@@ -13,6 +13,7 @@ from dlog.config import WriterConfig
 from dlog.errors import (
     DLogError,
     LogFencedError,
+    LogLockLostError,
     LogMetadataError,
     LogWriteError,
     NamespaceLostError,
@@ -25,6 +26,7 @@ from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
+from namespace.memory import MemoryStore, MemoryTree
 
 
 class SilentLedger:
@@ -75,6 +77,7 @@ class Lock:
 
     def __init__(self) -> None:
         self.lost = trio.Event()
+        self.session = MemoryStore(MemoryTree())
 
     @property
     def held(self) -> bool:
@@ -396,10 +399,10 @@ async def test_waiting_for_a_slow_replica_ends_when_the_writer_stops(
 ) -> None:
     async with waiting_for_a_slow_replica() as (roller, segments, returned, raised):
         submitted(roller, b"not confirmed")
-        roller._lock.lost.set()  # type: ignore[attr-defined]
+        roller._locks.lock.lost.set()  # type: ignore[attr-defined]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(roller.watch_lock)
         await trio.testing.wait_all_tasks_blocked()
         assert returned.is_set()
-        assert [type(exc) for exc in raised] == [LogFencedError]
+        assert [type(exc) for exc in raised] == [LogLockLostError]
         assert segments.ledgers[0].waits == 1

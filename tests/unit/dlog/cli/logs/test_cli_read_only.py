@@ -16,6 +16,11 @@ READS = [
     ["verify", "orders", "--json"],
     ["log", "list"],
     ["log", "show", "orders", "--json"],
+    ["log", "locate", "orders"],
+    ["log", "check", "orders", "--json"],
+    ["log", "orphans", "--json"],
+    ["log", "retention", "orders", "--json"],
+    ["log", "purge", "orders", "--dry-run", "--json"],
     ["policy", "show", "--json"],
     ["cursor", "list", "orders", "--json"],
     ["ledger", "list"],
@@ -66,3 +71,22 @@ def test_tail_ends_at_the_end_of_a_directory_that_no_process_has_open(
 def test_a_recovery_excludes_read_only(namespace: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["ledger", "read", "0", "--recover", "--read-only"]) == 2
     assert "leave one of them out" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        ("log purge orders", "--read-only needs --dry-run"),
+        ("log retention orders --age 7d", "it excludes the options that set it"),
+        ("log retention orders --forever", "it excludes the options that set it"),
+        ("log orphans --delete --yes", "--delete excludes --read-only"),
+    ],
+)
+def test_a_change_excludes_read_only(
+    namespace: Path, command: str, hint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = everything_below(namespace)
+    assert main([*command.split(), "--read-only"]) == 2
+    # Not the refusal of the namespace, which comes after it was opened and names no option.
+    assert hint in capfd.readouterr().err
+    assert everything_below(namespace) == before

@@ -11,6 +11,7 @@ import pytest
 
 from dlog.cli.main import main
 from dlog.cli.operators.service import Service
+from dlog.config import NamespaceConfig
 from ledger.auth.sasl import SaslAuth
 
 pytestmark = pytest.mark.slow
@@ -147,7 +148,7 @@ def test_authentication_that_cannot_work_is_rejected(dlog: Dlog, options: list[s
 
 def test_the_options_of_authentication_reach_the_client() -> None:
     auth = SaslAuth(username="alice", password_file=Path("/p"))
-    assert Service(uri="zk://h/l", auth=auth).config.transport.auth is auth
+    assert Service(uri="zk://h/l", auth=auth).client_config(NamespaceConfig()).transport.auth is auth
 
 
 def test_a_key_without_a_certificate_is_rejected(dlog: Dlog, tmp_path: Path) -> None:

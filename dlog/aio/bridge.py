@@ -1,0 +1,233 @@
+"""A trio run as the guest of an asyncio loop, in the loop's thread.
+
+Inside: calls from asyncio tasks into trio, their cancellation, context managers that stay open there.
+Not inside: the functions that are called.
+Always: a cancelled call has ended in trio before its asyncio task goes on; the guest run ends before the last
+block that needs it.
+
+Trio waits for sockets in a thread of its own, but only while nothing is ready. Functions of trio that do not
+wait may be called from the loop at any time, since both run in one thread.
+
+Source: trio's guest mode (``trio.lowlevel.start_guest_run``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import trio
+
+from dlog.errors import NamespaceClosedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_bridges: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Bridge] = weakref.WeakKeyDictionary()
+
+
+class Bridge:
+    """The guest run beside one asyncio loop. It lives from the first ``acquire`` to the last ``release``."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._holders = 0
+        self._turn = asyncio.Lock()  # of starting and ending
+        self._nursery: trio.Nursery | None = None
+        self._ended: asyncio.Future[None] = loop.create_future()
+
+    @staticmethod
+    def of_running_loop() -> Bridge:
+        """The bridge of the loop that runs the caller."""
+        loop = asyncio.get_running_loop()
+        if loop not in _bridges:
+            _bridges[loop] = Bridge(loop)
+        return _bridges[loop]
+
+    async def acquire(self) -> None:
+        """Start the guest run, unless it runs. Each call needs a ``release``."""
+        async with self._turn:
+            if self._nursery is None:
+                await self._start()
+            self._holders += 1
+
+    async def release(self) -> None:
+        """End the guest run after the last one."""
+        await unbroken(self._release())
+
+    async def run(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
+        """Run an asynchronous function of trio; return its result, or raise its error.
+
+        If the asyncio task is cancelled, the function is cancelled, and has ended when this returns. If it
+        had just ended then, its result is lost; a function whose result must not be lost keeps it elsewhere.
+
+        Raises:
+            NamespaceClosedError: The guest run has ended.
+        """
+        nursery = self._checked_nursery()
+        future: asyncio.Future[T] = self._loop.create_future()
+        scope = trio.CancelScope()
+
+        async def task() -> None:
+            try:
+                with scope:
+                    result = await function(*args, **kwargs)
+            except Exception as exc:
+                future.set_exception(exc)
+            except BaseException:
+                future.set_exception(_closed())
+                raise
+            else:
+                if scope.cancelled_caught:
+                    future.cancel()
+                else:
+                    future.set_result(result)
+
+        nursery.start_soon(task)
+        await _wait(future, scope.cancel)
+        return future.result()
+
+    def start_soon(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Start a task of trio."""
+        self._checked_nursery().start_soon(function)
+
+    def _checked_nursery(self) -> trio.Nursery:
+        if self._nursery is None:
+            raise _closed()
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the namespace belongs to another asyncio loop; open one in each loop")
+        return self._nursery
+
+    async def _start(self) -> None:
+        started: asyncio.Future[trio.Nursery] = self._loop.create_future()
+        ended: asyncio.Future[None] = self._loop.create_future()
+
+        async def main() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                started.set_result(nursery)
+
+        def done(result: Any) -> None:
+            self._nursery = None
+            try:
+                result.unwrap()
+            except BaseException as exc:
+                ended.set_exception(exc)
+            else:
+                ended.set_result(None)
+
+        trio.lowlevel.start_guest_run(
+            main,
+            run_sync_soon_threadsafe=self._loop.call_soon_threadsafe,
+            run_sync_soon_not_threadsafe=self._loop.call_soon,
+            done_callback=done,
+            host_uses_signal_set_wakeup_fd=True,
+        )
+        self._ended = ended
+        self._nursery = await unbroken(started)
+
+    async def _release(self) -> None:
+        async with self._turn:
+            self._holders -= 1
+            if self._holders or self._nursery is None:
+                return
+            self._nursery.cancel_scope.cancel()
+            await self._ended
+
+
+class Held(Generic[T]):
+    """The value of an asynchronous context manager that a task of trio keeps open."""
+
+    def __init__(self, bridge: Bridge, manager: AbstractAsyncContextManager[T]) -> None:
+        self._bridge, self._manager = bridge, manager
+        self._scope = trio.CancelScope()
+        self._release = trio.Event()
+        self._opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self) -> T:
+        """Enter the context manager. If the call is cancelled, it is closed again."""
+        self._bridge.start_soon(self._hold)
+        try:
+            await _wait(self._opened, self._scope.cancel)
+        except asyncio.CancelledError:
+            await self._end()
+            raise
+        return self._opened.result()
+
+    async def close(self) -> None:
+        """Leave the context manager. The first call raises its error; later calls do nothing.
+
+        A cancellation waits for the end, as the trio side limits its time.
+        """
+        ended = self._ended
+        await self._end()
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            self._ended = asyncio.get_running_loop().create_future()
+            self._ended.set_result(None)
+            raise error
+
+    async def _end(self) -> None:
+        self._release.set()
+        await _wait(self._ended, lambda: None)
+
+    async def _hold(self) -> None:
+        try:
+            with self._scope:
+                async with self._manager as value:
+                    self._opened.set_result(value)
+                    await self._release.wait()
+        except Exception as exc:
+            if self._opened.done():
+                self._ended.set_exception(exc)
+            else:
+                self._opened.set_exception(exc)
+        finally:
+            if not self._opened.done():
+                self._opened.cancel()
+            if not self._ended.done():
+                self._ended.set_result(None)
+
+
+async def unbroken(work: Awaitable[T]) -> T:
+    """The result of some work, which a cancellation of the caller does not reach; it is raised afterwards."""
+    future = asyncio.ensure_future(work)
+    await _wait(future, lambda: None)
+    return future.result()
+
+
+async def _wait(future: asyncio.Future[Any], on_cancel: Callable[[], object]) -> None:
+    """Return when the future is done. A cancellation is passed on, and raised when the future is done."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait((future,))
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+            on_cancel()
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()  # retrieved: the caller gets the cancellation instead
+        raise cancelled
+
+
+def passed(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method that passes its call to the method of this name of ``self._inner``, an object of trio."""
+    name = method.__name__
+
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        bridge: Bridge = self._bridge
+        return await bridge.run(getattr(self._inner, name), *args, **kwargs)
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def _closed() -> NamespaceClosedError:
+    return NamespaceClosedError("it was closed; open the namespace again")

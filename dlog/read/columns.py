@@ -1,0 +1,226 @@
+"""Records of one entry as columns: offsets into the entry's bytes, and no object for each record.
+
+Inside: ``RecordRun``, and the decoder of entries that hold only plain user records. Not inside: entries of
+other kinds (``segment_reader``), batches of several entries (``record_batch``).
+Always: an entry that this decoder accepts gives the records that ``decode_records`` gives for it.
+
+Source: DistributedLog, LogRecord.java (docs/stream-format.md 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from struct import Struct
+
+from dlog.format.dlsn import DLSN
+from dlog.format.record import (
+    FLAG_CONTROL,
+    POSITION_MAX,
+    POSITION_SHIFT,
+    RECORD_HEADER,
+    RECORD_HEADER_BYTES,
+    Record,
+)
+
+_NEXT_POSITION = 1 << POSITION_SHIFT
+_UNIFORM_RECORDS_MIN = 4  # below it the second decoder is as fast
+
+
+class RecordRun:
+    """Records of one entry with consecutive slots and sequence ids. Payloads are ranges of ``body``."""
+
+    __slots__ = (
+        "body",
+        "entry_id",
+        "first_sequence_id",
+        "first_slot",
+        "gap",
+        "segment_seqno",
+        "starts",
+        "stop",
+        "txids",
+    )
+
+    def __init__(
+        self,
+        body: bytes,
+        segment_seqno: int,
+        entry_id: int,
+        first_slot: int,
+        first_sequence_id: int,
+        starts: Sequence[int],
+        stop: int,
+        gap: int,
+        txids: Sequence[int],
+    ) -> None:
+        self.body, self.segment_seqno, self.entry_id = body, segment_seqno, entry_id
+        self.first_slot, self.first_sequence_id = first_slot, first_sequence_id
+        self.starts = starts  # of payloads in ``body``
+        self.stop = stop  # of the last payload
+        self.gap = gap  # bytes between two payloads
+        self.txids = txids
+
+    def __len__(self) -> int:
+        return len(self.txids)
+
+    def payload_range(self, index: int) -> tuple[int, int]:
+        """Where a payload begins and ends in ``body``."""
+        starts = self.starts
+        return starts[index], starts[index + 1] - self.gap if index + 1 < len(starts) else self.stop
+
+    def payload_ranges(self) -> Iterator[tuple[int, int]]:
+        """``payload_range`` of each record."""
+        gap = self.gap
+        stops = [each - gap for each in self.starts[1:]]
+        stops.append(self.stop)
+        return zip(self.starts, stops, strict=True)
+
+    def dlsn(self, index: int) -> DLSN:
+        """The position of a record."""
+        return DLSN(self.segment_seqno, self.entry_id, self.first_slot + index)
+
+    def record(self, index: int) -> Record:
+        """One record."""
+        start, stop = self.payload_range(index)
+        return Record(
+            self.dlsn(index), self.txids[index], self.body[start:stop], self.first_sequence_id + index
+        )
+
+    def records(self) -> Iterator[Record]:
+        """All records."""
+        body, seqno, entry_id = self.body, self.segment_seqno, self.entry_id
+        slot, sequence_id = self.first_slot, self.first_sequence_id
+        for txid, (start, stop) in zip(self.txids, self.payload_ranges(), strict=True):
+            yield Record(DLSN(seqno, entry_id, slot), txid, body[start:stop], sequence_id)
+            slot += 1
+            sequence_id += 1
+
+    def part(self, first: int, stop: int) -> RecordRun:
+        """The records from ``first`` up to, not including, ``stop``; at least one."""
+        if first == 0 and stop == len(self):
+            return self
+        return RecordRun(
+            self.body,
+            self.segment_seqno,
+            self.entry_id,
+            self.first_slot + first,
+            self.first_sequence_id + first,
+            self.starts[first:stop],
+            self.payload_range(stop - 1)[1],
+            self.gap,
+            self.txids[first:stop],
+        )
+
+
+@lru_cache(maxsize=64)
+def _header_layout(payload_bytes: int) -> Struct:
+    """The layout of a record with a payload of this size, which is skipped."""
+    return Struct(f"{RECORD_HEADER.format}{payload_bytes}x")
+
+
+def plain_run(
+    body: bytes, start: int, stop: int, *, segment_seqno: int, entry_id: int, position: int, sequence_id: int
+) -> RecordRun | None:
+    """The user records in ``body[start:stop]``, whose positions follow ``position``; it may be empty.
+
+    A control record behind them is dropped. None: the entry holds other records, or is damaged; decode it
+    with all checks.
+
+    Args:
+        sequence_id: Of the first record.
+    """
+    if (uniform := _uniform(body, start, stop, position)) is not None:
+        starts, end, txids = uniform
+    else:
+        found = _each(body, start, stop, position)
+        if found is None:
+            return None
+        starts, end, txids = found
+    return RecordRun(body, segment_seqno, entry_id, 0, sequence_id, starts, end, RECORD_HEADER_BYTES, txids)
+
+
+def _uniform(
+    body: bytes, start: int, stop: int, position: int
+) -> tuple[Sequence[int], int, Sequence[int]] | None:
+    """Starts of payloads, end of the last and transaction ids, if all payloads have one size; else None."""
+    if stop - start < RECORD_HEADER_BYTES:
+        return None
+    _, _, size_bytes = RECORD_HEADER.unpack_from(body, start)
+    if size_bytes < 0:
+        return None
+    step = RECORD_HEADER_BYTES + size_bytes
+    count, rest = divmod(stop - start, step)
+    if rest or count < _UNIFORM_RECORDS_MIN or position + count > POSITION_MAX:
+        return None
+    first_word, last_word = position + 1 << POSITION_SHIFT, position + count << POSITION_SHIFT
+    word, _, last_size = RECORD_HEADER.unpack_from(body, stop - step)
+    if word != last_word or last_size != size_bytes:
+        return None  # most entries with payloads of several sizes end here
+    headers = _header_layout(size_bytes).iter_unpack(memoryview(body)[start:stop])
+    words, txids, sizes = zip(*headers, strict=True)
+    if sizes.count(size_bytes) != count or words != tuple(range(first_word, last_word + 1, _NEXT_POSITION)):
+        return None
+    return range(start + RECORD_HEADER_BYTES, stop + 1, step), stop, txids
+
+
+def _each(
+    body: bytes, start: int, stop: int, position: int
+) -> tuple[Sequence[int], int, Sequence[int]] | None:
+    """As ``_uniform``, for payloads of any size."""
+    unpack = RECORD_HEADER.unpack_from
+    starts: list[int] = []
+    txids: list[int] = []
+    push_start, push_txid = starts.append, txids.append
+    offset, word_expected = start, position + 1 << POSITION_SHIFT
+    word_max = POSITION_MAX << POSITION_SHIFT
+    last_header = stop - RECORD_HEADER_BYTES
+    while offset <= last_header:
+        word, txid, size_bytes = unpack(body, offset)
+        if word != word_expected or size_bytes < 0 or word > word_max:
+            break
+        offset += RECORD_HEADER_BYTES
+        push_start(offset)
+        push_txid(txid)
+        offset += size_bytes
+        word_expected += _NEXT_POSITION
+    if offset == stop:
+        return starts, stop, txids
+    is_control_last = (
+        offset < last_header
+        and word == word_expected - _NEXT_POSITION | FLAG_CONTROL
+        and size_bytes == stop - offset - RECORD_HEADER_BYTES
+    )
+    return (starts, offset, txids) if is_control_last else None
+
+
+def runs_of(records: Sequence[Record]) -> list[RecordRun]:
+    """The runs of records that exist as objects; payloads are copied."""
+    runs: list[RecordRun] = []
+    first = 0
+    for index in range(1, len(records) + 1):
+        if index < len(records) and _continues(records[index - 1], records[index]):
+            continue
+        part = records[first:index]
+        sizes = [len(record.payload) for record in part]
+        stops = list(accumulate(sizes))
+        runs.append(
+            RecordRun(
+                b"".join([record.payload for record in part]),
+                part[0].dlsn.segment_seqno,
+                part[0].dlsn.entry_id,
+                part[0].dlsn.slot_id,
+                part[0].sequence_id,
+                [0, *stops[:-1]],
+                stops[-1],
+                0,
+                [record.txid for record in part],
+            )
+        )
+        first = index
+    return runs
+
+
+def _continues(before: Record, record: Record) -> bool:
+    return record.dlsn == before.dlsn.next_slot() and record.sequence_id == before.sequence_id + 1

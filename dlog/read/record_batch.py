@@ -1,0 +1,214 @@
+"""A batch of records as columns, without an object for each record until it is asked for.
+
+Inside: ``RecordBatch``: columns, payload views, Arrow. Not inside: decoding (``columns``,
+``segment_reader``), reading (``log_reader``).
+Always: the batch is immutable; iterating over it gives the records that a reader gives one by one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, overload
+
+from dlog.errors import ConfigError
+from dlog.format.dlsn import DLSN
+from dlog.format.record import Record
+from dlog.read.columns import RecordRun, runs_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RecordBatch(Sequence[Record]):
+    """Consecutive records of a log; ``LogReader.read_batch`` returns it.
+
+    It is a sequence of records: a ``Record`` is made when one is taken. The columns are arrays of signed
+    64-bit numbers with one element for each record. The batch keeps the entries of its records in memory.
+    """
+
+    __slots__ = ("_columns", "_runs", "_stops")
+
+    def __init__(self, runs: Iterable[RecordRun] = ()) -> None:
+        self._runs = [each for each in runs if len(each)]
+        self._stops = list(accumulate(map(len, self._runs)))  # the index behind each run
+        self._columns: dict[str, array[int]] = {}
+
+    @staticmethod
+    def of(records: Sequence[Record]) -> RecordBatch:
+        """The batch of these records; a copy unless it is one already."""
+        return records if isinstance(records, RecordBatch) else RecordBatch(runs_of(records))
+
+    @staticmethod
+    def joined(batches: Iterable[RecordBatch]) -> RecordBatch:
+        """The records of several batches, one after the other; without a copy of payloads."""
+        return RecordBatch(each for batch in batches for each in batch._runs)
+
+    def __repr__(self) -> str:
+        if not self._runs:
+            return "<RecordBatch, empty>"
+        return f"<RecordBatch, {len(self)} records from {self.first_dlsn} to {self.last_dlsn}>"
+
+    def __len__(self) -> int:
+        return self._stops[-1] if self._stops else 0
+
+    def __iter__(self) -> Iterator[Record]:
+        for each in self._runs:
+            yield from each.records()
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> RecordBatch: ...
+    def __getitem__(self, index: int | slice) -> Record | RecordBatch:
+        if isinstance(index, slice):
+            first, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError("a batch holds consecutive records: a slice has no step")
+            return self._part(first, max(first, stop))
+        each, offset = self._find(index)
+        return each.record(offset)
+
+    def __eq__(self, other: object) -> bool:
+        """True if the other batch, or list, holds the same records."""
+        if not isinstance(other, (RecordBatch, list)):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def first_dlsn(self) -> DLSN:
+        """The position of the first record.
+
+        Raises:
+            IndexError: The batch is empty.
+        """
+        return self.dlsn(0)
+
+    @property
+    def last_dlsn(self) -> DLSN:
+        """The position of the last record, for ``LogReader.commit``.
+
+        Raises:
+            IndexError: The batch is empty.
+        """
+        return self.dlsn(-1)
+
+    def dlsn(self, index: int) -> DLSN:
+        """The position of one record."""
+        each, offset = self._find(index)
+        return each.dlsn(offset)
+
+    @property
+    def segment_seqnos(self) -> array[int]:
+        """The log segment sequence number of each record's DLSN."""
+        return self._column("segment", (array("q", [each.segment_seqno]) * len(each) for each in self._runs))
+
+    @property
+    def entry_ids(self) -> array[int]:
+        """The entry id of each record's DLSN."""
+        return self._column("entry", (array("q", [each.entry_id]) * len(each) for each in self._runs))
+
+    @property
+    def slot_ids(self) -> array[int]:
+        """The slot id of each record's DLSN."""
+        return self._column("slot", (_counted(each.first_slot, len(each)) for each in self._runs))
+
+    @property
+    def txids(self) -> array[int]:
+        """The transaction id of each record."""
+        return self._column("txid", (array("q", each.txids) for each in self._runs))
+
+    @property
+    def sequence_ids(self) -> array[int]:
+        """The sequence id of each record."""
+        return self._column(
+            "sequence_id", (_counted(each.first_sequence_id, len(each)) for each in self._runs)
+        )
+
+    def payload(self, index: int) -> memoryview:
+        """The payload of one record, without a copy."""
+        each, offset = self._find(index)
+        start, stop = each.payload_range(offset)
+        return memoryview(each.body)[start:stop]
+
+    def payloads(self) -> Iterator[memoryview]:
+        """The payload of each record, without a copy."""
+        for each in self._runs:
+            body = memoryview(each.body)
+            for start, stop in each.payload_ranges():
+                yield body[start:stop]
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of all payloads."""
+        return sum(each.stop - each.starts[0] - each.gap * (len(each) - 1) for each in self._runs)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The batch as Arrow columns ``segment``, ``entry``, ``slot``, ``txid``, ``sequence_id`` (int64) and
+        ``payload`` (binary). Payloads are copied once.
+
+        Raises:
+            ConfigError: The package pyarrow is not installed; the message names the extra.
+        """
+        try:
+            import pyarrow as pa
+        except ImportError as exc:
+            raise ConfigError(
+                "to_arrow needs the package pyarrow: pip install 'dlog-streams[arrow]'"
+            ) from exc
+        numbers = {
+            "segment": self.segment_seqnos,
+            "entry": self.entry_ids,
+            "slot": self.slot_ids,
+            "txid": self.txids,
+            "sequence_id": self.sequence_ids,
+        }
+        columns: dict[str, Any] = {
+            name: pa.Array.from_buffers(pa.int64(), len(self), [None, pa.py_buffer(values)])
+            for name, values in numbers.items()
+        }
+        parts: list[bytes] = []
+        offsets = array("i", [0])
+        for each in self._runs:
+            body = each.body
+            parts += [body[start:stop] for start, stop in each.payload_ranges()]
+        offsets.extend(accumulate(map(len, parts)))
+        payload = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+        columns["payload"] = pa.Array.from_buffers(pa.binary(), len(self), payload)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _find(self, index: int) -> tuple[RecordRun, int]:
+        count = len(self)
+        if index < 0:
+            index += count
+        if not 0 <= index < count:
+            raise IndexError(f"there is no record {index} in a batch of {count}")
+        at = bisect_right(self._stops, index)
+        return self._runs[at], index - (self._stops[at] - len(self._runs[at]))
+
+    def _part(self, first: int, stop: int) -> RecordBatch:
+        if first == 0 and stop == len(self):
+            return self
+        parts = []
+        begin = 0
+        for each, end in zip(self._runs, self._stops, strict=True):
+            if begin < stop and end > first:
+                parts.append(each.part(max(first - begin, 0), min(stop, end) - begin))
+            begin = end
+        return RecordBatch(parts)
+
+    def _column(self, name: str, parts: Iterable[array[int]]) -> array[int]:
+        if name not in self._columns:
+            column = array("q")
+            for each in parts:
+                column += each
+            self._columns[name] = column
+        return self._columns[name]
+
+
+def _counted(first: int, count: int) -> array[int]:
+    return array("q", range(first, first + count))

@@ -1,0 +1,220 @@
+"""Writing a sharded log: one writer for each shard, and the key of a record that chooses among them.
+
+Inside: routing, waiting for several shards. Not inside: writing a shard (``LogWriter``).
+Always: records of one key are written in the order of submission; one object holds the locks of all shards,
+or of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+
+from dlog.config import WriterConfig
+from dlog.errors import DLogError, RecordOutcome
+from dlog.metadata.log_name import check_log_name
+from dlog.namespace_handle import Namespace
+from dlog.shards.creation import shard_names
+from dlog.shards.layout import ShardedPosition, shard_of
+from dlog.write.log_writer import LogWriter, as_bytes
+from dlog.write.pending import Pending
+
+Buffer = bytes | bytearray | memoryview
+
+
+class ShardedPending:
+    """A submitted record and its outcome: as ``Pending``, with a ``ShardedPosition``."""
+
+    __slots__ = ("_pending", "shard")
+
+    def __init__(self, shard: int, pending: Pending) -> None:
+        self.shard, self._pending = shard, pending
+
+    def __repr__(self) -> str:
+        return f"<ShardedPending in shard {self.shard}: {self._pending!r}>"
+
+    def __await__(self) -> Generator[object, object, ShardedPosition]:
+        return ShardedPosition(self.shard, (yield from self._pending.__await__()))
+
+    @property
+    def outcome(self) -> RecordOutcome:
+        """The outcome of the record as known now."""
+        return self._pending.outcome
+
+
+class ShardedWriter:
+    """Appends records to a sharded log. Made by ``open_sharded_writer``; its calls may run concurrently.
+
+    A shard that fails does not stop the others: ``append`` raises for the keys of that shard, until
+    ``reopen``.
+    """
+
+    def __init__(self, name: str, writers: Sequence[LogWriter]) -> None:
+        self.name = name
+        self._writers, self._count = tuple(writers), len(writers)
+
+    def __repr__(self) -> str:
+        return f"<ShardedWriter of {self.name!r}: {self._count} shards>"
+
+    @property
+    def writers(self) -> Sequence[LogWriter]:
+        """The writer of each shard, for ``truncate`` and the like. Closing is up to this object."""
+        return self._writers
+
+    async def append(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPosition:
+        """Write one record to the shard of its key; see ``LogWriter.append``, also for errors.
+
+        It returns when the record, and every record before it in its shard, are durable. The key is not
+        stored.
+
+        Args:
+            txid: At least the id of the record before in the same shard.
+        """
+        shard = shard_of(key, self._count)
+        return ShardedPosition(shard, await self._writers[shard].append(payload, txid=txid))
+
+    def submit(self, key: Buffer, payload: Buffer, *, txid: int | None = None) -> ShardedPending:
+        """Take one record without waiting; see ``LogWriter.submit``. Await the result for the position."""
+        shard = shard_of(key, self._count)
+        return ShardedPending(shard, self._writers[shard].submit(payload, txid=txid))
+
+    async def append_many(self, records: Iterable[tuple[Buffer, Buffer]]) -> list[ShardedPosition]:
+        """Write pairs of key and payload; return their positions, in this order, when all are durable.
+
+        In each shard they are written in this order, and no other record comes between them. All are checked
+        before the first is written. If the call is cancelled or fails, any number of them may be written: in
+        each shard from its first one on.
+
+        Raises:
+            RecordTooLongError: None was written.
+            LogFencedError, LogWriteError, WriterClosedError: A shard has failed: the first of them, after
+                every other shard is durable or failed, too.
+        """
+        payloads: dict[int, list[bytes]] = {}
+        order: list[int] = []
+        for key, payload in records:
+            order.append(shard := shard_of(key, self._count))
+            payloads.setdefault(shard, []).append(as_bytes(payload))
+        for shard in payloads:
+            await self._writers[shard].wait_capacity()
+        # No other task runs from here until all records are taken.
+        checked = {shard: self._writers[shard]._checked(each, None) for shard, each in payloads.items()}
+        positions: dict[int, list[ShardedPosition]] = {}
+        errors: list[DLogError] = []
+        taken = {}
+        for shard, (taken_payloads, txids) in checked.items():
+            try:
+                taken[shard] = self._writers[shard]._take_many(taken_payloads, txids, atomic=False)
+            except DLogError as exc:
+                errors.append(exc)
+        for shard, ranges in taken.items():
+            try:
+                dlsns = await LogWriter._settled(ranges)
+            except DLogError as exc:
+                errors.append(exc)
+            else:
+                positions[shard] = [ShardedPosition(shard, dlsn) for dlsn in dlsns]
+        if errors:
+            raise errors[0]
+        next_of = {shard: iter(each) for shard, each in positions.items()}
+        return [next(next_of[shard]) for shard in order]
+
+    async def wait_capacity(self, key: Buffer | None = None) -> None:
+        """Return when the shard of a key takes more records; None: when every shard does.
+
+        Each shard has ``bytes_in_flight_max`` of its own; see ``LogWriter.wait_capacity``.
+        """
+        if key is not None:
+            await self._writers[shard_of(key, self._count)].wait_capacity()
+            return
+        for writer in self._writers:
+            await writer.wait_capacity()
+
+    async def flush(self) -> None:
+        """Return when every record submitted before is durable and visible, in all shards.
+
+        If cancelled, the records are written all the same.
+
+        Raises:
+            LogFencedError, LogWriteError: The first error of a shard, after all other shards are flushed.
+        """
+        await _all(writer.flush for writer in self._writers)
+
+    async def reopen(self) -> None:
+        """Reopen the shards whose writer has stopped; see ``LogWriter.reopen``."""
+        for writer in self._writers:
+            await writer.reopen()
+
+    async def aclose(self) -> None:
+        """Write all submitted records and release the locks of all shards. Idempotent.
+
+        Raises:
+            LogFencedError, LogWriteError: Some submitted record is not durable. All shards are closed.
+        """
+        await _all(writer.aclose for writer in self._writers)
+
+
+@asynccontextmanager
+async def open_sharded_writer(
+    namespace: Namespace,
+    name: str,
+    *,
+    lock_timeout_s: float | None = None,
+    config: WriterConfig | None = None,
+) -> AsyncIterator[ShardedWriter]:
+    """Become the one writer of all shards, for the duration of an ``async with``.
+
+    The shards are opened one after the other, always in the same order, so that two openings cannot wait for
+    each other. If one fails, those before it are closed.
+
+    Args:
+        lock_timeout_s: For each shard; see ``Namespace.open_writer``.
+        config: For each shard: each has its own memory and its own segments.
+
+    Raises:
+        NotShardedError: There is no sharded log with this name.
+        ShardsMissingError: Its creation was interrupted, or shards of it were deleted.
+        LogLockedError: Another writer has a shard.
+        The errors of ``Namespace.open_writer``.
+    """
+    names = await shard_names(namespace, name)
+    async with AsyncExitStack() as stack:
+        writers = [
+            await stack.enter_async_context(
+                namespace.open_writer(each, lock_timeout_s=lock_timeout_s, config=config)
+            )
+            for each in names
+        ]
+        writer = ShardedWriter(check_log_name(name), writers)
+        try:
+            yield writer
+        except BaseException:
+            # All at once: if bookies are away, each takes WriterConfig.close_timeout_s. The block's error is
+            # raised, not one of closing.
+            with trio.CancelScope(shield=True):
+                try:
+                    await writer.aclose()
+                except DLogError:
+                    pass
+            raise
+        else:
+            await writer.aclose()
+
+
+async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    """Make the calls at once; raise the first error after all have ended."""
+    errors: list[DLogError] = []
+
+    async def make(call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except DLogError as exc:
+            errors.append(exc)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,25 @@
+"""A write-ahead log for a service that owns its state: append, apply, snapshot, replay.
+
+Inside: operations and their order, snapshots, replay. Not inside: the state itself; the service gives the
+functions that change, dump and restore it. Entry point: ``open_wal``.
+"""
+
+from dlog.wal.errors import (
+    ApplyError,
+    OperationConflictError,
+    OperationsMissingError,
+    ReplayError,
+    WalStoppedError,
+)
+from dlog.wal.write_ahead_log import WriteAheadLog, open_wal, open_wal_in
+
+__all__ = [
+    "ApplyError",
+    "OperationConflictError",
+    "OperationsMissingError",
+    "ReplayError",
+    "WalStoppedError",
+    "WriteAheadLog",
+    "open_wal",
+    "open_wal_in",
+]

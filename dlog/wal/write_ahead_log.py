@@ -1,0 +1,397 @@
+"""Operations on a state: logged first, then applied, and replayed at the next start.
+
+Inside: the order of operations, when they are applied, when a snapshot is taken and lets the log forget.
+Not inside: a snapshot's bytes (``snapshot_format``) and log (``snapshots``), the state.
+Always: an operation is applied after it is durable, in the order of the log, once in each life of the state;
+the operations that a snapshot covers are truncated only after it is durable.
+
+The transaction id of an operation is its index: 1, 2, 3, without a gap.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Generic, TypeVar
+
+import trio
+
+from dlog.config import NamespaceConfig
+from dlog.connect import open_namespace
+from dlog.errors import (
+    DLogError,
+    LogTruncatedError,
+    RecordOutcome,
+    RecordTooLongError,
+    WriteError,
+    WriterOverloadedError,
+)
+from dlog.format.dlsn import DLSN
+from dlog.namespace_handle import Namespace
+from dlog.read.positioning import EARLIEST, Start
+from dlog.wal import snapshots
+from dlog.wal.errors import (
+    ApplyError,
+    OperationConflictError,
+    OperationsMissingError,
+    ReplayError,
+    WalStoppedError,
+)
+from dlog.wal.snapshot_format import Snapshot
+from dlog.write.log_writer import LogWriter, as_bytes
+from dlog.write.pending import Pending
+from ledger.tasks.service_tasks import open_service_tasks
+from namespace.events import event
+
+LOGGER = logging.getLogger(__name__)
+REPLAY_RECORDS_MAX = 1_000  # applied between two checkpoints
+RESTORE_ATTEMPTS_MAX = 5
+OPERATIONS_BETWEEN_SNAPSHOTS = 100_000
+
+T = TypeVar("T")
+
+
+class _Operation(Generic[T]):
+    """An operation on its way: logged, then applied."""
+
+    __slots__ = ("index", "is_applied", "payload", "pending", "result")
+
+    result: T
+
+    def __init__(self, index: int, payload: bytes, pending: Pending) -> None:
+        self.index, self.payload, self.pending = index, payload, pending
+        self.is_applied = False
+
+
+class WriteAheadLog(Generic[T]):
+    """The operations of one service on its state. Made by ``open_wal``; its calls may run concurrently.
+
+    After a failure it has stopped: every call raises ``WalStoppedError``. Opening it again settles what
+    became of the operations in flight.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        namespace: Namespace,
+        writer: LogWriter,
+        apply: Callable[[bytes], T],
+        dump: Callable[[], bytes] | None,
+        restored: Snapshot | None,
+        operations_between_snapshots: int,
+    ) -> None:
+        self.name = name
+        self._namespace, self._writer = namespace, writer
+        self._apply, self._dump = apply, dump
+        self._interval = operations_between_snapshots
+        self._snapshot_index = 0 if restored is None else restored.index
+        self._applied = self._submitted = self._snapshot_index
+        self._applied_dlsn: DLSN | None = None if restored is None else restored.dlsn
+        self._queue: deque[_Operation[T]] = deque()  # logged or being logged, not applied yet
+        self._stopped: BaseException | None = None
+        self._snapshot_turn = trio.Lock()
+        self._is_snapshot_due = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else f"{self._submitted - self._applied} operations in flight"
+        return f"<WriteAheadLog {self.name!r}: operation {self._applied} applied, {state}>"
+
+    @property
+    def index(self) -> int:
+        """The index of the operation applied last; 0 if there is none. It is the state's version."""
+        return self._applied
+
+    @property
+    def snapshot_index(self) -> int:
+        """The index of the last operation in the newest snapshot; 0 if there is none."""
+        return self._snapshot_index
+
+    async def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
+        """Log an operation durably, apply it, and return what ``apply`` returned.
+
+        If the call is cancelled, the operation may be logged; then it is applied, too.
+
+        Args:
+            index: The operation's place: 1 for the first one. A caller that repeats an append after a crash
+                gives the same index again, so that the operation is logged once. None: the next place.
+
+        Raises:
+            OperationConflictError: The next index is another one. Nothing was written.
+            RecordTooLongError: Nothing was written.
+            WriteError: The log has stopped; ``outcome`` says whether the operation is in the log. The next
+                start applies it if it is.
+            ApplyError: ``apply`` raised.
+            WalStoppedError: An earlier failure stopped the log.
+        """
+        operation = as_bytes(operation)  # the caller may reuse its buffer during the wait
+        self._check_running()
+        if self._writer.bytes_in_flight >= self._writer.bytes_in_flight_max:
+            await self._writer.wait_capacity()
+            self._check_running()
+        # No other task runs from here until the operation has its place in the queue.
+        if index is not None and index != self._submitted + 1:
+            raise OperationConflictError(self.name, index, self._submitted + 1)
+        try:
+            pending = self._writer.submit(operation, txid=self._submitted + 1)
+        except (RecordTooLongError, WriterOverloadedError):
+            raise  # this operation was not taken; the log goes on
+        except WriteError as exc:
+            self._stop(exc)
+            raise
+        self._submitted += 1
+        logged: _Operation[T] = _Operation(self._submitted, operation, pending)
+        self._queue.append(logged)
+        try:
+            await pending
+        except trio.Cancelled:
+            pending.on_settled(self._apply_durable)  # no task waits for it any more
+            raise
+        except WriteError as exc:
+            self._stop(exc)
+            raise
+        self._apply_durable()
+        if not logged.is_applied:
+            self._check_running()
+        return logged.result
+
+    async def snapshot(self) -> bool:
+        """Store the state as it is now, then truncate the operations in it; False if nothing is new.
+
+        If cancelled, the snapshot may be complete. The operations stay until it is.
+
+        Raises:
+            ValueError: The log was opened without ``snapshot`` and ``restore``.
+            WalStoppedError, LogUnavailableError, WriteError
+        """
+        if self._dump is None:
+            raise ValueError(f"write-ahead log {self.name!r} was opened without snapshot= and restore=")
+        async with self._snapshot_turn:
+            self._check_running()
+            if self._applied == self._snapshot_index or self._applied_dlsn is None:
+                return False
+            # Between two operations: apply() never runs during dump(), as neither awaits.
+            taken = Snapshot(self._applied, self._applied_dlsn, bytes(self._dump()))
+            if not await snapshots.write(self._namespace, snapshots_log(self.name), taken):
+                error = ReplayError(
+                    f"write-ahead log {self.name!r}: another service has taken it over: there is a snapshot "
+                    f"later than operation {taken.index}"
+                )
+                self._stop(error)
+                raise WalStoppedError(self.name, error) from error
+            self._snapshot_index = taken.index
+            # The last operation in the snapshot stays: it is where the next replay starts.
+            await self._writer.truncate(taken.dlsn)
+            return True
+
+    # For this module only.
+
+    async def replay(self, start: DLSN | Start) -> None:
+        """Apply the logged operations after the snapshot."""
+        async with self._namespace.open_reader(
+            operations_log(self.name), start=start, follow=False
+        ) as reader:
+            while batch := await reader.read_batch(REPLAY_RECORDS_MAX):
+                for record in batch:
+                    if record.txid <= self._applied:
+                        continue
+                    if record.txid != self._applied + 1:
+                        raise OperationsMissingError(self.name, self._applied + 1, record.txid)
+                    self._apply_one(record.txid, record.payload, record.dlsn)
+        self._submitted = self._applied
+        if self._writer.last_txid > self._applied:
+            raise OperationsMissingError(self.name, self._applied + 1, self._writer.last_txid + 1)
+
+    async def take_snapshots(self) -> None:
+        """Take a snapshot whenever one is due; for a task."""
+        while True:
+            await self._is_snapshot_due.wait()
+            self._is_snapshot_due = trio.Event()
+            if self._applied - self._snapshot_index < self._interval:
+                continue  # it was set while the last snapshot was written
+            try:
+                await self.snapshot()
+            except DLogError as exc:
+                # Nothing is lost: the operations stay. It is tried again after the next operation.
+                LOGGER.warning(
+                    "write-ahead log %r: no snapshot was taken: %s",
+                    self.name,
+                    exc,
+                    extra=event("wal.snapshot_failed", wal=self.name, error=exc),
+                )
+
+    def _apply_durable(self) -> None:
+        """Apply the operations at the head of the queue that are durable. It does not raise."""
+        queue = self._queue
+        while queue and self._stopped is None and queue[0].pending.outcome is RecordOutcome.DURABLE:
+            head = queue.popleft()
+            try:
+                head.result = self._apply_one(head.index, head.payload, head.pending.dlsn)
+            except ApplyError as exc:
+                self._stop(exc)
+                return
+            head.is_applied = True
+        if queue and queue[0].pending.outcome in (RecordOutcome.NOT_WRITTEN, RecordOutcome.UNKNOWN):
+            try:
+                _ = queue[0].pending.dlsn
+            except WriteError as exc:
+                self._stop(exc)
+
+    def _apply_one(self, index: int, payload: bytes, dlsn: DLSN) -> T:
+        try:
+            result = self._apply(payload)
+        except Exception as exc:
+            raise ApplyError(self.name, index, exc) from exc
+        self._applied, self._applied_dlsn = index, dlsn
+        if self._dump is not None and index - self._snapshot_index >= self._interval:
+            self._is_snapshot_due.set()
+        return result
+
+    def _stop(self, error: BaseException) -> None:
+        if self._stopped is None:
+            self._stopped = error
+
+    def _check_running(self) -> None:
+        if isinstance(self._stopped, ApplyError):
+            raise self._stopped
+        if self._stopped is not None:
+            raise WalStoppedError(self.name, self._stopped) from self._stopped
+
+
+def operations_log(name: str) -> str:
+    """The log of a write-ahead log's operations."""
+    return f"{name}/operations"
+
+
+def snapshots_log(name: str) -> str:
+    """The log of a write-ahead log's snapshots."""
+    return f"{name}/snapshots"
+
+
+@asynccontextmanager
+async def open_wal(
+    uri: str,
+    *,
+    apply: Callable[[bytes], T],
+    snapshot: Callable[[], bytes] | None = None,
+    restore: Callable[[bytes], None] | None = None,
+    name: str = "wal",
+    operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
+    lock_timeout_s: float | None = None,
+    config: NamespaceConfig | None = None,
+) -> AsyncIterator[WriteAheadLog[T]]:
+    """Open a namespace and a write-ahead log in it; see ``open_wal_in``.
+
+    Args:
+        uri: As for ``dlog.open_namespace``.
+        config: Likewise.
+    """
+    async with (
+        open_namespace(uri, config=config) as namespace,
+        open_wal_in(
+            namespace,
+            apply=apply,
+            snapshot=snapshot,
+            restore=restore,
+            name=name,
+            operations_between_snapshots=operations_between_snapshots,
+            lock_timeout_s=lock_timeout_s,
+        ) as wal,
+    ):
+        yield wal
+
+
+def open_wal_in(
+    namespace: Namespace,
+    *,
+    apply: Callable[[bytes], T],
+    snapshot: Callable[[], bytes] | None = None,
+    restore: Callable[[bytes], None] | None = None,
+    name: str = "wal",
+    operations_between_snapshots: int = OPERATIONS_BETWEEN_SNAPSHOTS,
+    lock_timeout_s: float | None = None,
+) -> AbstractAsyncContextManager[WriteAheadLog[T]]:
+    """Own a state for the duration of an ``async with``: restore and replay it, then log each change.
+
+    The state must be empty before. One service at a time owns a write-ahead log: opening waits for the lock,
+    and fences the service before. When the block begins, the state has every operation that was acknowledged
+    to any earlier service, each applied once.
+
+    Args:
+        apply: Changes the state by one operation. It must do the same each time, and must neither await nor
+            raise: what it raises stops the log. Its result is that of ``append``.
+        snapshot: Dumps the state. Without it, each start replays all operations.
+        restore: Sets the state to a dump, whatever the state was before.
+        name: The operations are in the log ``NAME/operations``, the snapshots in ``NAME/snapshots``.
+        operations_between_snapshots: A snapshot is taken in the background after so many operations.
+        lock_timeout_s: How long to wait for another service; None: as configured.
+
+    Raises:
+        ValueError: One of ``snapshot`` and ``restore`` is missing.
+        LogLockedError: Another service has the log.
+        ReplayError: Operations are missing, or the logs hold something else.
+        ApplyError: ``apply`` raised for a stored operation.
+        The errors of ``Namespace.open_writer`` and ``Namespace.open_reader``.
+    """
+    if (snapshot is None) != (restore is None):
+        raise ValueError("snapshot= and restore= belong together: give both or none")
+    if operations_between_snapshots < 1:
+        raise ValueError(f"operations_between_snapshots={operations_between_snapshots}: at least 1")
+    return _open_in(namespace, apply, snapshot, restore, name, operations_between_snapshots, lock_timeout_s)
+
+
+@asynccontextmanager
+async def _open_in(
+    namespace: Namespace,
+    apply: Callable[[bytes], T],
+    dump: Callable[[], bytes] | None,
+    restore: Callable[[bytes], None] | None,
+    name: str,
+    interval: int,
+    lock_timeout_s: float | None,
+) -> AsyncIterator[WriteAheadLog[T]]:
+    # The writer first: it fences the service before, and completes what that service had in flight.
+    async with namespace.open_writer(
+        operations_log(name), create=True, lock_timeout_s=lock_timeout_s
+    ) as writer:
+        found: Snapshot | None = None
+        failure: LogTruncatedError | OperationsMissingError | None = None
+        for _ in range(RESTORE_ATTEMPTS_MAX):
+            newest = await _restore(namespace, name, restore, found)
+            if failure is not None and newest is found:
+                raise failure  # the state has operations that a second replay would apply again
+            found = newest
+            wal = WriteAheadLog(name, namespace, writer, apply, dump, found, interval)
+            try:
+                await wal.replay(EARLIEST if found is None else found.dlsn)
+            except (LogTruncatedError, OperationsMissingError) as exc:
+                # The service before may have completed a snapshot, and truncated, after it was fenced.
+                failure = exc
+            else:
+                break
+        else:
+            assert failure is not None
+            raise failure
+        async with open_service_tasks() as tasks:
+            tasks.start_soon(wal.take_snapshots)
+            try:
+                yield wal
+            finally:
+                tasks.cancel()
+
+
+async def _restore(
+    namespace: Namespace, name: str, restore: Callable[[bytes], None] | None, known: Snapshot | None
+) -> Snapshot | None:
+    """Set the state to the newest snapshot, unless that is ``known``; then return ``known``."""
+    found = await snapshots.read_last(namespace, snapshots_log(name))
+    if found is None or (known is not None and found.index == known.index):
+        return known
+    if restore is None:
+        raise ReplayError(
+            f"write-ahead log {name!r} has a snapshot of {len(found.state)} bytes up to operation "
+            f"{found.index}, but restore= is missing; open it with snapshot= and restore="
+        )
+    restore(found.state)
+    return found

@@ -1,0 +1,412 @@
+"""Promotions: what writers, readers, cursors and commands see, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+import dlog
+from dlog.metadata.segment_nodes import list_segments
+from dlog.promotion import promoter
+from dlog.promotion.promoter import Promoter
+from dlog.promotion.record import TargetRecord
+from dlog.promotion.segment_copy import SegmentCopy
+from namespace.errors import ConnectionLostError
+from tests.fakes.promotion_world import (
+    LOG,
+    SMALL_SEGMENTS,
+    SOURCE,
+    TARGET,
+    CrashError,
+    Writes,
+    open_world,
+    records_of,
+)
+
+
+class OneKey:
+    """A key provider."""
+
+    def current(self) -> tuple[str, bytes]:
+        return "k", bytes(range(32))
+
+    def key(self, key_id: str) -> bytes:
+        assert key_id == "k"
+        return bytes(range(32))
+
+
+async def test_an_idle_writer_follows_before_another_writer_gets_the_lock(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("idle") as idle, world.process("other") as other:
+        async with idle.open_writer(LOG) as writer:
+            await other.promote_log(LOG, TARGET)
+            with pytest.raises(dlog.LogLockedError, match="idle"):
+                async with other.open_writer(LOG, lock_timeout_s=1):
+                    pass
+            await world.append(writer, 1)
+            assert await writer.truncate(world.acknowledged[10][1]) is not None
+        async with other.open_writer(LOG) as second:
+            await world.append(second, 1)
+        assert (await records_of(other))[-3:] == world.acknowledged[-3:]
+
+
+async def test_a_writer_that_slept_through_the_hand_over_writes_nothing_here(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    # As a process of a release without promotions: it knows the versions that it read, and its ledger.
+    async with open_world() as world, world.process("old") as old, world.process("other") as other:
+        old._open_target = None
+        async with old.open_writer(LOG) as writer:
+            await world.append(writer, 6)
+            await other.promote_log(LOG, TARGET)
+            # One entry is in the ledger that the hand-over fenced; the next would be in a new segment.
+            with pytest.raises(dlog.LogFencedError) as caught:
+                await writer.append(b"late")
+            assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
+        with pytest.raises(dlog.LogPromotedError, match="distributedlog://zk1/shop"):
+            async with old.open_writer(LOG):
+                pass
+        with pytest.raises(dlog.LogPromotedError):
+            await old.truncate_log(LOG, world.acknowledged[10][1])
+        with pytest.raises(dlog.LogPromotedError):
+            await old.cursors(LOG).set("late", world.acknowledged[10][1])
+        with pytest.raises(dlog.LogPromotedError):
+            await old.delete_log(LOG)
+        assert await records_of(other) == world.acknowledged
+        assert await records_of(old) == world.acknowledged, "what is here can still be read"
+
+
+async def test_a_writer_does_not_write_behind_another_one_at_the_target(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its process is stopped at the hand-over, and runs again when the other one has written.
+    goes_on = trio.Event()
+
+    async def slow(name: str, timeout_s: float) -> object:
+        await goes_on.wait()
+        return await dlog.Namespace._follow(first, name, timeout_s)
+
+    async with open_world() as world, world.process("first") as first, world.process("other") as other:
+        monkeypatch.setattr(first, "_follow", slow)
+        async with first.open_writer(LOG) as writer:
+            await world.append(writer, 1)
+            await other.promote_log(LOG, TARGET)
+            async with other.open_writer(LOG) as second:
+                await world.append(second, 1)
+            goes_on.set()
+            with pytest.raises(dlog.LogPromotedError, match="another writer has written"):
+                await writer.append(b"late")
+        assert await records_of(other) == world.acknowledged
+
+
+async def test_the_writer_finishes_a_hand_over_whose_process_died(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = Promoter._finish
+
+    async def die(promoter: Promoter, target: TargetRecord) -> None:
+        if promoter._client_id == "promoter":
+            raise CrashError
+        await finish(promoter, target)
+
+    async with open_world() as world, world.process("writer") as writing:
+        async with writing.open_writer(LOG) as writer:
+            monkeypatch.setattr(Promoter, "_finish", die)
+            async with world.process("promoter") as dying:
+                with pytest.raises(CrashError):
+                    await dying.promote_log(LOG, TARGET)
+            await world.append(writer, 3)
+        assert await world.sides_that_take_records() == [TARGET]
+        assert await records_of(writing) == world.acknowledged
+
+
+async def test_every_call_on_the_old_uri_goes_to_the_target(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        before = await namespace.describe_log(LOG)
+        await namespace.change_properties(LOG, {"owner": "billing"})
+        await namespace.promote_log(LOG, TARGET)
+        assert (await namespace.properties(LOG)).values == {"owner": "billing"}
+        await namespace.change_properties(LOG, {"owner": "shop"})
+        assert (await namespace.properties(LOG)).values == {"owner": "shop"}
+        after = await namespace.describe_log(LOG)
+        assert attrs.evolve(after, segments=()) == attrs.evolve(before, segments=())
+        assert await namespace.last_dlsn(LOG) == world.acknowledged[-1][1]
+        assert await namespace.count_records(LOG) == 24
+        await namespace.create_log(LOG, exist_ok=True)
+        with pytest.raises(dlog.LogExistsError):
+            await namespace.create_log(LOG)
+        await namespace.set_retention(LOG, None)
+        assert await namespace.retention(LOG) is None
+        cursors = namespace.cursors(LOG)
+        await cursors.set("new", world.acknowledged[7][1])
+        assert [each.name for each in await cursors.list()] == ["billing", "new"]
+        assert await cursors.delete("new")
+        async with namespace.open_reader(LOG, cursor="billing", follow=False) as reader:
+            assert (await anext(reader)).payload == b"5"
+        await namespace.delete_log(LOG)
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.describe_log(LOG)
+
+
+async def test_truncated_records_stay_truncated(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        left = await namespace.truncate_log(LOG, world.acknowledged[8][1])
+        assert left == world.acknowledged[8][1]
+        await namespace.promote_log(LOG, TARGET)
+        assert await records_of(namespace) == world.acknowledged[8:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ledgers_there", [0, 7])
+@pytest.mark.parametrize("read_before", [1, 2, 13, 24])
+async def test_a_reader_whose_segments_are_purged_goes_on_in_the_copies(
+    autojump_clock: trio.testing.MockClock, ledgers_there: int, read_before: int
+) -> None:
+    async with open_world(ledgers_there=ledgers_there) as world, world.process("p") as namespace:
+        slow = dlog.ReaderConfig(
+            read_bytes_max=1, read_ahead_bytes_max=1, retry_pause_s=0.01, relist_interval_s=1
+        )
+        namespace.config = attrs.evolve(namespace.config, reader=slow)
+        async with namespace.open_reader(LOG) as reader:
+            read = [(each.payload, each.dlsn) for _ in range(read_before) if (each := await anext(reader))]
+            await namespace.promote_log(LOG, TARGET)
+            assert await namespace.purge_promoted_log(LOG) > 0
+            for bookie in world.source.bookies.values():
+                bookie.ledgers.clear()
+            async with namespace.open_writer(LOG) as writer:
+                await world.append(writer, 12)
+            while len(read) < len(world.acknowledged):
+                record = await anext(reader)
+                read.append((record.payload, record.dlsn))
+        assert read == world.acknowledged
+
+
+async def test_a_copy_that_differs_is_refused_and_the_log_stays(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy_up_to = SegmentCopy.copy_up_to
+
+    class Damaging:
+        """Stands in for the copy's ledger; changes one byte of a payload."""
+
+        def __init__(self, handle: object) -> None:
+            self.handle = handle
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.handle, name)
+
+        def submit(self, payload: bytes) -> int:
+            return self.handle.submit(payload[:-1] + bytes([payload[-1] ^ 1]))  # type: ignore[attr-defined, no-any-return]
+
+    async def damaged(self: SegmentCopy, original: object, last: int) -> None:
+        if not isinstance(self.handle, Damaging):
+            self.handle = Damaging(self.handle)  # type: ignore[assignment]
+        await copy_up_to(self, original, last)  # type: ignore[arg-type]
+
+    async with open_world() as world, world.process("p") as namespace:
+        with monkeypatch.context() as patched:
+            patched.setattr(SegmentCopy, "copy_up_to", damaged)
+            with pytest.raises(dlog.CorruptLogError, match="digests"):
+                await namespace.promote_log(LOG, TARGET)
+        assert await world.sides_that_take_records() == [SOURCE]
+        async with namespace.open_writer(LOG) as writer:
+            await world.append(writer, 1)
+        await namespace.promote_log(LOG)
+        assert await records_of(namespace) == world.acknowledged
+
+
+async def test_the_segments_here_are_deleted_only_if_the_target_has_them(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        with pytest.raises(dlog.PromotionError, match="not promoted"):
+            await namespace.purge_promoted_log(LOG)
+        await namespace.promote_log(LOG, TARGET)
+        there = (await namespace.segments(LOG))[0]
+        async with world.target.client() as client:
+            await client.delete(there.ledger_id)
+        with pytest.raises((dlog.CorruptLogError, dlog.LogUnavailableError)):
+            await namespace.purge_promoted_log(LOG)
+        async with world.source.client() as client:
+            assert len(await client.ledger_ids()) > 0, "nothing was deleted"
+
+
+async def test_a_log_of_the_same_name_at_the_target_is_left_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        assert namespace._open_target is not None
+        target = await namespace._open_target(TARGET)
+        await target.create_log(LOG)
+        with pytest.raises(dlog.LogExistsError):
+            await namespace.promote_log(LOG, TARGET)
+        assert await namespace.promotion(LOG) is None
+        async with namespace.open_writer(LOG) as writer:
+            await world.append(writer, 1)
+
+
+async def test_the_target_takes_no_change_before_the_hand_over(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world:
+        try:
+            async with world.process("promoter", Writes(crash_after=8)) as namespace:
+                await namespace.promote_log(LOG, TARGET)
+        except* CrashError:
+            pass
+        async with world.process("p") as namespace:
+            assert namespace._open_target is not None
+            target = await namespace._open_target(TARGET)
+            for refused in (
+                target.create_log(LOG, exist_ok=True),
+                target.truncate_log(LOG, world.acknowledged[3][1]),
+                target.delete_log(LOG),
+                target.repair_log(LOG),
+                target.cursors(LOG).set("c", world.acknowledged[3][1]),
+                namespace.delete_log(LOG),
+            ):
+                with pytest.raises(dlog.PromotionError):
+                    await refused
+            with pytest.raises(dlog.PromotionError, match="--resume"):
+                async with target.open_writer(LOG):
+                    pass
+            with pytest.raises(dlog.PromotionError, match="already"):
+                await namespace.promote_log(LOG, "distributedlog://zk1/elsewhere")
+            assert world.acknowledged[: len(await records_of(target))] == await records_of(target)
+
+
+@pytest.mark.slow
+async def test_policies_must_agree(autojump_clock: trio.testing.MockClock) -> None:
+    rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
+    from dlog.metadata.policy import parse_policy
+
+    async with open_world() as world, world.process("p") as namespace:
+        await namespace.set_policy(parse_policy(rules))
+        assert namespace._open_target is not None
+        target = await namespace._open_target(TARGET)
+        await target.create_log("another")
+        with pytest.raises(dlog.ConfigError, match="keep-target-policy"):
+            await namespace.promote_log(LOG, TARGET)
+        assert await namespace.promotion(LOG) is None
+        await namespace.promote_log(LOG, TARGET, keep_target_policy=True)
+        assert await target.policy() is None
+
+
+@pytest.mark.slow
+async def test_the_policy_is_taken_along_to_an_empty_target(autojump_clock: trio.testing.MockClock) -> None:
+    rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
+    from dlog.metadata.policy import parse_policy
+
+    async with open_world() as world, world.process("p") as namespace, world.process("other") as other:
+        await namespace.set_policy(parse_policy(rules))
+        with pytest.raises(dlog.AccessDeniedError):
+            await other.promote_log(LOG, TARGET)
+        await namespace.promote_log(LOG, TARGET)
+        with pytest.raises(dlog.AccessDeniedError):
+            await other.truncate_log(LOG, world.acknowledged[3][1])
+
+
+@pytest.mark.slow
+async def test_snappy_is_refused_where_java_reads(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        namespace.config = attrs.evolve(namespace.config, compression=dlog.Compression.SNAPPY)
+        async with namespace.open_writer(LOG, config=SMALL_SEGMENTS) as writer:
+            await writer.append(b"a" * 1000)
+        with pytest.raises(dlog.ConfigError, match="Snappy"):
+            await namespace.promote_log(LOG, TARGET)
+        await namespace.undo_promotion(LOG)
+        assert await world.sides_that_take_records() == [SOURCE]
+
+
+@pytest.mark.slow
+async def test_large_records_are_copied_in_their_parts_but_not_to_where_java_reads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        large = attrs.evolve(SMALL_SEGMENTS, record_bytes_max=4_000_000)
+        async with namespace.open_writer(LOG, config=large) as writer:
+            payload = bytes(range(256)) * 10_000
+            world.acknowledged.append((payload, await writer.append(payload)))
+            await world.append(writer, 3)
+        with pytest.raises(dlog.ConfigError, match="part of a large record"):
+            await namespace.promote_log(LOG, TARGET)
+        assert namespace._open_target is not None
+        target = await namespace._open_target(TARGET)
+        target.config = attrs.evolve(target.config, shared_with_java=False)
+        await namespace.promote_log(LOG)
+        assert await records_of(namespace) == world.acknowledged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hash_chain", [False, True])
+async def test_encrypted_and_chained_records_are_copied_as_they_are(
+    autojump_clock: trio.testing.MockClock, *, hash_chain: bool
+) -> None:
+    keys = OneKey()
+    async with open_world() as world, world.process("p") as namespace:
+        log = "secret"
+        config = attrs.evolve(SMALL_SEGMENTS, encryption=keys, hash_chain=hash_chain)
+        namespace.config = attrs.evolve(
+            namespace.config, reader=attrs.evolve(namespace.config.reader, encryption=keys)
+        )
+        assert namespace._open_target is not None
+        target = await namespace._open_target(TARGET)
+        target.config = attrs.evolve(target.config, reader=namespace.config.reader)
+        async with namespace.open_writer(log, create=True, config=config) as writer:
+            dlsns = [await writer.append(b"%d" % number) for number in range(20)]
+            before = await namespace.verify_log(log)
+            await namespace.promote_log(log, TARGET)
+            dlsns += [await writer.append(b"%d" % number) for number in range(20, 40)]
+        expected = [(b"%d" % number, dlsn) for number, dlsn in enumerate(dlsns)]
+        assert await records_of(namespace, log) == expected
+        found = await namespace.verify_log(log, expect_head=before.head if hash_chain else None)
+        assert found.is_sound
+        assert found.chained_records == (40 if hash_chain else 0)
+
+
+async def test_only_logs_of_a_directory_are_promoted(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        assert namespace._open_target is not None
+        target = await namespace._open_target(TARGET)
+        with pytest.raises(dlog.ConfigError, match="directory"):
+            await target.promote_log(LOG, SOURCE)
+        with pytest.raises(dlog.ConfigError, match="itself"):
+            await namespace.promote_log(LOG, SOURCE)
+        with pytest.raises(dlog.PromotionError, match="--to"):
+            await namespace.promote_log(LOG)
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.promote_log("absent", TARGET)
+        with pytest.raises(dlog.PromotionError, match="nothing to undo"):
+            await namespace.undo_promotion(LOG)
+
+
+@pytest.mark.slow
+async def test_two_processes_do_not_promote_one_log_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_world() as world, world.process("p") as one, world.process("q") as other:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.promote_log, LOG, TARGET)
+            nursery.start_soon(other.promote_log, LOG, TARGET)
+        assert await records_of(one) == world.acknowledged
+
+
+async def test_the_state_of_a_promotion_is_told_when_a_lost_store_comes_back(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [ConnectionLostError("/"), ConnectionLostError("/")]
+
+    async def list_after_losses(*arguments: Any, **options: Any) -> Any:
+        if lost:
+            raise lost.pop()
+        return await list_segments(*arguments, **options)
+
+    async with open_world() as world, world.process("p") as namespace:
+        await namespace.promote_log(LOG, TARGET)
+        monkeypatch.setattr(promoter, "list_segments", list_after_losses)
+        status = await namespace.promotion(LOG)
+    assert status is not None
+    assert (status.takes_records, lost) == (TARGET, [])

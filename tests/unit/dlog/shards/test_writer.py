@@ -1,0 +1,133 @@
+"""Writing a sharded log: which shard gets a record, in which order, and what a failure leaves."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+import dlog
+from dlog.shards import ShardedPosition, create_sharded_log, open_sharded_writer, shard_names, shard_of
+
+KEYS = [b"key-%d" % number for number in range(12)]
+
+
+async def payloads(namespace: dlog.Namespace, shard: int) -> list[bytes]:
+    async with namespace.open_reader(f"s/shard-{shard:05d}", follow=False) as reader:
+        return [record.payload async for record in reader]
+
+
+async def test_records_of_a_key_are_in_one_shard_in_their_order(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 3)
+    positions: dict[bytes, ShardedPosition] = {}
+
+    async def append(key: bytes) -> None:
+        for number in range(5):
+            payload = b"%s/%d" % (key, number)
+            positions[payload] = await writer.append(key, bytearray(payload))
+
+    async with open_sharded_writer(namespace, "s") as writer, trio.open_nursery() as nursery:
+        for key in KEYS:
+            nursery.start_soon(append, key)
+    found = [await payloads(namespace, shard) for shard in range(3)]
+    assert all(found)
+    assert sum(map(len, found)) == len(positions) == 60
+    for key in KEYS:
+        of_key = [each for each in found[shard_of(key, 3)] if each.startswith(key + b"/")]
+        assert of_key == [b"%s/%d" % (key, number) for number in range(5)]
+    for shard, records in enumerate(found):
+        assert {positions[each].shard for each in records} == {shard}
+        dlsns = [positions[each].dlsn for each in records]
+        assert dlsns == sorted(dlsns)
+
+
+async def test_submitted_records_and_many_records_keep_the_order_too(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    async with open_sharded_writer(namespace, "s") as writer:
+        pending = [writer.submit(key, b"1" + key, txid=7) for key in KEYS]
+        await writer.wait_capacity()
+        await writer.wait_capacity(KEYS[0])
+        many = await writer.append_many((key, b"2" + key) for key in KEYS)
+        await writer.flush()
+        assert {each.outcome for each in pending} == {dlog.RecordOutcome.DURABLE}
+        assert [(await each).shard for each in pending] == [shard_of(key, 2) for key in KEYS]
+        for first, second in zip([await each for each in pending], many, strict=True):
+            assert first.shard == second.shard
+            assert first.dlsn < second.dlsn
+        assert await writer.append_many([]) == []
+        visible = [await payloads(namespace, shard) for shard in (0, 1)]
+    for shard in (0, 1):
+        mine = [key for key in KEYS if shard_of(key, 2) == shard]
+        assert visible[shard] == [b"1" + key for key in mine] + [b"2" + key for key in mine]
+
+
+async def test_many_records_are_checked_before_the_first_is_written(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    async with open_sharded_writer(namespace, "s") as writer:
+        too_long = bytes(dlog.PAYLOAD_BYTES_MAX + 1)
+        last = next(key for key in KEYS if shard_of(key, 2) != shard_of(KEYS[0], 2))
+        with pytest.raises(dlog.RecordTooLongError):
+            await writer.append_many([(KEYS[0], b"x"), (last, too_long)])
+        with pytest.raises(TypeError):
+            await writer.append_many([(KEYS[0], b"x"), (last, "text")])  # type: ignore[list-item]
+    assert await payloads(namespace, 0) == await payloads(namespace, 1) == []
+
+
+async def test_a_second_writer_is_refused_while_the_first_is_open(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 3)
+    async with open_sharded_writer(namespace, "s") as writer:
+        for name in await shard_names(namespace, "s"):
+            with pytest.raises(dlog.LogLockedError):
+                async with namespace.open_writer(name, lock_timeout_s=0):
+                    pass
+        with pytest.raises(dlog.LogLockedError):
+            async with open_sharded_writer(namespace, "s", lock_timeout_s=0):
+                pass
+        await writer.append(b"k", b"still writes")
+
+
+async def test_an_opening_that_fails_half_way_holds_no_lock(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 3)
+    async with namespace.open_writer("s/shard-00002"):
+        with pytest.raises(dlog.LogLockedError, match="s/shard-00002"):
+            async with open_sharded_writer(namespace, "s", lock_timeout_s=0):
+                pass
+        for shard in (0, 1):
+            async with namespace.open_writer(f"s/shard-{shard:05d}", lock_timeout_s=0):
+                pass
+    async with open_sharded_writer(namespace, "s", lock_timeout_s=0) as writer:
+        await writer.append(b"k", b"x")
+
+
+async def test_leaving_the_block_by_an_error_writes_all_and_releases_all_locks(
+    namespace: dlog.Namespace,
+) -> None:
+    await create_sharded_log(namespace, "s", 2)
+
+    async def fail() -> None:
+        async with open_sharded_writer(namespace, "s") as writer:
+            for key in KEYS:
+                writer.submit(key, key)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await fail()
+    assert sorted(await payloads(namespace, 0) + await payloads(namespace, 1)) == sorted(KEYS)
+    async with open_sharded_writer(namespace, "s", lock_timeout_s=0):
+        pass
+
+
+async def test_a_failed_shard_raises_for_its_keys_and_the_others_go_on(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "s", 2)
+    bad = next(key for key in KEYS if shard_of(key, 2) == 0)
+    good = next(key for key in KEYS if shard_of(key, 2) == 1)
+    async with open_sharded_writer(namespace, "s") as writer:
+        await writer.writers[0].seal()
+        with pytest.raises(dlog.WriterClosedError):
+            await writer.append(bad, b"x")
+        await writer.append(good, b"1")
+        with pytest.raises(dlog.WriterClosedError):
+            await writer.append_many([(bad, b"x"), (good, b"2")])
+        await writer.append(good, b"3")
+    assert await payloads(namespace, 0) == []
+    assert await payloads(namespace, 1) == [b"1", b"2", b"3"]

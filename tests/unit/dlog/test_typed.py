@@ -1,0 +1,216 @@
+"""Typed records: what is written, what old and new programs read, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dlog
+import dlog.blocking
+from dlog.typed import Registry, TypedRecordError
+
+
+class State(enum.Enum):
+    OPEN = "open"
+    PAID = "paid"
+
+
+@attrs.frozen
+class Item:
+    name: str
+    count: int
+
+
+@attrs.frozen
+class Order:
+    id: int
+    items: list[Item]
+    state: State
+    weight: float = 0.0
+    note: str | None = None
+    at: datetime.datetime | None = None
+    raw: bytes = b""
+    is_gift: bool = False
+
+
+def registry(**options: Any) -> Registry:
+    made = Registry(**options)
+    made.register("order")(Order)
+    return made
+
+
+texts = st.text(st.characters(codec="utf-8"))
+orders = st.builds(
+    Order,
+    id=st.integers(),
+    items=st.lists(st.builds(Item, name=texts, count=st.integers()), max_size=3),
+    state=st.sampled_from(State),
+    weight=st.floats(allow_nan=False, allow_infinity=False),
+    note=st.none() | st.text(st.characters(codec="utf-8")),
+    at=st.none() | st.datetimes(timezones=st.just(datetime.UTC)),
+    raw=st.binary(max_size=20),
+    is_gift=st.booleans(),
+)
+
+
+@given(orders)
+def test_a_value_comes_back_as_it_was(order: Order) -> None:
+    assert registry().decode(registry().encode(order)) == order
+
+
+def test_a_payload_is_json_that_every_language_reads() -> None:
+    payload = registry().encode(Order(7, [Item("tee", 2)], State.OPEN))
+    assert json.loads(payload) == {
+        "type": "order",
+        "version": 1,
+        "data": {
+            "id": 7,
+            "items": [{"name": "tee", "count": 2}],
+            "state": "open",
+            "weight": 0.0,
+            "note": None,
+            "at": None,
+            "raw": "",
+            "is_gift": False,
+        },
+    }
+
+
+@attrs.frozen
+class Price:
+    amount: int
+    currency: str
+
+
+def prices(version: int) -> Registry:
+    made = Registry()
+    made.register("price", version=version)(Price)
+    return made
+
+
+def test_an_old_record_passes_each_step_to_the_newest_version() -> None:
+    new = prices(3)
+    new.upgrade("price", from_version=1)(lambda data: {"amount": data["euros"] * 100})
+    new.upgrade("price", from_version=2)(lambda data: {**data, "currency": "EUR"})
+    assert new.decode(b'{"type":"price","version":1,"data":{"euros":3}}') == Price(300, "EUR")
+    assert new.decode(b'{"type":"price","version":2,"data":{"amount":3}}') == Price(3, "EUR")
+    assert new.decode(new.encode(Price(1, "CHF"))) == Price(1, "CHF")
+
+
+def test_a_missing_step_is_named() -> None:
+    with pytest.raises(TypedRecordError, match="no step leads from 1 to 2; register one"):
+        prices(2).decode(b'{"type":"price","version":1,"data":{}}')
+
+
+def test_a_newer_version_is_refused() -> None:
+    with pytest.raises(TypedRecordError, match="version 2, but this program knows versions up to 1"):
+        prices(1).decode(prices(2).encode(Price(1, "EUR")))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        ({"amount": "12", "currency": "EUR"}, "'12' is no int"),
+        ({"amount": 1.5, "currency": "EUR"}, "1.5 is no int"),
+        ({"amount": True, "currency": "EUR"}, "True is no int"),
+        ({"amount": 1, "currency": 7}, "7 is no str"),
+        ({"amount": 1}, "currency"),
+        ({"amount": 1, "currency": "EUR", "rate": 2}, "rate"),
+    ],
+)
+def test_fields_that_do_not_fit_are_an_error(data: dict[str, object], reason: str) -> None:
+    payload = json.dumps({"type": "price", "version": 1, "data": data}).encode()
+    with pytest.raises(TypedRecordError, match="'price', version 1, do not fit") as caught:
+        prices(1).decode(payload)
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"7",
+        b"{}",
+        b'{"type":"price","version":1}',
+        b'{"type":"price","version":1,"data":{},"more":1}',
+        b'{"type":1,"version":1,"data":{}}',
+        b'{"type":"price","version":0,"data":{}}',
+        b'{"type":"price","version":true,"data":{}}',
+        b'{"type":"price","version":1,"data":[]}',
+        b'{"type":"other","version":1,"data":{}}',
+        b"[" * 100_000,
+    ],
+)
+def test_other_payloads_are_an_error(payload: bytes) -> None:
+    with pytest.raises(TypedRecordError) as caught:
+        prices(1).decode(payload)
+    assert len(str(caught.value)) < 300
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_an_error(payload: bytes) -> None:
+    with pytest.raises(TypedRecordError):
+        registry().decode(payload)
+
+
+def test_what_cannot_be_read_again_is_not_written() -> None:
+    with pytest.raises(TypedRecordError, match="'x' is no int"):
+        registry().encode(Order("x", [], State.OPEN))  # type: ignore[arg-type]
+    with pytest.raises(TypedRecordError, match="cannot be written as JSON"):
+        registry().encode(Order(1, [], State.OPEN, weight=float("nan")))
+    with pytest.raises(TypedRecordError, match="Item is not registered"):
+        registry().encode(Item("tee", 1))
+    assert b'"x"' in registry(check=False).encode(Order("x", [], State.OPEN))  # type: ignore[arg-type]
+
+
+def test_a_registration_that_contradicts_another_is_refused() -> None:
+    made = prices(2)
+    with pytest.raises(ValueError, match="'price' is registered already"):
+        made.register("price")(Item)
+    with pytest.raises(ValueError, match="registered already, as 'price'"):
+        made.register("cost")(Price)
+    with pytest.raises(TypeError, match="no class of attrs"):
+        made.register("text")(str)
+    with pytest.raises(ValueError, match="versions begin at 1"):
+        made.register("text", version=0)
+    made.upgrade("price", from_version=1)(dict)
+    with pytest.raises(ValueError, match="has a step from version 1 already"):
+        made.upgrade("price", from_version=1)(dict)
+    assert repr(made) == "<Registry: price 2>"
+    assert repr(Registry()) == "<Registry: empty>"
+
+
+@pytest.mark.slow
+async def test_values_come_with_their_records_and_errors_with_their_position(tmp_path: Path) -> None:
+    made = prices(1)
+    async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
+        async with namespace.open_writer("prices", create=True) as log:
+            first = await log.append(made.encode(Price(1, "EUR")))
+            second = await log.append(b"else")
+        async with namespace.open_reader("prices", follow=False) as reader:
+            values = made.values(reader)
+            typed = await anext(values)
+            assert (typed.value, typed.record.dlsn) == (Price(1, "EUR"), first)
+            with pytest.raises(TypedRecordError, match="no typed record: b'else'") as caught:
+                await anext(values)
+            assert caught.value.dlsn == second
+            await values.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_values_of_a_blocking_reader(tmp_path: Path) -> None:
+    made = prices(1)
+    with dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace:
+        with namespace.open_writer("prices", create=True) as log:
+            log.append(made.encode(Price(1, "EUR")))
+        with namespace.open_reader("prices", follow=False) as reader:
+            assert [typed.value for typed in made.values_of(reader)] == [Price(1, "EUR")]

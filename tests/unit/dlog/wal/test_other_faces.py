@@ -1,0 +1,81 @@
+"""The write-ahead log for asyncio and without ``async``: the same results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import dlog.aio
+import dlog.blocking
+import dlog.wal
+from dlog.wal import OperationConflictError, WalStoppedError
+
+pytestmark = pytest.mark.slow
+
+
+class Sum:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def apply(self, operation: bytes) -> int:
+        self.total += int(operation)
+        return self.total
+
+    def dump(self) -> bytes:
+        return b"%d" % self.total
+
+    def restore(self, dump: bytes) -> None:
+        self.total = int(dump)
+
+
+def test_without_async(tmp_path: Path) -> None:
+    for round_number in range(2):
+        state = Sum()
+        with (
+            dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace,
+            dlog.blocking.open_wal(
+                namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+            ) as log,
+        ):
+            assert log.read(lambda: state.total) == 7 * round_number  # noqa: B023
+            assert log.append(b"3") == 7 * round_number + 3
+            with pytest.raises(OperationConflictError):
+                log.append(b"4", index=1)
+            assert log.append(bytearray(b"4"), index=2 * round_number + 2) == 7 * round_number + 7
+            assert log.snapshot()
+            assert log.index == log.snapshot_index == 2 * (round_number + 1)
+            assert repr(log).startswith("<blocking WriteAheadLog 'wal'")
+    with pytest.raises((WalStoppedError, dlog.WriteError, dlog.NamespaceClosedError)):
+        log.append(b"1")
+
+
+def test_with_asyncio(tmp_path: Path) -> None:
+    async def main(round_number: int) -> None:
+        state = Sum()
+        async with (
+            dlog.aio.open_namespace(tmp_path.as_uri()) as namespace,
+            dlog.aio.open_wal(
+                namespace, apply=state.apply, snapshot=state.dump, restore=state.restore
+            ) as log,
+        ):
+            assert state.total == 10 * round_number
+            await asyncio.gather(*(log.append(b"1") for _ in range(10)))
+            assert await log.snapshot()
+            assert log.index == log.snapshot_index == 10 * (round_number + 1)
+
+    for round_number in range(2):
+        asyncio.run(main(round_number))
+
+
+@pytest.mark.parametrize("face", [dlog.blocking, dlog.aio], ids=["blocking", "asyncio"])
+def test_every_face_has_the_same_calls(face: ModuleType) -> None:
+    for name in ("append", "snapshot", "index", "snapshot_index"):
+        theirs, ours = getattr(dlog.wal.WriteAheadLog, name), getattr(face.WriteAheadLog, name)
+        if inspect.isfunction(theirs):
+            assert list(inspect.signature(theirs).parameters) == list(inspect.signature(ours).parameters)
+    options = list(inspect.signature(dlog.wal.open_wal_in).parameters)
+    assert list(inspect.signature(face.open_wal).parameters) == options
