@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from spark_integration.errors import OffsetFormatError, OptionError, RangeUnreadableError, SparkDlogError
+from spark_integration.errors import (
+    DataLossError,
+    OffsetFormatError,
+    OptionError,
+    PayloadFormatError,
+    RangeUnreadableError,
+    SparkDlogError,
+    WorkerInterpreterError,
+)
 from spark_integration.source import DlogDataSource, register
 
 __all__ = [
+    "DataLossError",
     "DlogDataSource",
     "OffsetFormatError",
     "OptionError",
+    "PayloadFormatError",
     "RangeUnreadableError",
     "SparkDlogError",
+    "WorkerInterpreterError",
     "register",
 ]

@@ -1,81 +1,66 @@
-"""Batch reads: a stream from a start to its end at planning time.
+"""Batch queries: streams from their starts to their ends at ``load()``.
 
-Spark creates and plans a reader for each action, and planning fixes the end.
+Always: the ranges of a DataFrame are found once, when it is made, so that every action reads the same
+records. Spark creates and plans a reader for each action.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader
 
-from dlog import Record
-from spark_integration.arrow import BATCH_BYTES_TARGET, BATCH_RECORDS_MAX, to_batch
-from spark_integration.client import LogView
-from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from dlog import LogNotFoundError
+from spark_integration.arrow import ArrowRows
+from spark_integration.client import StreamsView
 from spark_integration.options import SourceOptions
-from spark_integration.planning import Range, split
+from spark_integration.planning import Range
+from spark_integration.ranges import RangePartition, Ranges, resolve_place, resolve_start
 
 
-class RangePartition(InputPartition):
-    """One part of a range, for one task."""
+def resolve_ranges(options: SourceOptions, streams: StreamsView) -> dict[str, Range]:
+    """The range of each stream, from the options and what can be read now.
 
-    def __init__(self, part: Range) -> None:
-        super().__init__(None)
-        self.part = part
+    Raises:
+        DataLossError, OptionError
+        dlog.LogNotFoundError: A stream that was named does not exist.
+    """
+    found = {}
+    for stream in streams.names():
+        log = streams.log(stream)
+        try:
+            start = resolve_place(
+                options.starting,
+                stream,
+                log,
+                is_end=False,
+                start_at_latest_if_none=options.start_at_latest_if_none,
+            )
+            end = min(resolve_place(options.ending, stream, log, is_end=True), log.tail())
+            found[stream] = resolve_start(Range(start, end), log)
+        except LogNotFoundError:
+            if options.selection.names:
+                raise  # a log that matched a pattern was deleted just now
+    return found
 
 
 class DlogBatchReader(DataSourceReader):
-    """Reads the records from ``startingOffsets`` through ``endingOffsets`` or the present end."""
+    """Reads ranges of streams.
 
-    def __init__(self, options: SourceOptions, log: LogView) -> None:
-        self._options = options
-        self._log = log
+    It takes no filters: Spark 4.3 keeps the plan of a filtered read, and uses it again for the next action on
+    the same DataFrame without filters, which would then miss records (docs/spark.md).
+    """
+
+    def __init__(
+        self, options: SourceOptions, streams: StreamsView, rows: ArrowRows, ranges: Mapping[str, Range]
+    ) -> None:
+        self._ranges = ranges
+        self._planner = Ranges(options, streams, rows)
 
     def partitions(self) -> list[RangePartition]:
-        """Split the range that is readable now into ``minPartitions`` parts, or one for each core."""
-        options = self._options
-        end = self._log.tail()
-        if isinstance(options.ending, Position):
-            end = min(end, options.ending)
-        start = options.starting if isinstance(options.starting, Position) else BEFORE_EVERYTHING
-        whole = resolve_start(Range(start, end), self._log)
-        if whole.is_empty:
-            return []
-        parts = options.partitions_min or os.cpu_count() or 1
-        return [RangePartition(part) for part in split(whole, self._log.extents(), parts)]
+        """Split and merge the ranges by size; at least ``minPartitions`` if there are so many entries."""
+        return self._planner.partitions(self._ranges)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_partition(self._options.stream, self._log, partition)
-
-
-def resolve_start(whole: Range, log: LogView) -> Range:
-    """Replace a start before everything by the position of the first record that is left now.
-
-    A task that reads a range again after a truncation then fails instead of returning other records.
-    """
-    if whole.start != BEFORE_EVERYTHING:
-        return whole
-    start = log.earliest()
-    return Range(start, start if start == BEFORE_EVERYTHING else whole.end)
-
-
-def read_partition(stream: str, log: LogView, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
-    """The records of one partition as Arrow batches; every read returns the same records.
-
-    If a plan has no partition, Spark passes one of None, which reads nothing.
-    """
-    if not isinstance(partition, RangePartition):
-        return
-    gathered: list[Record] = []
-    gathered_bytes = 0
-    for batch in log.read_range(partition.part, records_max=BATCH_RECORDS_MAX):
-        gathered += batch
-        gathered_bytes += sum([len(record.payload) for record in batch])
-        if gathered_bytes >= BATCH_BYTES_TARGET or len(gathered) >= BATCH_RECORDS_MAX:
-            yield to_batch(stream, gathered)
-            gathered, gathered_bytes = [], 0
-    if gathered:
-        yield to_batch(stream, gathered)
+        return self._planner.read(partition)

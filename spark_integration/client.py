@@ -1,74 +1,85 @@
-"""The log for the readers of this package: its tail, its segments, the records of a range.
+"""The streams of a query for the readers of this package: their names, tails, segments, places, records.
 
-A process opens one namespace per URI and files of secrets on first use and keeps it, because Spark reuses its
+A process opens one namespace per URI and settings on first use and keeps it, because Spark reuses its
 Python workers between micro-batches, for changing tasks. A namespace whose session with the metadata store
-has ended is replaced. Nothing is opened at import, so the trio loop of ``dlog.blocking`` starts after Spark's
-fork.
+has ended is replaced. With ``readOnly`` each request opens a namespace of its own: in the directory of a
+``file:`` namespace it is a snapshot, which does not show what is written later. Nothing is opened at import,
+so the trio loop of ``dlog.blocking`` starts after Spark's fork.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 import attrs
 
 import dlog
 import dlog.blocking
-from dlog.encryption import KeyFile
-from ledger import SecuritySettingsError, load_bookie_security
 from spark_integration.errors import RangeUnreadableError
 from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position, just_before
-from spark_integration.options import SecurityFiles
+from spark_integration.options import ClientOptions, Selection
 from spark_integration.planning import Extent, Range
+
+logger = logging.getLogger(__name__)
+TAILS_AT_ONCE = 16  # requests for the ends of streams
 
 T = TypeVar("T")
 
-_NO_FILES = SecurityFiles()
-_opened: dict[tuple[int, str, SecurityFiles], dlog.blocking.Namespace] = {}
+_NO_OPTIONS = ClientOptions()
+_opened: dict[tuple[int, str, ClientOptions], dlog.blocking.Namespace] = {}
 _opening = threading.Lock()
 
 
-def namespace(uri: str, files: SecurityFiles = _NO_FILES) -> dlog.blocking.Namespace:
+def namespace(uri: str, options: ClientOptions = _NO_OPTIONS) -> dlog.blocking.Namespace:
     """This process's namespace for a URI. It stays open until its session or the process ends.
 
-    A query without the file of keys must not read with the keys of another query, so the files count too.
+    A query without the file of keys must not read with the keys of another query, so the settings count too.
 
     Raises:
-        dlog.ConfigError: A file cannot be read or used.
+        dlog.ConfigError: A setting is wrong, or a file cannot be read or used.
     """
     with _opening:
-        key = (os.getpid(), uri, files)  # a forked child must not use its parent's threads
+        key = (os.getpid(), uri, options)  # a forked child must not use its parent's threads
         if key not in _opened:
-            _opened[key] = dlog.blocking.open_namespace(uri, config=_config(files)).__enter__()
+            _opened[key] = dlog.blocking.open_namespace(
+                uri, config_file=options.config_file, settings=options.all_settings
+            ).__enter__()
         return _opened[key]
 
 
-def _config(files: SecurityFiles) -> dlog.NamespaceConfig:
-    keys = None if files.keys is None else KeyFile(files.keys)
-    try:
-        bookies = None if files.bookies is None else load_bookie_security(files.bookies)
-    except SecuritySettingsError as exc:
-        raise dlog.ConfigError(str(exc)) from exc
-    return dlog.NamespaceConfig(bookie_security=bookies, reader=dlog.ReaderConfig(encryption=keys))
+@contextmanager
+def _reading(log: NamedLog) -> Iterator[dlog.blocking.Namespace]:
+    """A namespace of its own, read-only."""
+    options = log.options
+    with dlog.blocking.open_namespace(
+        log.uri, config_file=options.config_file, settings=options.all_settings, read_only=True
+    ) as namespace:
+        yield namespace
 
 
 def _call(log: NamedLog, request: Callable[[dlog.blocking.Namespace], T]) -> T:
     """The result of a request to this process's namespace; opens another one if the namespace is lost."""
-    current = namespace(log.uri, log.files)
+    if log.options.read_only:
+        with _reading(log) as snapshot:
+            return request(snapshot)
+    current = namespace(log.uri, log.options)
     try:
         return request(current)
     except (dlog.NamespaceLostError, dlog.NamespaceClosedError):
         _replace(log, current)
-    return request(namespace(log.uri, log.files))
+    return request(namespace(log.uri, log.options))
 
 
 def _replace(log: NamedLog, lost: dlog.blocking.Namespace) -> None:
     with _opening:
-        key = (os.getpid(), log.uri, log.files)
+        key = (os.getpid(), log.uri, log.options)
         if _opened.get(key) is lost:  # otherwise another thread has replaced it
             del _opened[key]
             with suppress(dlog.DLogError):  # close reports the loss again
@@ -76,7 +87,7 @@ def _replace(log: NamedLog, lost: dlog.blocking.Namespace) -> None:
 
 
 class LogView(Protocol):
-    """The log in the form that readers need. It is picklable, because Spark sends it to the executors."""
+    """One stream in the form that readers need. It is picklable, because Spark sends it to the executors."""
 
     def tail(self) -> Position:
         """The last record that can be read now, apart from control records."""
@@ -87,11 +98,72 @@ class LogView(Protocol):
     def extents(self) -> list[Extent]:
         """The log's segments, oldest first, each with its last known entry."""
 
-    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+    def entry_totals(self, entries: Iterable[tuple[int, int]]) -> list[dlog.EntryTotals | None]:
+        """Records and bytes of segments up to and including an entry; None for an entry that is missing."""
+
+    def before_txid(self, txid: int) -> Position | None:
+        """The position before the first record with at least this transaction id; None if there is none."""
+
+    def cursor(self, name: str) -> Position | None:
+        """The position of a cursor; None if the log has no cursor of this name."""
+
+    def read_range(
+        self, part: Range, *, records_max: int, skip_lost: bool = False
+    ) -> Iterator[dlog.RecordBatch]:
         """The records of a range, in order, in batches of at most ``records_max``.
 
         The range must not start at ``BEFORE_EVERYTHING``, because truncation changes its first record.
         """
+
+
+class StreamsView(Protocol):
+    """The streams of a query. It is picklable, too."""
+
+    def names(self) -> list[str]:
+        """The streams that exist now, sorted. A list of streams is returned as it was given."""
+
+    def log(self, stream: str) -> LogView:
+        """One stream."""
+
+    def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
+        """The tail of each stream; None for a log that does not exist."""
+
+
+@attrs.frozen
+class NamedStreams:
+    """Streams of a namespace, read through this process's namespace."""
+
+    uri: str
+    selection: Selection
+    read_timeout_ms: int
+    options: ClientOptions = _NO_OPTIONS
+
+    def names(self) -> list[str]:
+        chosen = self.selection
+        if chosen.pattern is not None:
+            return self._call(lambda namespace: namespace.list_logs(pattern=chosen.pattern))
+        if chosen.sharded is not None:
+            name = chosen.sharded
+            return self._call(lambda namespace: dlog.blocking.shard_names(namespace, name))
+        return list(chosen.names)
+
+    def log(self, stream: str) -> NamedLog:
+        return NamedLog(self.uri, stream, self.read_timeout_ms, self.options)
+
+    def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
+        if len(streams) < 2:
+            return {stream: self._tail(stream) for stream in streams}
+        with ThreadPoolExecutor(min(TAILS_AT_ONCE, len(streams)), "dlog tails") as threads:
+            return dict(zip(streams, threads.map(self._tail, streams), strict=True))
+
+    def _tail(self, stream: str) -> Position | None:
+        try:
+            return self.log(stream).tail()
+        except dlog.LogNotFoundError:
+            return None
+
+    def _call(self, request: Callable[[dlog.blocking.Namespace], T]) -> T:
+        return _call(self.log(""), request)
 
 
 @attrs.frozen
@@ -104,60 +176,108 @@ class NamedLog:
     uri: str
     stream: str
     read_timeout_ms: int
-    files: SecurityFiles = _NO_FILES
+    options: ClientOptions = _NO_OPTIONS
 
     def tail(self) -> Position:
         last = _call(self, lambda namespace: namespace.last_dlsn(self.stream))
-        if last is None:
-            return BEFORE_EVERYTHING
-        return Position(last.segment_seqno, last.entry_id, last.slot_id)
+        return BEFORE_EVERYTHING if last is None else _position_of(last)
 
     def earliest(self) -> Position:
         first = _call(self, lambda namespace: namespace.describe_log(self.stream)).first_dlsn
-        if first is None:
-            return BEFORE_EVERYTHING
-        return just_before(first.segment_seqno, first.entry_id, first.slot_id)
+        return BEFORE_EVERYTHING if first is None else _before(first)
 
     def extents(self) -> list[Extent]:
         return [
-            Extent(segment.segment_seqno, segment.last_entry_id if segment.is_completed else -1)
+            Extent(
+                segment.segment_seqno,
+                segment.last_entry_id if segment.is_completed else -1,
+                segment.record_count,
+            )
             for segment in _call(self, lambda namespace: namespace.segments(self.stream))
         ]
 
-    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[dlog.Record]]:
+    def entry_totals(self, entries: Iterable[tuple[int, int]]) -> list[dlog.EntryTotals | None]:
+        wanted = list(entries)
+        return _call(self, lambda namespace: namespace.entry_totals(self.stream, wanted))
+
+    def before_txid(self, txid: int) -> Position | None:
+        def first(namespace: dlog.blocking.Namespace) -> dlog.DLSN | None:
+            with namespace.open_reader(self.stream, start=txid, follow=False) as reader:
+                batch = reader.read_batch(1)
+                return batch.first_dlsn if batch else None
+
+        found = _call(self, first)
+        return None if found is None else _before(found)
+
+    def cursor(self, name: str) -> Position | None:
+        found = _call(self, lambda namespace: namespace.cursors(self.stream).get(name))
+        return None if found is None else _before(found.position)
+
+    def read_range(
+        self, part: Range, *, records_max: int, skip_lost: bool = False
+    ) -> Iterator[dlog.RecordBatch]:
         """The records of a range, in order, in batches of at most ``records_max``.
 
         All records of a planned range were readable at planning time. So a reader that gets no record for
         ``read_timeout_ms`` before the end of the range raises an error and never returns fewer records.
 
+        Args:
+            skip_lost: Leave out records that are gone for good, and log where they were.
+
         Raises:
             RangeUnreadableError: No record arrived for ``read_timeout_ms`` before the end of the range.
-            dlog.LogTruncatedError: Records of the range were truncated after planning.
+            dlog.LogTruncatedError: Records of the range were truncated after planning; without
+                ``skip_lost``.
         """
         assert part.is_empty or part.start != BEFORE_EVERYTHING, part
         if part.is_empty:
             return
         first = _first_after(part.start)
-        with _call(self, lambda namespace: namespace.open_reader(self.stream, start=first)) as reader:
+        with ExitStack() as stack:
+            if self.options.read_only:
+                snapshot = stack.enter_context(_reading(self))
+                reader = stack.enter_context(snapshot.open_reader(self.stream, start=first, gaps=skip_lost))
+            else:
+                reader = stack.enter_context(
+                    _call(
+                        self,
+                        lambda namespace: namespace.open_reader(self.stream, start=first, gaps=skip_lost),
+                    )
+                )
+            read = reader.read_batch_or_gap if skip_lost else reader.read_batch
             while True:
-                batch = reader.read_batch(records_max, wait_s=self.read_timeout_ms / 1000)
+                batch = read(records_max, wait_s=self.read_timeout_ms / 1000)
+                if isinstance(batch, dlog.Gap):
+                    logger.warning("stream %s in %s: skipped lost records: %s", self.stream, self.uri, batch)
+                    if _before(batch.resume) >= part.end:
+                        return
+                    continue
                 if not batch:
                     raise RangeUnreadableError(
                         f"stream {self.stream!r} in {self.uri}: no record was readable for"
                         f" {self.read_timeout_ms} ms before the end {part.end} of a planned range; check that"
                         " enough bookies run, or raise readTimeoutMs"
                     )
-                last = _position_of(batch[-1])
+                last = _position_of(batch.last_dlsn)
                 if last > part.end:
-                    batch = [record for record in batch if _position_of(record) <= part.end]
+                    batch = _through(batch, part.end)
                 if batch:
                     yield batch
                 if last >= part.end:
                     return
 
 
-def _position_of(record: dlog.Record) -> Position:
-    return Position(record.dlsn.segment_seqno, record.dlsn.entry_id, record.dlsn.slot_id)
+def _through(batch: dlog.RecordBatch, end: Position) -> dlog.RecordBatch:
+    """The records up to a position."""
+    return batch[: bisect_right(range(len(batch)), end, key=lambda at: _position_of(batch.dlsn(at)))]
+
+
+def _position_of(dlsn: dlog.DLSN) -> Position:
+    return Position(dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)
+
+
+def _before(dlsn: dlog.DLSN) -> Position:
+    return just_before(dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)
 
 
 def _first_after(position: Position) -> dlog.DLSN:

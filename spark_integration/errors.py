@@ -12,8 +12,20 @@ class OptionError(SparkDlogError, ValueError):
 
 
 class OffsetFormatError(SparkDlogError, ValueError):
-    """An offset in an option or in a checkpoint is not in the connector's format, or of another stream."""
+    """An offset in an option or in a checkpoint is not in the connector's format, or of other streams."""
 
 
 class RangeUnreadableError(SparkDlogError):
     """A planned range could not be read to its end in time. The task fails, so no part counts as read."""
+
+
+class DataLossError(SparkDlogError):
+    """Records that the query has not read are gone; with ``failOnDataLoss=false`` it would continue."""
+
+
+class PayloadFormatError(SparkDlogError, ValueError):
+    """A payload is not in the format that the option ``payloadFormat`` names; the message has its place."""
+
+
+class WorkerInterpreterError(SparkDlogError):
+    """Spark would start its Python workers with an interpreter that has no DLog."""

@@ -1,4 +1,4 @@
-"""Offsets: how far a query has consumed a stream, in the form that Spark keeps in a checkpoint.
+"""Offsets: how far a query has consumed its streams, in the form that Spark keeps in a checkpoint.
 
     {"v": 1, "streams": {"orders": [7, 1041, 3]}}
 
@@ -17,7 +17,6 @@ DLSN.java.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -58,35 +57,31 @@ def just_before(segment: int, entry: int, slot: int) -> Position:
     return Position(segment, entry, slot - 1) if slot else Position(segment, entry - 1, WHOLE_ENTRY)
 
 
-def to_offset(stream: str, position: Position) -> dict[str, Any]:
-    """The offset object for a position of one stream."""
-    return {"v": FORMAT_VERSION, "streams": {stream: [position.segment, position.entry, position.slot]}}
+def to_offset(positions: Mapping[str, Position]) -> dict[str, Any]:
+    """The offset object for the position of each stream."""
+    streams = {
+        stream: [position.segment, position.entry, position.slot]
+        for stream, position in sorted(positions.items())
+    }
+    return {"v": FORMAT_VERSION, "streams": streams}
 
 
-def from_offset(offset: object, stream: str) -> Position:
-    """The position of a stream in an offset object.
+def from_offset(offset: object) -> dict[str, Position]:
+    """The position of each stream in an offset object.
 
     Raises:
-        OffsetFormatError: The object is no offset of this connector, or is of another stream. A query can
-            resume from a checkpoint only with the stream with which it started.
+        OffsetFormatError: The object is no offset of this connector.
     """
     if not isinstance(offset, Mapping) or not isinstance(offset.get("streams"), Mapping):
         raise OffsetFormatError(
-            f"stream {stream!r}: {offset!r} is no offset of the dlog source; use a checkpoint location of"
-            " this source"
+            f"{offset!r} is no offset of the dlog source; use a checkpoint location of this source"
         )
     if offset.get("v") != FORMAT_VERSION:
         raise OffsetFormatError(
-            f"stream {stream!r}: the offset {offset!r} has format {offset.get('v')!r}, but this version reads"
-            f" format {FORMAT_VERSION}; use the version of dlog that wrote the checkpoint"
+            f"the offset {offset!r} has format {offset.get('v')!r}, but this version reads format"
+            f" {FORMAT_VERSION}; use the version of dlog that wrote the checkpoint"
         )
-    streams = offset["streams"]
-    if set(streams) != {stream}:
-        raise OffsetFormatError(
-            f"the checkpoint belongs to {sorted(streams)}, but the query reads {stream!r};"
-            " use a new checkpoint location for another stream"
-        )
-    return position_from_list(streams[stream])
+    return {stream: position_from_list(value) for stream, value in offset["streams"].items()}
 
 
 def position_from_list(value: object) -> Position:
@@ -105,25 +100,3 @@ def position_from_list(value: object) -> Position:
             f"{value!r} is no position of a record; segments start at 1, entries and slots at 0 or -1"
         )
     return Position(segment, entry, slot)
-
-
-def parse_position_option(name: str, text: str, stream: str) -> Position:
-    """A position in the JSON of an option: ``[7, 0, 0]`` or ``{"orders": [7, 0, 0]}``.
-
-    Raises:
-        OffsetFormatError: The text is no such JSON, or is for another stream.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError:
-        raise OffsetFormatError(
-            f"option {name}: {text!r} is neither a keyword nor JSON; give earliest, latest or"
-            " [segment, entry, slot]"
-        ) from None
-    if isinstance(value, dict):
-        if set(value) != {stream}:
-            raise OffsetFormatError(
-                f"option {name} is for the streams {sorted(value)}, but the query reads {stream!r}"
-            )
-        value = value[stream]
-    return position_from_list(value)

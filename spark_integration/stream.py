@@ -1,9 +1,9 @@
 """Structured Streaming: offsets and ranges of micro-batches, and the records of a range.
 
-Always: an offset never goes backwards. A range gives the same records each time. A query that starts at
-``latest`` or ``earliest`` first runs an empty batch, which pins the start in the checkpoint before any record
-is read; with ``Trigger.Once`` there is only one batch and no pin. A partition has all that ``read`` needs,
-because Spark calls ``read`` on another copy of this object in another process.
+Always: an offset never goes backwards. A range gives the same records each time. A query, and a stream that
+joins it later, first has an empty range, which pins the start in the checkpoint before any record is read;
+with ``Trigger.Once`` there is only one batch, and a start at earliest or at a position has no pin. A
+partition has all that ``read`` needs, because Spark calls ``read`` on another copy in another process.
 
 Source: Spark 4.3's measured order of calls (docs/stream-format.md 10): a new query calls ``initialOffset``
 twice, and Spark persists the end of batch 0 but not its start.
@@ -11,9 +11,8 @@ twice, and Spark persists the end of batch 0 but not its start.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,83 +24,112 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_integration.batch import RangePartition, read_partition, resolve_start
-from spark_integration.client import LogView
+from dlog import DLogError, LogNotFoundError
+from spark_integration.arrow import ArrowRows
+from spark_integration.client import StreamsView
+from spark_integration.errors import OffsetFormatError
+from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, to_offset
 from spark_integration.options import SourceOptions
-from spark_integration.planning import Range, bounded_end, pieces, split
+from spark_integration.planning import Amount, Piece, Range, shares, total
+from spark_integration.ranges import RangePartition, Ranges, resolve_place
 
 POLL_INTERVAL_S = 0.02
-ENTRIES_PER_PARTITION = 256  # each further partition costs a micro-batch 5 to 8 ms
 _NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which only Trigger.Once passes
+_NO_LIMIT = 2**63 - 1
 
 
 class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows one stream. ``maxEntriesPerTrigger`` bounds a micro-batch at entry boundaries."""
+    """Follows the streams of a query."""
 
-    def __init__(self, options: SourceOptions, log: LogView) -> None:
+    def __init__(self, options: SourceOptions, streams: StreamsView, rows: ArrowRows) -> None:
         self._options = options
-        self._log = log
-        self._initial: Position | None = None
+        self._streams = streams
+        self._ranges = Ranges(options, streams, rows)
+        self._initial: dict[str, Position] | None = None
         self._pin_start = False  # the next latestOffset must return the start
-        self._target: Position | None = None  # the end of the query with Trigger.AvailableNow
-        self._seen: Position | None = None  # the last tail that was read from the log
+        self._target: dict[str, Position] | None = None  # the end of the query with Trigger.AvailableNow
+        self._names: list[str] = []
+        self._names_until = 0.0  # the streams are looked for again then
+        self._seen: dict[str, Position] = {}  # the last tail of each stream
+        self._planned: dict[str, Position] = {}  # the end of the last range of each stream
+        self._last_batch_at = time.monotonic()
+        self._measures: dict[str, Measures] = {}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name, as all below
-        self._target = self._tail()
+        self._target = self._tails(self._found_streams())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        bound = self._options.entries_per_trigger_max
-        return ReadMaxRows(bound) if bound else _NO_BOUND
+        return _NO_BOUND
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         if self._initial is None:
-            starting = self._options.starting
-            if isinstance(starting, Position):
-                self._initial = starting
-            else:
-                self._initial = self._tail()
-                self._pin_start = True
-        return to_offset(self._options.stream, self._initial)
+            options = self._options
+            self._initial = {
+                stream: resolve_place(
+                    options.starting,
+                    stream,
+                    self._streams.log(stream),
+                    is_end=False,
+                    start_at_latest_if_none=options.start_at_latest_if_none,
+                )
+                for stream in self._found_streams()
+            }
+            self._pin_start = options.starting.moves
+        return to_offset(self._initial)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; waits up to ``pollTimeoutMs`` for new records."""
         if self._pin_start:
             return start
-        position = from_offset(start, self._options.stream)
-        end = self._wait_beyond(position)
-        if end <= position:
-            return start  # the same object: Spark compares offsets as text, and a position has two spellings
+        positions = self._positions(start)
+        tails = self._wait_beyond(positions)
         if isinstance(limit, ReadAllAvailable):
             # Only Trigger.Once passes this limit, and it ignores ``getDefaultReadLimit``. Its one batch
             # must read everything.
-            return to_offset(self._options.stream, end)
-        if position == BEFORE_EVERYTHING:
-            # This batch is empty, also if it is planned again, and pins the start. A batch with records from
-            # BEFORE_EVERYTHING would give other records after a truncation.
-            return to_offset(self._options.stream, self._log.earliest())
-        if (bound := self._options.entries_per_trigger_max) is not None:
-            end = bounded_end(Range(position, end), self._log.extents(), bound)
-        return to_offset(self._options.stream, end)
+            ends = {stream: max(tail, positions.get(stream, tail)) for stream, tail in tails.items()}
+        else:
+            ends = self._bounded(positions, tails)
+        # A stream that is at its end keeps its position: Spark compares offsets as text, and a position has
+        # two spellings.
+        self._planned = positions | ends
+        offset = to_offset(self._planned)
+        if offset == start:
+            return start
+        self._last_batch_at = time.monotonic()
+        return offset
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return None if self._seen is None else to_offset(self._options.stream, self._seen)
+        """The tails, and how far the last planned batch is behind them, for the progress of the query."""
+        if not self._seen:
+            return None
+        records, milliseconds = 0, 0
+        for stream, tail in self._seen.items():
+            planned = self._planned.get(stream, BEFORE_EVERYTHING)
+            if tail <= planned:
+                continue
+            try:
+                records += total(self._backlog(stream, Range(planned, tail))).records
+                measures = self._measures_of(stream)
+                last, done = measures.last_txid(tail), measures.last_txid(planned)
+            except DLogError:
+                return to_offset(self._seen)  # reading will tell; a report must not end the query
+            if last is not None and done is not None:
+                milliseconds = max(milliseconds, last - done)
+        lag = {"records": records, "seconds": milliseconds / 1000}
+        return {**to_offset(self._seen), "lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         self._pin_start = False
-        stream = self._options.stream
-        whole = resolve_start(Range(from_offset(start, stream), from_offset(end, stream)), self._log)
-        if whole.is_empty:
-            return []
-        known = self._log.extents()
-        parts = self._options.partitions_min
-        if parts is None:
-            entries = sum(last - first + 1 for _, first, last in pieces(whole, known))
-            parts = min(os.cpu_count() or 1, 1 + entries // ENTRIES_PER_PARTITION)
-        return [RangePartition(part) for part in split(whole, known, parts)]
+        starts, ends = self._positions(start), self._positions(end)
+        self._planned = self._planned or ends
+        return self._ranges.partitions(
+            {stream: Range(starts.get(stream, BEFORE_EVERYTHING), end) for stream, end in ends.items()},
+            {stream: self._measures_of(stream) for stream in ends},
+        )
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return read_partition(self._options.stream, self._log, partition)
+        return self._ranges.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: only the checkpoint records the progress of a query."""
@@ -109,16 +137,110 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing: Spark ends the process, and that closes its connections."""
 
-    def _tail(self) -> Position:
-        self._seen = self._log.tail()
-        return self._seen
+    def _positions(self, offset: dict[str, Any]) -> dict[str, Position]:
+        """The positions in an offset of this query.
 
-    def _wait_beyond(self, position: Position) -> Position:
+        Raises:
+            OffsetFormatError: The checkpoint has streams that the query does not read.
+        """
+        positions = from_offset(offset)
+        chosen = self._options.selection
+        others = [stream for stream in positions if not chosen.may_have(stream)]
+        if others:
+            raise OffsetFormatError(
+                f"the checkpoint belongs to {sorted(positions)}, but the query reads {chosen}, without"
+                f" {sorted(others)}; add them, or use a new checkpoint location for other streams"
+            )
+        return positions
+
+    def _found_streams(self) -> list[str]:
+        now = time.monotonic()
+        if now >= self._names_until:
+            self._names = self._streams.names()
+            self._names_until = now + self._options.discovery_interval_ms / 1000
+        return self._names
+
+    def _tails(self, streams: Iterable[str], known: Iterable[str] = ()) -> dict[str, Position]:
+        """The tails of streams that exist, and of those that must exist.
+
+        Raises:
+            DataLossError: A stream that was named, or of which records were read, does not exist; without
+                ``failOnDataLoss=false``.
+        """
+        tails = {}
+        needed = {*known, *self._options.selection.names}
+        for stream, tail in self._streams.tails(sorted({*streams, *needed})).items():
+            if tail is not None:
+                tails[stream] = tail
+            elif stream in needed:
+                self._ranges.lost(stream, LogNotFoundError(stream))
+        self._seen = self._seen | tails
+        return tails
+
+    def _wait_beyond(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         deadline = time.monotonic() + self._options.poll_timeout_ms / 1000
         while True:
-            end = self._tail()
+            began = time.monotonic()
             if self._target is not None:
-                return min(end, self._target)
-            if end > position or time.monotonic() >= deadline:
-                return end
-            time.sleep(POLL_INTERVAL_S)
+                target = self._target
+                tails = self._tails(target, positions)
+                # A stream that was not there when the query was started belongs to its next run.
+                return {
+                    stream: min(tail, target.get(stream, BEFORE_EVERYTHING)) for stream, tail in tails.items()
+                }
+            tails = self._tails(self._found_streams(), positions)
+            now = time.monotonic()
+            if now >= deadline or any(
+                tail > positions.get(stream, BEFORE_EVERYTHING) for stream, tail in tails.items()
+            ):
+                return tails
+            time.sleep(max(POLL_INTERVAL_S, now - began))  # looking at many streams must not keep a core busy
+
+    def _bounded(
+        self, positions: Mapping[str, Position], tails: Mapping[str, Position]
+    ) -> dict[str, Position]:
+        """The end of each stream's range within the limits of a trigger."""
+        ends: dict[str, Position] = {}
+        behind: dict[str, Range] = {}
+        for stream, tail in tails.items():
+            position = positions.get(stream, BEFORE_EVERYTHING)
+            if tail <= position:
+                continue
+            if position == BEFORE_EVERYTHING:
+                # This range is empty, also if it is planned again, and pins the start. A range with records
+                # from BEFORE_EVERYTHING would give other records after a truncation.
+                ends[stream] = self._streams.log(stream).earliest()
+            else:
+                behind[stream] = Range(position, tail)
+        options = self._options
+        wanted = options.records_per_trigger_min
+        if not options.limits.any and wanted is None:
+            return ends | {stream: whole.end for stream, whole in behind.items()}
+        backlogs = {stream: self._backlog(stream, whole) for stream, whole in behind.items()}
+        amounts = {stream: total(measured) for stream, measured in backlogs.items()}
+        if wanted is not None and self._target is None:
+            waited_ms = (time.monotonic() - self._last_batch_at) * 1000
+            records = sum(amount.records for amount in amounts.values())
+            if records < wanted and waited_ms < options.trigger_delay_ms_max:
+                return ends
+        limits = options.limits
+        most = {
+            name: None if limit is None else shares(limit, {s: getattr(a, name) for s, a in amounts.items()})
+            for name, limit in (
+                ("records", limits.records),
+                ("size_bytes", limits.size_bytes),
+                ("entries", limits.entries),
+            )
+        }
+        for stream, whole in behind.items():
+            bound = Amount(**{n: _NO_LIMIT if each is None else each[stream] for n, each in most.items()})
+            ends[stream] = self._measures_of(stream).limited_end(whole, backlogs[stream], bound)
+        return ends
+
+    def _backlog(self, stream: str, whole: Range) -> list[Piece]:
+        return self._measures_of(stream).range(whole, self._streams.log(stream).extents())
+
+    def _measures_of(self, stream: str) -> Measures:
+        if stream not in self._measures:
+            self._measures[stream] = Measures(self._streams.log(stream))
+        return self._measures[stream]

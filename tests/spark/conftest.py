@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.places import ROOT
+from tests.spark.queries import Orders
 
 CONF = {
     "spark.ui.enabled": "false",
@@ -36,7 +37,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         [str(Path(__file__).parent / "workers"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     )
     os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=path)
-    builder = SparkSession.builder.master("local[2]").appName("dlog tests")
+    builder = SparkSession.builder.master("local[2,2]")  # a task that fails is run again once
+    builder = builder.appName("dlog tests")
     for key, value in CONF.items():
         builder = builder.config(key, value)
     builder = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
@@ -48,3 +50,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark_integration.register(session)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    """A log that grows while Spark reads it."""
+    with Orders(tmp_path / "log") as orders:
+        yield orders

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,79 +11,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 import dlog
 import dlog.blocking
 from dlog.encryption import KeyFile
+from tests.spark.queries import QUERY_TIMEOUT_S, Orders, collected, finish, reading, to_files
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-class Orders:
-    """A log that grows while Spark reads it, with the expected rows."""
-
-    def __init__(self, directory: Path) -> None:
-        self.uri = f"file://{directory}"
-        small = dlog.WriterConfig(segment_bytes_max=8_000, entry_bytes_target=512)
-        self._namespace = dlog.blocking.open_namespace(self.uri, config=dlog.NamespaceConfig(writer=small))
-        self.written: list[tuple[int, int, int, int, bytes]] = []
-
-    def __enter__(self) -> Orders:
-        self.namespace = self._namespace.__enter__()
-        self.namespace.create_log("orders")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._namespace.__exit__(None, None, None)
-
-    def append(self, count: int) -> None:
-        first = len(self.written)
-        payloads = [b"order %d" % number for number in range(first, first + count)]
-        with self.namespace.open_writer("orders") as writer:
-            positions = writer.append_many(payloads, txids=range(first, first + count))
-        self.written += [
-            (dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id, txid, payload)
-            for dlsn, txid, payload in zip(positions, range(first, first + count), payloads, strict=True)
-        ]
-
-
-@pytest.fixture
-def orders(tmp_path: Path) -> Iterator[Orders]:
-    with Orders(tmp_path / "log") as orders:
-        yield orders
-
-
-def reading(spark: SparkSession, orders: Orders, *, streaming: bool, **options: object) -> DataFrame:
-    reader = spark.readStream if streaming else spark.read
-    source = reader.format("dlog").option("uri", orders.uri).option("stream", "orders")
-    for name, value in options.items():
-        source = source.option(name, value)  # type: ignore[arg-type]
-    return source.load()
-
-
-def collected(frame: DataFrame) -> list[tuple[int, int, int, int, bytes]]:
-    return [
-        (row.segment, row.entry, row.slot, row.txid, bytes(row.payload))
-        for row in frame.select("segment", "entry", "slot", "txid", "payload").collect()
-    ]
-
-
-def to_files(frame: DataFrame, directory: Path, **trigger: bool) -> StreamingQuery:
-    return (
-        frame.writeStream.format("parquet")
-        .option("path", str(directory / "out"))
-        .option("checkpointLocation", str(directory / "checkpoint"))
-        .trigger(**(trigger or {"availableNow": True}))
-        .start()
-    )
-
-
-def finish(query: StreamingQuery) -> None:
-    try:
-        assert query.awaitTermination(90), query.lastProgress
-        assert query.exception() is None
-    finally:
-        query.stop()
 
 
 def test_a_batch_query_reads_every_record_once_with_its_position(spark: SparkSession, orders: Orders) -> None:
@@ -103,14 +36,9 @@ def test_a_batch_query_of_an_empty_log_is_empty(spark: SparkSession, orders: Ord
 
 
 def test_the_error_for_a_missing_log_names_it(spark: SparkSession, tmp_path: Path) -> None:
-    frame = (
-        spark.read.format("dlog")
-        .option("uri", f"file://{tmp_path / 'log'}")
-        .option("stream", "nothing")
-        .load()
-    )
+    source = spark.read.format("dlog").option("uri", f"file://{tmp_path / 'log'}")
     with pytest.raises(Exception, match="nothing"):
-        frame.count()
+        source.option("stream", "nothing").load()
 
 
 def test_a_query_restarted_from_its_checkpoint_loses_and_repeats_nothing(
@@ -156,7 +84,7 @@ def test_a_failed_batch_is_read_again_unchanged(spark: SparkSession, orders: Ord
 
     failing = start(failing_batch=2)
     with pytest.raises(Exception, match="the sink is full"):
-        failing.awaitTermination(90)
+        failing.awaitTermination(QUERY_TIMEOUT_S)
     failing.stop()
     orders.append(300)
     finish(start(failing_batch=None))
@@ -200,6 +128,12 @@ def test_an_encrypted_log_is_read_and_no_plan_shows_its_key(
             b"order 0",
             b"order 1",
         ]
+        # The same file of keys, named by the configuration of the client on the driver and the executors.
+        configuration = tmp_path / "dlog.toml"
+        configuration.write_text(f'key_file = "{keys}"\n')
+        options = {"uri": uri, "stream": "orders", "configFile": str(configuration)}
+        configured = spark.read.format("dlog").options(**options, **{"client.reader.read_bytes_max": "64K"})
+        assert {bytes(row.payload) for row in configured.load().collect()} == {b"order 0", b"order 1"}
         readable.explain(extended=True)
         query = to_files(frame(keys, streaming=True), tmp_path)
         finish(query)

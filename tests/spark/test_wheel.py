@@ -123,7 +123,7 @@ def test_the_wheel_holds_the_packages_and_neither_tests_nor_benchmarks(wheel: Pa
         if "discovery" not in file.parts and "bench" not in file.parts
     }
     held = {name for name in names if name.endswith(".py")}
-    assert held == expected | {"pyspark_dlog/__init__.py"}
+    assert held == expected | {"pyspark_dlog/__init__.py", "dlog_pytest/__init__.py"}
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert any(name.endswith("py.typed") for name in names)
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 import dlog
 import dlog.blocking
+from dlog import shards
 from dlog.encryption import KeyFile
-from namespace.store import SessionState
+from namespace.errors import StoreReplacedError
 from spark_integration import client
-from spark_integration.batch import DlogBatchReader, RangePartition
-from spark_integration.client import NamedLog, namespace
-from spark_integration.offsets import BEFORE_EVERYTHING, Position
-from spark_integration.options import SecurityFiles, parse_options
+from spark_integration.batch import DlogBatchReader
+from spark_integration.client import NamedLog, NamedStreams, namespace
+from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
+from spark_integration.options import ClientOptions, Selection, parse_options
 from spark_integration.planning import Range
+from spark_integration.ranges import RangePartition
+from tests.fakes.list_streams import batch_reader
 
 pytestmark = pytest.mark.slow
 
@@ -40,9 +45,10 @@ def truncate(uri: str, first_kept: dlog.DLSN) -> None:
         writer.truncate(first_kept)
 
 
-def batch_reader(uri: str, **options: str) -> DlogBatchReader:
+def batch_reader_of(uri: str, **options: str) -> DlogBatchReader:
     given = {"uri": uri, "stream": "log", **options}
-    return DlogBatchReader(parse_options(given, streaming=False), NamedLog(uri, "log", 2000))
+    parsed = parse_options(given, streaming=False)
+    return batch_reader(NamedStreams(uri, parsed.selection, 2000, parsed.client), given)
 
 
 def payloads(reader: DlogBatchReader, partitions: list[RangePartition]) -> list[bytes]:
@@ -55,9 +61,12 @@ def payloads(reader: DlogBatchReader, partitions: list[RangePartition]) -> list[
 
 
 def lose(uri: str) -> dlog.blocking.Namespace:
-    """End this process's session with the store, as it may happen between two tasks of a kept worker."""
+    """Lose the store of this process's namespace for good, as may happen between two tasks of a kept worker.
+
+    That is so if its session ends and the file of the metadata is another one now.
+    """
     lost = namespace(uri)
-    lost._loop.call_soon(lost._namespace._store._session.change_state, SessionState.EXPIRED)  # type: ignore[attr-defined]
+    lost._namespace._store._replaced = StoreReplacedError("/", "it is another file now")  # type: ignore[attr-defined]
     with pytest.raises(dlog.NamespaceLostError):
         lost.list_logs()
     return lost
@@ -97,7 +106,7 @@ def test_a_failed_replacement_is_tried_again_by_the_next_call(
     lose(uri)
     log = NamedLog(uri, "log", 2000)
 
-    def unreachable(uri: str, config: dlog.NamespaceConfig) -> dlog.blocking.Namespace:
+    def unreachable(uri: str, **_: object) -> dlog.blocking.Namespace:
         raise dlog.LogUnavailableError(f"{uri}: not now")
 
     with monkeypatch.context() as patched:
@@ -118,14 +127,14 @@ def test_another_error_is_raised_at_once_and_keeps_the_namespace(uri: str) -> No
 def test_a_log_whose_records_are_all_truncated_has_nothing_to_read(uri: str) -> None:
     write(uri, [b"0"])
     truncate(uri, dlog.DLSN(2, 0, 0))
-    assert batch_reader(uri).partitions() == []
+    assert batch_reader_of(uri).partitions() == []
 
 
 def test_a_log_without_segments_has_nothing_to_read(uri: str) -> None:
     namespace(uri).create_log("log")
     log = NamedLog(uri, "log", 2000)
     assert (log.earliest(), log.tail()) == (BEFORE_EVERYTHING, BEFORE_EVERYTHING)
-    assert batch_reader(uri).partitions() == []
+    assert batch_reader_of(uri).partitions() == []
 
 
 @pytest.mark.parametrize(
@@ -140,14 +149,83 @@ def test_tasks_planned_at_earliest_give_the_same_records_or_an_exception(
     uri: str, first_kept: dlog.DLSN, left: list[bytes]
 ) -> None:
     write(uri, [b"0", b"1", b"2"], [b"3"], [b"4", b"5"])
-    reader = batch_reader(uri, minPartitions="3")
+    reader = batch_reader_of(uri, minPartitions="3")
     before = reader.partitions()
     assert payloads(reader, before) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     truncate(uri, first_kept)
     with pytest.raises(dlog.LogTruncatedError):
         payloads(reader, before)
-    after = reader.partitions()
-    assert payloads(reader, after) == left
+    with pytest.raises(dlog.LogTruncatedError):
+        payloads(reader, reader.partitions())  # another action on the same DataFrame
+    later = batch_reader_of(uri)
+    assert payloads(later, later.partitions()) == left
+
+
+def streams_of(uri: str, **chosen: Any) -> NamedStreams:
+    return NamedStreams(uri, Selection(**chosen), 2000)
+
+
+def test_streams_are_found_by_name_pattern_and_shards(uri: str) -> None:
+    for name in ("eu-a", "eu-b", "us"):
+        namespace(uri).create_log(name)
+
+    async def create() -> None:
+        async with dlog.open_namespace(uri) as opened:
+            await shards.create_sharded_log(opened, "clicks", shards=2)
+
+    namespace(uri).close()
+    trio.run(create)
+    assert streams_of(uri, names=("us", "gone")).names() == ["us", "gone"]
+    assert streams_of(uri, pattern="eu-*").names() == ["eu-a", "eu-b"]
+    assert streams_of(uri, sharded="clicks").names() == ["clicks/shard-00000", "clicks/shard-00001"]
+    with pytest.raises(shards.NotShardedError):
+        streams_of(uri, sharded="us").names()
+    namespace(uri).delete_log("clicks/shard-00001")
+    with pytest.raises(shards.ShardsMissingError):
+        streams_of(uri, sharded="clicks").names()
+
+
+def test_the_tails_of_streams_tell_which_are_gone(uri: str) -> None:
+    write(uri, [b"0", b"1"])
+    namespace(uri).create_log("empty")
+    streams = streams_of(uri, names=("log",))
+    assert streams.tails(["empty", "gone", "log"]) == {"empty": BEFORE_EVERYTHING, "gone": None, "log": LAST}
+    assert streams.tails(["gone"]) == {"gone": None}
+
+
+def test_places_of_ids_and_cursors_are_before_their_record(uri: str) -> None:
+    with namespace(uri).open_writer("log", create=True) as writer:
+        first, second, third = writer.append_many([b"0", b"1", b"2"], txids=[10, 20, 20])
+    log = NamedLog(uri, "log", 2000)
+
+    def before(dlsn: dlog.DLSN) -> Position:
+        return just_before(dlsn.segment_seqno, dlsn.entry_id, dlsn.slot_id)
+
+    found = [log.before_txid(txid) for txid in (0, 10, 11, 21)]
+    assert found == [before(first), before(first), before(second), None]
+    assert log.cursor("billing") is None
+    namespace(uri).cursors("log").set("billing", third)
+    assert log.cursor("billing") == before(third)
+
+
+def test_records_that_are_gone_are_left_out_only_on_request(uri: str) -> None:
+    write(uri, [b"0", b"1", b"2"], [b"3"], [b"4", b"5"])
+    log = NamedLog(uri, "log", 2000)
+    ranges = {
+        Range(just_before(1, 0, 0), log.tail()): [b"3", b"4", b"5"],
+        Range(just_before(1, 0, 0), Position(1, 0, 1)): [],
+    }
+
+    def read(part: Range, *, skip_lost: bool) -> list[bytes]:
+        batches = log.read_range(part, records_max=10, skip_lost=skip_lost)
+        return [record.payload for batch in batches for record in batch]
+
+    assert [len(read(part, skip_lost=True)) for part in ranges] == [6, 2]
+    truncate(uri, dlog.DLSN(2, 0, 0))
+    for part, left in ranges.items():
+        assert read(part, skip_lost=True) == left
+        with pytest.raises(dlog.LogTruncatedError):
+            read(part, skip_lost=False)
 
 
 def key_file(tmp_path: Path, name: str, key: bytes) -> Path:
@@ -166,21 +244,17 @@ def test_payloads_are_decrypted_with_the_keys_of_the_own_query_only(uri: str, tm
     ):
         writer.append(b"secret")
 
-    def read(files: SecurityFiles) -> list[bytes]:
-        return payloads(
-            DlogBatchReader(
-                parse_options({"uri": uri, "stream": "log"}, streaming=False),
-                NamedLog(uri, "log", 2000, files),
-            ),
-            batch_reader(uri).partitions(),
-        )
+    def read(files: ClientOptions) -> list[bytes]:
+        streams = NamedStreams(uri, Selection(names=("log",)), 2000, files)
+        reader = batch_reader(streams, {"uri": uri, "stream": "log"})
+        return payloads(reader, reader.partitions())
 
-    assert read(SecurityFiles(keys=str(keys))) == [b"secret"]
-    (stored,) = read(SecurityFiles())
+    assert read(ClientOptions(keys=str(keys))) == [b"secret"]
+    (stored,) = read(ClientOptions())
     assert b"secret" not in stored
     other = key_file(tmp_path, "others", bytes(32))
     with pytest.raises(dlog.DecryptionError) as wrong:
-        read(SecurityFiles(keys=str(other)))
+        read(ClientOptions(keys=str(other)))
     assert bytes(32).hex() not in str(wrong.value)
 
 
@@ -188,17 +262,67 @@ def test_the_objects_that_spark_sends_hold_names_of_files_and_no_secret(uri: str
     key = bytes(range(32))
     keys = key_file(tmp_path, "keys", key)
     options = parse_options({"uri": uri, "stream": "log", "keyFile": str(keys)}, streaming=False)
-    log = NamedLog(uri, "log", 2000, options.files)
+    log = NamedLog(uri, "log", 2000, options.client)
     namespace(uri).create_log("log")
     log.tail()
-    sent = pickle.dumps(DlogBatchReader(options, log))
+    sent = pickle.dumps(batch_reader_of(uri, keyFile=str(keys)))
     assert str(keys).encode() in sent
     assert key not in sent
     assert key.hex().encode() not in sent
     assert key.hex() not in f"{options!r} {log!r}"
 
 
-@pytest.mark.parametrize("option", ["keys", "bookies"])
-def test_a_file_that_cannot_be_read_is_named(uri: str, option: str) -> None:
+def test_settings_of_a_query_reach_its_namespace_and_no_other(uri: str, tmp_path: Path) -> None:
+    file = tmp_path / "dlog.toml"
+    file.write_text("[reader]\nread_bytes_max = 4096\nretry_timeout_s = 7\n")
+    options = parse_options(
+        {"uri": uri, "stream": "log", "configFile": str(file), "client.reader.retry_timeout_s": "3"},
+        streaming=False,
+    ).client
+    reader = namespace(uri, options)._namespace.config.reader
+    assert (reader.read_bytes_max, reader.retry_timeout_s) == (4096, 3)
+    assert namespace(uri)._namespace.config.reader == dlog.ReaderConfig()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ClientOptions(keys="/nowhere"),
+        ClientOptions(bookies="/nowhere"),
+        ClientOptions(config_file="/nowhere"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(uri: str, options: ClientOptions) -> None:
     with pytest.raises(dlog.ConfigError, match=r"/nowhere.* cannot be read"):
-        NamedLog(uri, "log", 2000, SecurityFiles(**{option: "/nowhere"})).tail()
+        NamedLog(uri, "log", 2000, options).tail()
+
+
+def test_a_read_only_query_writes_nothing_and_sees_what_was_written_before_each_request(
+    uri: str, tmp_path: Path
+) -> None:
+    def everything() -> dict[Path, tuple[bytes, int]]:
+        return {
+            path: (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+            for path in (tmp_path, *tmp_path.rglob("*"))
+        }
+
+    def written(*payloads: bytes) -> None:
+        with (
+            dlog.blocking.open_namespace(uri) as writing,
+            writing.open_writer("log", create=True) as writer,
+        ):
+            writer.append_many(payloads)
+
+    def found() -> list[bytes]:
+        given = {"uri": uri, "stream": "log", "readOnly": "true"}
+        options = parse_options(given, streaming=False)
+        reader = batch_reader(NamedStreams(uri, options.selection, 2000, options.client), given)
+        return payloads(reader, list(reader.partitions()))
+
+    written(b"first", b"second")
+    before = everything()
+    assert found() == [b"first", b"second"]
+    assert everything() == before
+    assert not client._opened
+    written(b"third")
+    assert found() == [b"first", b"second", b"third"]

@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
-import attrs
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import BinaryType
 
-from dlog import DLSN, LogTruncatedError, Record
-from spark_integration.arrow import SCHEMA
+from dlog import LogTruncatedError
+from spark_integration.arrow import ArrowRows
 from spark_integration.batch import DlogBatchReader
-from spark_integration.offsets import BEFORE_EVERYTHING, Position, just_before
-from spark_integration.options import parse_options
-from spark_integration.planning import Extent, Range
+from spark_integration.options import Columns
 from spark_integration.stream import DlogStreamReader
+from tests.fakes.list_streams import ListLog, ListStreams, batch_reader, stream_reader
 
 ALL = ReadMaxRows(2**63 - 1)
 BATCH = {"uri": "file:///x", "stream": "s"}
-
-
-@attrs.define
-class ListLog:
-    """A log with segments of four entries of two records each."""
-
-    records: list[Record] = attrs.Factory(list)
-    truncated: int = 0  # number of truncated records
-
-    def truncate(self, count: int) -> None:
-        """Truncate the first records, but none of a segment that is not full: its writer has it open."""
-        self.truncated = max(self.truncated, min(count, len(self.records) // 8 * 8))
-
-    def grow(self, count: int) -> None:
-        for number in range(len(self.records), len(self.records) + count):
-            entry = number // 2
-            dlsn = DLSN(1 + entry // 4, entry % 4, number % 2)
-            self.records.append(Record(dlsn, number, b"%d" % number, number))
-
-    def tail(self) -> Position:
-        return position(self.records[-1]) if self.records else BEFORE_EVERYTHING
-
-    def earliest(self) -> Position:
-        if not self.records:
-            return BEFORE_EVERYTHING
-        if self.truncated == len(self.records):
-            return just_before(self.records[-1].dlsn.segment_seqno + 1, 0, 0)
-        first = self.records[self.truncated].dlsn
-        return just_before(first.segment_seqno, first.entry_id, first.slot_id)
-
-    def extents(self) -> list[Extent]:
-        last = self.records[-1].dlsn.segment_seqno if self.records else 0
-        return [Extent(number, 3) for number in range(1, last)] + [Extent(last, -1)]
-
-    def read_range(self, part: Range, *, records_max: int) -> Iterator[list[Record]]:
-        assert part.start != BEFORE_EVERYTHING
-        found = [r for r in self.records if part.start < position(r) <= part.end]
-        if found and found[0].sequence_id < self.truncated:
-            raise LogTruncatedError("s", found[0].dlsn, self.records[self.truncated - 1].dlsn.next_slot())
-        for first in range(0, len(found), records_max):
-            yield found[first : first + records_max]
-
-
-def position(record: Record) -> Position:
-    return Position(record.dlsn.segment_seqno, record.dlsn.entry_id, record.dlsn.slot_id)
 
 
 @pytest.fixture
@@ -78,7 +31,11 @@ def log() -> ListLog:
 
 def reader_of(log: ListLog, **options: str) -> DlogStreamReader:
     given = {**BATCH, "pollTimeoutMs": "1", **options}
-    return DlogStreamReader(parse_options(given, streaming=True), log)
+    return stream_reader(ListStreams({"s": log}), given)
+
+
+def batch_reader_of(log: ListLog, **options: str) -> DlogBatchReader:
+    return batch_reader(ListStreams({"s": log}), {**BATCH, **options})
 
 
 def rows(reader: Any, partitions: list[Any]) -> list[int]:
@@ -192,7 +149,7 @@ def test_a_query_from_earliest_of_an_empty_log_begins_with_its_first_record(log:
 def test_a_log_with_only_truncated_records_is_followed(log: ListLog) -> None:
     log.grow(8)
     log.truncate(8)
-    assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
+    assert batch_reader_of(log).partitions() == []
     reader = reader_of(log, startingOffsets="earliest")
     pinned = pinned_start(reader)
     assert reader.latestOffset(pinned, ALL) is pinned
@@ -286,21 +243,22 @@ def test_the_last_seen_tail_is_reported(log: ListLog) -> None:
     assert reader.reportLatestOffset() is None
     log.grow(3)
     reader.latestOffset(reader.initialOffset(), ALL)
-    assert reader.reportLatestOffset() == {"v": 1, "streams": {"s": [1, 1, 0]}}
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["streams"] == {"s": [1, 1, 0]}
 
 
 def test_a_batch_query_reads_between_its_offsets_in_the_declared_schema(log: ListLog) -> None:
     log.grow(30)
-    given = {"uri": "file:///x", "stream": "s", "startingOffsets": "[1, 1, -1]", "endingOffsets": "[3, 0, 0]"}
-    reader = DlogBatchReader(parse_options(given, streaming=False), log)
+    reader = batch_reader_of(log, startingOffsets="[1, 1, -1]", endingOffsets="[3, 0, 0]")
     partitions = reader.partitions()
     assert rows(reader, partitions) == list(range(4, 17))
     batches: list[pa.RecordBatch] = [batch for part in partitions for batch in reader.read(part)]
-    assert all(batch.schema.equals(SCHEMA) for batch in batches)
+    assert all(batch.schema.equals(ArrowRows(Columns(), BinaryType()).schema) for batch in batches)
 
 
 def test_an_empty_log_has_no_partitions(log: ListLog) -> None:
-    assert DlogBatchReader(parse_options(BATCH, streaming=False), log).partitions() == []
+    assert batch_reader_of(log).partitions() == []
 
 
 def test_a_task_of_a_batch_query_gives_the_planned_records_or_an_exception(
@@ -308,7 +266,7 @@ def test_a_task_of_a_batch_query_gives_the_planned_records_or_an_exception(
 ) -> None:
     log.grow(30)
     log.truncate(9)
-    reader = DlogBatchReader(parse_options({**BATCH, "minPartitions": "4"}, streaming=False), log)
+    reader = batch_reader_of(log, minPartitions="4")
     partitions = reader.partitions()
     assert len(partitions) == 4
     assert rows(reader, partitions) == list(range(9, 30))
