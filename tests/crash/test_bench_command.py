@@ -47,6 +47,31 @@ def test_a_stream_is_measured_embedded(workload: str, batch: str) -> None:
     assert found["cpu_bookies_s"] is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["append"], ["catchup"], ["catchup", "--second-process"]])
+def test_peers_do_the_same_work_in_the_same_run(options: list[str]) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "dlog.cli.main",
+        "bench",
+        *options,
+        "--records",
+        "2000",
+        "--peers",
+        "sqlite",
+    ]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document) == [*FIELDS, "peers", "not_installed"]
+    (peer,) = document["peers"]
+    assert (peer["system"], peer["replicas"]) == ("sqlite", 1)
+    ratio = document["records_per_s"] / peer["records_per_s"]
+    assert peer["rate_ratio"] == pytest.approx(ratio, rel=0.01, abs=0.01)
+    assert peer["cpu_client_s"] > 0
+
+
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 
+from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cluster import process
 from dlog.cluster.layout import ClusterPaths, ClusterState, bookie_id, decode_state, encode_state
 from dlog.cluster.registry import query_registrations
@@ -65,6 +66,17 @@ def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
         timeout=240,
     )
     assert json.loads(written.stdout)["records"] == 2
+
+    # A cluster too small for the quorums is told, and not waited for as long as for a restart.
+    refused = subprocess.run(
+        [*DLOG, "write", "orders", "--uri", f"{uri}?ensemble_size=5"],
+        input=b"three\n",
+        capture_output=True,
+        timeout=240,
+    )
+    assert refused.returncode == ExitCode.UNAVAILABLE
+    names = ", ".join(sorted(map(bookie_id, state_of(directory).bookies)))
+    assert f"5 bookies wanted, 3 writable ({names})" in refused.stderr.decode()
 
     # A second start changes nothing.
     second = cluster(directory, "start", "--json")

@@ -42,7 +42,8 @@ from ledger.wire.messages import (
     WriteLacReply,
     WriteLacRequest,
 )
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.memory import MemoryTree, open_memory_store
+from namespace.store import MetadataStore
 
 ENDS_WITHIN_S = 20.0  # of real time, and of CPU time; a client's part of a test takes less than one second
 MOCK_ENDS_WITHIN_S = 3_600.0
@@ -252,7 +253,7 @@ class DictBookie:
 class DictCluster:
     """Bookies by name, a metadata tree, and the network between them and clients."""
 
-    def __init__(self, tree: MemoryTree, registrar: MemoryStore, nursery: trio.Nursery) -> None:
+    def __init__(self, tree: MemoryTree, registrar: MetadataStore, nursery: trio.Nursery) -> None:
         self.tree = tree
         self.bookies: dict[str, DictBookie] = {}
         self._registrar, self._nursery = registrar, nursery

@@ -38,6 +38,7 @@ class Ledger:
     lac: int = attrs.field(on_setattr=_wake)
     is_closed: bool = attrs.field(default=False, on_setattr=_wake)
     error: LedgerError | None = None
+    entry_errors: dict[int, LedgerError] = attrs.field(factory=dict)
     entries_at_once: int = 2  # the most that one read returns
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)  # set with ``lac`` or ``is_closed``
 
@@ -52,6 +53,9 @@ class Handle:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        pass
+
+    async def close(self) -> None:
         pass
 
     @property
@@ -70,7 +74,11 @@ class Handle:
         await trio.lowlevel.checkpoint()
         if self._ledger.error is not None:
             raise self._ledger.error
-        return self._ledger.entries[first : min(last + 1, first + self._ledger.entries_at_once)]
+        if first in self._ledger.entry_errors:
+            raise self._ledger.entry_errors[first]
+        bad = [each for each in self._ledger.entry_errors if each > first]
+        stop = min(last + 1, first + self._ledger.entries_at_once, *bad)
+        return self._ledger.entries[first:stop]
 
     async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
         with trio.move_on_after(timeout_s):

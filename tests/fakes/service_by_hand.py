@@ -9,6 +9,7 @@ from bookie.ledger_record import LedgerRecord
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.repeated_adds import StoredEntry
 from bookie.requests.service import BookieService, ClientSession
+from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec, master_key
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
@@ -82,6 +83,9 @@ class HandDisk:
     def stage_fence(self, batch: NamedBatch, ledger: LedgerRecord) -> None:
         ledger.fenced = True
         batch.stage("fence", ledger.ledger_id)
+
+    def hint_lac(self, ledger: LedgerRecord, body: bytes) -> bool:
+        return Storage.hint_lac(self, ledger, body)  # type: ignore[arg-type]
 
     def stage_explicit_lac(self, batch: NamedBatch, ledger: LedgerRecord, body: bytes) -> None:
         ledger.explicit_lac = body

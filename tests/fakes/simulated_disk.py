@@ -399,6 +399,12 @@ class LoopThread(DiskThread):
         if self._jobs:
             self._token.run_sync_soon(self._run)
 
+    def run_here(self, job: Callable[[], None]) -> bool:
+        if self._jobs or (self._disk.turns is not None and self._disk.turns.random() < 0.5):
+            return False
+        job()
+        return True
+
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         self._token.run_sync_soon(callback, *args)
 

@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 from tests.fuzz.engine import Failure, Fuzzer, Target, tracing_memory
-from tests.fuzz.port import PORT, fuzz_port, replay_port
+from tests.fuzz.port import GUARDED_PORT, PORT, fuzz_port, replay_port
 from tests.fuzz.targets import TARGETS
 
+PORTS = (PORT, GUARDED_PORT)
 TURN_CASES = 200  # of one target, before the next one's turn
 
 
@@ -24,10 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
     if options.list:
-        print("\n".join([*TARGETS, PORT]))
+        print("\n".join([*TARGETS, *PORTS]))
         return 0
-    names = options.target or [*TARGETS, PORT]
-    if unknown := [name for name in names if name != PORT and name not in TARGETS]:
+    names = options.target or [*TARGETS, *PORTS]
+    if unknown := [name for name in names if name not in PORTS and name not in TARGETS]:
         print(f"no target {unknown[0]!r}; --list shows them all", file=sys.stderr)
         return 2
     if options.hex is not None or options.input is not None:
@@ -48,16 +49,17 @@ def main(arguments: list[str] | None = None) -> int:
             failures += 1
             print(failure.report(options.corpus), flush=True)
 
-    fuzzers = [Fuzzer(TARGETS[name], seed, options.corpus) for name in names if name != PORT]
+    fuzzers = [Fuzzer(TARGETS[name], seed, options.corpus) for name in names if name not in PORTS]
     turn = connections = 0
     while True:
         for fuzzer in fuzzers:
             _turn(fuzzer, options.cases or TURN_CASES, report)
-        if PORT in names:
-            count = options.cases or TURN_CASES
-            connections += count
-            for failure in fuzz_port(seed + turn, count):
-                report(failure)
+        for port in PORTS:
+            if port in names:
+                count = options.cases or TURN_CASES
+                connections += count
+                for failure in fuzz_port(seed + turn, count, port):
+                    report(failure)
         turn += 1
         if end_s is None or time.monotonic() >= end_s:
             break
@@ -79,8 +81,8 @@ def _turn(fuzzer: Fuzzer, cases: int, report: object) -> None:
 
 
 def _replay(name: str, data: bytes) -> int:
-    if name == PORT:
-        reason = replay_port(data)
+    if name in PORTS:
+        reason = replay_port(data, name)
     else:
         target: Target = TARGETS[name]
         with tracing_memory():

@@ -6,7 +6,8 @@ import hashlib
 
 from ledger.auth.digest_md5 import parse_message
 from ledger.auth.jaas import parse_jaas
-from ledger.auth.java_stores import StoreError, _Pkcs12Work, _read_jks
+from ledger.auth.java_stores import StoreError, _read_jks
+from namespace.key_work import KeyWork
 from tests.fuzz.engine import Target
 from tests.places import GOLDEN_FILES
 
@@ -49,8 +50,8 @@ AUTH_TARGETS = [
     Target(
         name="pkcs12_work",
         seeds=lambda: [(TLS / name).read_bytes() for name in ("bookie.p12", "trusted.p12")],
-        decode=lambda data: _Pkcs12Work(data).check(),
-        errors=(StoreError,),
+        decode=lambda data: KeyWork(data).check(needs_mac=True),
+        errors=(ValueError,),
         tokens=[b"\x30\x80", b"\x24\x80", b"\x04\x00\x02\x01\x00", b"\x02\x84\x7f\xff\xff\xff"],
     ),
     Target(

@@ -3,7 +3,8 @@
 Inside: the bookie on a new directory, hostile connections one after the other, and what must hold after each.
 Not inside: mutation (``mutate``).
 Always: after each connection the good client reads its entry unchanged and adds another one; each reply
-decodes; memory is bounded; the bookie logs no unexpected error.
+decodes; memory is bounded; the bookie logs no unexpected error. With permissions in force, no reply to a peer
+has a payload of a ledger that it may not read.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ import logging
 import random
 import tempfile
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
 from trio.testing import open_stream_to_socket_listener
 
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
 from bookie.journal.files import JournalConfig
 from bookie.main import open_bookie
+from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, Permissions
+from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key
@@ -30,6 +34,8 @@ from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
     AddReply,
     AddRequest,
+    AuthReply,
+    AuthRequest,
     BatchReadRequest,
     ForceLedgerRequest,
     IncomingReply,
@@ -44,11 +50,13 @@ from tests.fuzz.engine import Failure, tracing_memory
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.wire_targets import captured
 
-PORT = "port"
+PORT, GUARDED_PORT = "port", "guarded_port"  # without and with permissions
 LEDGER, PASSWORD = 777_777, b"of the good client"
 GOOD = EntryCodec(DigestType.CRC32C, PASSWORD)
 KEY = master_key(PASSWORD)
 MEMORY_BYTES_MAX = 48 * 1024 * 1024  # of one connection's turn: buffers of the bookie and its write cache
+PAYLOAD = b"for the good client only"
+PLUGIN, GOOD_NAME, STRANGER_NAME = "names", b"good", b"stranger"
 HANG_S = 60.0  # a guard against a hang, on any machine
 
 
@@ -116,16 +124,56 @@ class _Errors(logging.Handler):
             self.found.append(f"{record.getMessage()[:300]}: {record.exc_info[1]!r}")
 
 
+class Names:
+    """A plug-in that believes each peer its name: permissions are what is fuzzed, not authentication."""
+
+    plugin, needs_tls = PLUGIN, False
+
+    def open(self) -> Names:
+        return self
+
+    def reload(self) -> None:
+        pass
+
+    def on_tls(self, certificate: PeerCertificate | None) -> None:
+        pass
+
+    def answer(self, token: bytes) -> AuthStep:
+        if token not in (GOOD_NAME, STRANGER_NAME):
+            raise AuthRefusedError("an unknown name")
+        return AuthStep(b"", PeerIdentity(token.decode(), PLUGIN))
+
+
+async def decide(name: str, ledger_ids: Sequence[int]) -> Mapping[int, Decision]:
+    """The good client's ledger is its own. The stranger has each right on some other ledgers."""
+    await trio.lowlevel.checkpoint()
+    if name == GOOD_NAME.decode():
+        return {ledger_id: Decision(Access.WRITE) for ledger_id in ledger_ids}
+    kinds = [Decision(Access.WRITE), Decision(Access.READ), NO_SUCH_LEDGER, OUT_OF_REACH]
+    return {
+        ledger_id: Decision(Access.NONE) if ledger_id == LEDGER else kinds[ledger_id % len(kinds)]
+        for ledger_id in ledger_ids
+    }
+
+
+def authentication(name: bytes) -> bytes:
+    return v2.encode_request(AuthRequest(PLUGIN, name))
+
+
 class GoodClient:
     """A client with a ledger of its own. It notices what hostile peers did."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream, self._frames, self._next = stream, FrameBuffer(), 0
 
+    async def authenticate(self) -> None:
+        reply = await self._ask(AuthRequest(PLUGIN, GOOD_NAME))
+        assert reply == AuthReply(Code.OK, PLUGIN, b""), reply
+
     async def check(self) -> str | None:
         """Why the bookie does not serve as before; None if it does."""
         entry_id, self._next = self._next, self._next + 1
-        body = GOOD.pack(LEDGER, entry_id, entry_id - 1, 5, b"hello")
+        body = GOOD.pack(LEDGER, entry_id, entry_id - 1, 5, PAYLOAD)
         reply = await self._ask(AddRequest(LEDGER, entry_id, KEY, body))
         if reply != AddReply(Code.OK, LEDGER, entry_id):
             return f"the good client's add of entry {entry_id} got {reply}"
@@ -133,7 +181,7 @@ class GoodClient:
             reply = await self._ask(ReadRequest(LEDGER, read_id))
             if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
                 return f"the good client's read of entry {read_id} got {reply}"
-            if GOOD.unpack(reply.body, LEDGER, read_id).payload != b"hello":
+            if GOOD.unpack(reply.body, LEDGER, read_id).payload != PAYLOAD:
                 return f"entry {read_id} has other bytes now"
         return None
 
@@ -148,9 +196,9 @@ class GoodClient:
                 return v2.decode_reply(data, start, end).reply
 
 
-async def attack(stream: trio.SocketStream, data: bytes) -> str | None:
+async def attack(stream: trio.SocketStream, data: bytes, *, is_guarded: bool = False) -> str | None:
     """Send the bytes, read all replies; why a reply is wrong, or None."""
-    received = bytearray()
+    received = bytearray(await _introduce_stranger(stream)) if is_guarded else bytearray()
 
     async def receive() -> None:
         try:
@@ -171,7 +219,23 @@ async def attack(stream: trio.SocketStream, data: bytes) -> str | None:
         replies = [_decoded(block, start, end) for start, end in spans]
     except WireError as exc:
         return f"a reply does not decode: {exc}"
-    return None if len(replies) <= len(data) else "more replies than bytes sent"
+    if is_guarded and PAYLOAD in received:
+        return "a peer without the right to read a ledger got an entry of it"
+    return None if len(replies) <= len(data) + 2 * is_guarded else "more replies than bytes sent"
+
+
+async def _introduce_stranger(stream: trio.SocketStream) -> bytes:
+    """Authenticate and read of the good client's ledger; both replies.
+
+    They are awaited: the bookie drops what it has not answered when a peer ends its connection. The
+    rights would still be looked up then, and nothing would be read.
+    """
+    received, frames, spans = bytearray(), FrameBuffer(), 0
+    await stream.send_all(authentication(STRANGER_NAME) + v2.encode_request(ReadRequest(LEDGER, 0)))
+    while spans < 2 and (chunk := await stream.receive_some(65536)):
+        received += chunk
+        spans += len(frames.feed(bytes(chunk))[1])
+    return bytes(received)
 
 
 def _decoded(block: bytes, start: int, end: int) -> IncomingReply:
@@ -183,7 +247,7 @@ def _decoded(block: bytes, start: int, end: int) -> IncomingReply:
 
 
 @asynccontextmanager
-async def open_target() -> AsyncIterator[tuple[trio.SocketListener, GoodClient, _Errors]]:
+async def open_target(*, is_guarded: bool) -> AsyncIterator[tuple[trio.SocketListener, GoodClient, _Errors]]:
     """A bookie with a port on loopback, and its good client."""
     errors = _Errors()
     logger = logging.getLogger("bookie")
@@ -196,20 +260,28 @@ async def open_target() -> AsyncIterator[tuple[trio.SocketListener, GoodClient, 
                 ledger_directories=[Path(directory) / "ledgers"],
                 journal=JournalConfig(file_bytes_max=1 << 20, preallocate_bytes=1 << 16),
             )
-            async with open_bookie(config) as bookie, trio.open_nursery() as nursery:
+            server_config = ServerConfig(auth=Names()) if is_guarded else None
+            permissions = Permissions(decide, lifetime_s=60, now_s=trio.current_time) if is_guarded else None
+            async with (
+                open_bookie(config, server_config=server_config, permissions=permissions) as bookie,
+                trio.open_nursery() as nursery,
+            ):
                 listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
                 await nursery.start(bookie.serve_listeners, listeners)
                 async with await open_stream_to_socket_listener(listeners[0]) as stream:
-                    yield listeners[0], GoodClient(stream), errors
+                    good = GoodClient(stream)
+                    if is_guarded:
+                        await good.authenticate()
+                    yield listeners[0], good, errors
                 nursery.cancel_scope.cancel()
     finally:
         logger.removeHandler(errors)
         logger.propagate = propagate
 
 
-async def run_connections(inputs: Sequence[bytes]) -> tuple[bytes, str] | None:
+async def run_connections(inputs: Sequence[bytes], is_guarded: bool = False) -> tuple[bytes, str] | None:
     """Attack with each input in turn; the first that breaks a promise, with the promise."""
-    async with open_target() as (listener, good, errors):
+    async with open_target(is_guarded=is_guarded) as (listener, good, errors):
         if (reason := await good.check()) is not None:
             return b"", reason
         for data in inputs:
@@ -218,7 +290,7 @@ async def run_connections(inputs: Sequence[bytes]) -> tuple[bytes, str] | None:
             with trio.move_on_after(HANG_S) as hang:
                 stream = await open_stream_to_socket_listener(listener)
                 async with stream:
-                    reason = await attack(stream, data)
+                    reason = await attack(stream, data, is_guarded=is_guarded)
                 reason = reason or await good.check()
             peak = tracemalloc.get_traced_memory()[1] - before
             if hang.cancelled_caught:
@@ -244,15 +316,15 @@ def inputs_of(seed: int, cases: int) -> list[bytes]:
     return inputs[:cases]
 
 
-def fuzz_port(seed: int, cases: int) -> list[Failure]:
+def fuzz_port(seed: int, cases: int, name: str = PORT) -> list[Failure]:
     """Attack a new bookie with so many connections; the failure, if there is one."""
     with tracing_memory():
-        found = trio.run(run_connections, inputs_of(seed, cases))
-    return [] if found is None else [Failure(PORT, found[0], found[1], seed)]
+        found = trio.run(run_connections, inputs_of(seed, cases), name == GUARDED_PORT)
+    return [] if found is None else [Failure(name, found[0], found[1], seed)]
 
 
-def replay_port(data: bytes) -> str | None:
+def replay_port(data: bytes, name: str = PORT) -> str | None:
     """Attack a new bookie with one input; why it fails, or None."""
     with tracing_memory():
-        found = trio.run(run_connections, [data])
+        found = trio.run(run_connections, [data], name == GUARDED_PORT)
     return None if found is None else found[1]

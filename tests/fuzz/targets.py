@@ -35,6 +35,7 @@ from dlog.metadata.log_metadata import initial_nodes, log_metadata_from
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.metadata.segment import decode_segment
+from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.catalog.paths import decode_layout, ledger_id_of
@@ -301,7 +302,7 @@ _RECORDS = [
         name="log_nodes",
         seeds=lambda: [b"\n".join(value for _, value in initial_nodes("/ns", "log"))],
         decode=decode_log_nodes,
-        errors=(LogMetadataError, LogNotFoundError),
+        errors=(LogMetadataError, LogNotFoundError, LogPromotedError, PromotionError),
     ),
 ]
 

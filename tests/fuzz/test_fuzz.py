@@ -6,16 +6,19 @@ Fresh seeds: ``python -m tests.fuzz --minutes N``.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bookie.journal.replay import JournalScan
+from bookie.requests.permissions import Access, Decision
+from tests.fuzz import port
 from tests.fuzz.__main__ import main
 from tests.fuzz.engine import Target, fuzz_cases
 from tests.fuzz.mutate import INPUT_BYTES_MAX, Mutator
-from tests.fuzz.port import fuzz_port, inputs_of, replay_port
+from tests.fuzz.port import GUARDED_PORT, fuzz_port, inputs_of, replay_port
 from tests.fuzz.storage_targets import our_entry_log, our_journal, scan_entry_log
 from tests.fuzz.targets import TARGETS
 
@@ -42,6 +45,30 @@ def test_every_target_takes_its_seeds_and_some_changes(name: str, tmp_path: Path
 def test_a_bookie_serves_a_good_client_beside_hostile_connections(seed: int, tmp_path: Path) -> None:
     failures = fuzz_port(seed, 600)
     assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
+
+
+@pytest.mark.slow
+def test_a_bookie_with_permissions_serves_a_good_client_and_gives_no_stranger_its_entries(
+    tmp_path: Path,
+) -> None:
+    failures = fuzz_port(SEED, 300, GUARDED_PORT)
+    assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
+
+
+@pytest.mark.slow
+def test_the_fuzzer_notices_a_permission_that_is_not_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert replay_port(b"", GUARDED_PORT) is None
+
+    async def grant(name: str, ledger_ids: Sequence[int]) -> dict[int, Decision]:
+        return {ledger_id: Decision(Access.READ) for ledger_id in ledger_ids}
+
+    decide = port.decide
+
+    async def forget(name: str, ledger_ids: Sequence[int]) -> Mapping[int, Decision]:
+        return await (grant if name == "stranger" else decide)(name, ledger_ids)
+
+    monkeypatch.setattr(port, "decide", forget)
+    assert replay_port(b"", GUARDED_PORT) == "a peer without the right to read a ledger got an entry of it"
 
 
 def test_hostile_connections_from_a_seed_are_the_same_again() -> None:

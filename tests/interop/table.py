@@ -114,7 +114,17 @@ ROWS = (
         9,
         "our reader",
         "streams the Java DistributedLog writer wrote",
-        ("rolled", "LZ4", "in progress", "completed", "truncated", "tailing"),
+        (
+            "rolled",
+            "LZ4",
+            "in progress",
+            "completed",
+            "truncated",
+            "tailing",
+            "access control",
+            "federated",
+            "renamed",
+        ),
     ),
     Row(
         10,

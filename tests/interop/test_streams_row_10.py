@@ -7,8 +7,9 @@ the stream once, in order, at its position.
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -17,7 +18,10 @@ import trio
 
 import dlog
 from dlog import DLSN, Record
+from dlog.metadata.paths import lock_path
 from ledger.catalog.metadata_codec import decode_metadata
+from namespace.lock import DistributedLock
+from namespace.zookeeper import open_zookeeper_store
 from tests.interop.driver import Driver, DriverEndedError, DriverError
 from tests.interop.java_streams import AT_ONCE, JavaLog, JavaRecord, JavaWriter
 from tests.interop.killed_writers import stored_metadata
@@ -306,6 +310,48 @@ async def test_both_writers_contend_for_the_log_and_each_writes_all_its_records(
         assert [each.txid for each in records] == list(range(1, 6 * rounds + 1))
 
 
+@proves(10, OURS_THEN_JAVA, NO_GAP)
+async def test_java_and_ours_get_past_a_waiter_of_ours_that_lives_no_more(place: StreamPlace) -> None:
+    log, first = place.fresh_log(), Share("holder:")
+    shares = [first]  # in the order in which their writers had the lock
+    path = lock_path(place.path, log)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            place.namespace(client_id="the holder") as namespace,
+            open_zookeeper_store(place.originals.zookeeper_hosts) as killed,  # its session never ends here
+            open_zookeeper_store(place.originals.zookeeper_hosts) as observer,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def members(count: int) -> None:
+                changed = trio.Event()
+                while len((await observer.children(path, watch=changed)).names) < count:
+                    await changed.wait()
+                    changed = trio.Event()
+
+            async def by_java() -> None:
+                share = Share("java:")
+                async with place.java_log(log, AT_ONCE) as java:
+                    writer = await take_over_with_retries(java, share, 3, lambda last: max(last, 0) + 1)
+                    shares.append(share)
+                    await writer.close()
+
+            async def by_us() -> None:
+                share = Share("ours:")
+                async with namespace.open_writer(log, lock_timeout_s=TEST_TIMEOUT_S) as writer:
+                    await write_by_us(writer, share, 3, max(writer.last_txid, 0) + 1)
+                    shares.append(share)
+
+            async with namespace.open_writer(log, create=True) as holder:
+                await write_by_us(holder, first, 3, 1)
+                await DistributedLock(killed, path, "killed")._create_member(is_marked=True)
+                nursery.start_soon(by_java)
+                await members(3)
+                nursery.start_soon(by_us)
+                await members(4)
+        assert len(await check_whole(place, log, *shares)) == 9
+
+
 @proves(10, JAVA_THEN_OURS, NO_GAP)
 async def test_our_writer_continues_after_java_was_killed_while_writing(place: StreamPlace) -> None:
     log, second = place.fresh_log(), Share("ours:")
@@ -366,7 +412,8 @@ async def test_our_writer_paused_during_java_s_takeover_writes_nothing_when_resu
             await write_by_java(writer, second, 5, SECOND_TXID)
             flood.driver.process.resume()
             stopped = await flood.wait_stopped()
-            assert stopped["failure"]["class"] == "LogFencedError"
+            # It learns first that its session has expired, or that its ledger is fenced.
+            assert stopped["failure"]["class"] in ("LogFencedError", "LogLockLostError")
             await write_by_java(writer, second, 5, SECOND_TXID + 5)
         await trio.to_thread.run_sync(flood.driver.process.stop)
         await check_whole(place, log, flood.share, second)
@@ -388,6 +435,20 @@ async def test_without_a_lock_java_fences_ours(place: StreamPlace) -> None:
         await check_whole(place, log, flood.share, second)
 
 
+@asynccontextmanager
+async def opened_beside(namespace: dlog.Namespace, log: str) -> AsyncIterator[dlog.LogWriter]:
+    """A writer of ours. Without a lock, Java may complete the same segment just then: it is opened again."""
+    async with AsyncExitStack() as stack:
+        for is_last in (False, False, True):
+            try:
+                writer = await stack.enter_async_context(namespace.open_writer(log))
+                break
+            except dlog.LogFencedError:
+                if is_last:
+                    raise
+        yield writer
+
+
 @proves(10, "fencing", NO_GAP)
 async def test_without_a_lock_ours_fences_java(place: StreamPlace) -> None:
     log, second = place.fresh_log(), Share("ours:")
@@ -395,7 +456,7 @@ async def test_without_a_lock_ours_fences_java(place: StreamPlace) -> None:
         driver = await trio.to_thread.run_sync(place.start_driver)
         async with place.java_log(log, {**BUSY, **NO_LOCK}, driver=driver) as java:
             flood, writer = await start_java_flood(driver, java, "java:")
-            async with place.namespace() as namespace, namespace.open_writer(log) as ours:
+            async with place.namespace() as namespace, opened_beside(namespace, log) as ours:
                 await write_by_us(ours, second, 5, SECOND_TXID)
                 stopped = await flood.wait_stopped()
                 # The first failure is of a record in flight, or of a record that still waited.

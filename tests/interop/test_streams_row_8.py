@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
 import dlog
-from dlog import DLSN, Compression
-from tests.interop.java_streams import FIRST
+from dlog import DLSN, Compression, Record
+from tests.interop.driver import DriverError
+from tests.interop.java_streams import FIRST, JavaRecord
 from tests.interop.streams import (
+    END_OF_STREAM,
     TEST_TIMEOUT_S,
     StreamPlace,
     expected_records,
@@ -35,7 +39,68 @@ async def test_java_reads_a_completed_segment(place: StreamPlace, compression: C
             namespace.open_writer(log, create=True) as writer,
         ):
             dlsns = [await writer.append(payload, txid=txid) for txid, payload in enumerate(payloads[:20], 1)]
-            dlsns += await writer.append_many(payloads[20:], txids=range(21, len(payloads) + 1))
+            dlsns += await writer.append_many(payloads[20:40], txids=range(21, 41), atomic=True)
+            dlsns += await writer.append_many(payloads[40:], txids=range(41, len(payloads) + 1))
+        await same_for_both(place, log, expected_records(payloads, dlsns))
+        async with place.namespace(compression=compression) as namespace:
+            await namespace.seal_log(log)
+        await _check_end(place, log, expected_records(payloads, dlsns))
+
+
+async def _check_end(place: StreamPlace, log: str, expected: list[Record]) -> None:
+    """Java's readers end behind these records, and its writers are refused."""
+    async with place.java_log(log) as java:
+        ends = await java.ends()
+        assert (ends["sealed"], ends["record_count"]) == (True, len(expected))
+        async with java.open_reader() as reader:
+            seen = await reader.read_some(len(expected) + 1, timeout_s=60)
+            assert seen.records == expected
+            assert seen.ended is not None
+            assert seen.ended.code == END_OF_STREAM
+        with pytest.raises(DriverError) as refused:
+            async with java.open_writer() as writer:
+                await writer.write(JavaRecord(2**60))
+        assert refused.value.code == END_OF_STREAM
+
+
+@proves(8, "completed")
+async def test_java_refuses_a_record_in_parts_and_takes_no_part_for_a_record(place: StreamPlace) -> None:
+    """Only a namespace that says no Java reads it can have one. This one says so against the truth."""
+    log = place.fresh_log()
+    config = dlog.NamespaceConfig(
+        shared_with_java=False,
+        digest_type=dlog.DigestType.CRC32,
+        password=b"",
+        writer=dlog.WriterConfig(record_bytes_max=4 * dlog.PAYLOAD_BYTES_MAX),
+    )
+    payloads = [b"before", bytes(3 * dlog.PAYLOAD_BYTES_MAX), b"after"]
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with dlog.open_namespace(place.uri, config=config) as namespace:
+            async with namespace.open_writer(log, create=True) as writer:
+                dlsns = await writer.append_many(payloads, txids=[1, 2, 3])
+            expected = expected_records(payloads, dlsns)
+            assert await read_by_us(namespace, log) == expected
+        async with place.java_log(log) as java, java.open_reader() as reader:
+            seen = await reader.read_some(3, timeout_s=60)
+            assert seen.records == expected[:1]
+            assert seen.ended is not None
+
+
+@proves(8, "rolled")
+async def test_java_reads_a_log_that_was_promoted(place: StreamPlace, tmp_path: Path) -> None:
+    log = place.fresh_log()
+    small = dlog.WriterConfig(segment_bytes_max=1000)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            dlog.open_namespace(tmp_path.as_uri()) as namespace,
+            namespace.open_writer(log, create=True, config=small) as writer,
+        ):
+            payloads, dlsns = await write_rolling(writer, segments=3)
+            await namespace.promote_log(log, place.uri)
+            more = payloads_of(15, seed=99)
+            first = len(payloads) + 1
+            dlsns += await writer.append_many(more, txids=range(first, first + len(more)))
+            payloads += more
         await same_for_both(place, log, expected_records(payloads, dlsns))
 
 
@@ -59,6 +124,33 @@ async def test_java_reads_a_log_with_a_hash_chain(place: StreamPlace, compressio
             found = await namespace.verify_log(log)
         assert found.problem is None
         assert found.chained_records == len(payloads)
+
+
+@proves(8, "rolled")
+async def test_java_follows_a_log_over_a_segment_that_begins_with_keep_alive_records(
+    place: StreamPlace,
+) -> None:
+    """Apache's writer sends none in a segment without an entry; ours does after a roll by age."""
+    log = place.fresh_log()
+    config = dlog.WriterConfig(keep_alive_s=0.02, segment_age_s_max=0.1)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            place.namespace() as namespace,
+            namespace.open_writer(log, create=True, config=config) as writer,
+            place.java_log(log) as java,
+            java.open_reader() as follower,
+        ):
+            dlsns = [await writer.append(b"first", txid=1)]
+            assert len(await follower.read(1)) == 1
+            end: DLSN | None = None
+            while end is None or end < DLSN(2, 2, 0):  # control records are visible in the second segment
+                await trio.sleep(0.02)
+                async with namespace.open_reader(log, start=dlog.LATEST) as reader:
+                    end = reader.position
+            dlsns.append(await writer.append(b"second", txid=2))
+            records = expected_records([b"first", b"second"], dlsns)
+            assert is_followed_by_java(await follower.read(1), records[1:])
+        await same_for_both(place, log, records)
 
 
 @proves(8, "rolled")

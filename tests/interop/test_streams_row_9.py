@@ -187,7 +187,7 @@ async def test_we_follow_records_that_become_visible_without_a_next_one(
             namespace.open_reader(log) as reader,
             java.open_writer() as writer,
         ):
-            dlsns, got = [], []
+            dlsns, got = [], list[dlog.Record]()
             for each in records:
                 dlsns += await writer.write(each)
                 got += await reader.read_batch(10) or []

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.simulation.faults import KINDS, Fault, enabled
-from tests.simulation.known_bugs import KNOWN_BUGS
 from tests.simulation.minimise import minimise
+from tests.simulation.playing import Outcome
 from tests.simulation.replay_file import Replay, ReplayFileError, encode_replay, read_replay
 from tests.simulation.runs import KNOWN_BUG_SEEDS, Setting, Tally, find_known_bugs, play_on
 from tests.simulation.shape import Shape
+from tests.simulation.streams.sweep import SWEEPS as LOG_SWEEPS
+from tests.simulation.streams.sweep import sweep as sweep_log
 from tests.simulation.sweep import SWEEPS, sweep
-from tests.simulation.world import Outcome
 
 PROGRESS_S = 10.0
 LINES_SHOWN = 80
@@ -37,13 +38,18 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as exc:
         print(exc, file=sys.stderr)
         return 2
+    setting = Setting(switches, options.bookies, options.bug, options.streams)
+    if options.bug is not None and options.bug not in setting.bugs:
+        print(
+            f"no known bug is called {options.bug!r}; there are: {', '.join(setting.bugs)}", file=sys.stderr
+        )
+        return 2
     if options.known_bugs:
-        return _hunt_known_bugs(options.jobs, options.bug)
+        return _hunt_known_bugs(options.jobs, list(setting.bugs), options.bug, streams=options.streams)
     if options.sweep is not None:
-        return _sweep(options.sweep, options.stride)
+        return _sweep(options.sweep, options.stride, streams=options.streams)
     if options.replay is not None:
         return _replay(options.replay)
-    setting = Setting(switches, options.bookies, options.bug)
     if options.seed is not None:
         return _play_one(options.seed, setting, show=options.trace, directory=options.directory)
     seeds: Iterable[int] = (
@@ -71,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=1, help="with --seeds and --known-bugs: number of processes"
     )
     parser.add_argument("--first", type=int, default=int(time.time()), help="with --hours: the first seed")
-    parser.add_argument("--bug", choices=list(KNOWN_BUGS), help="put this known bug back")
+    parser.add_argument("--streams", action="store_true", help="worlds with logs, in place of ledgers")
+    parser.add_argument("--bug", help="put this known bug back")
     parser.add_argument("--bookies", type=int, help="number of bookies in each world")
     parser.add_argument("--on", action="append", default=[], metavar="FAULT", help="switch a fault on")
     parser.add_argument(
@@ -193,7 +200,7 @@ def _replay(path: Path) -> int:
     except (OSError, ReplayFileError) as exc:
         print(f"{path}: {exc}", file=sys.stderr)
         return 2
-    setting = Setting(bug_name=replay.known_bug)
+    setting = Setting(bug_name=replay.known_bug, streams=replay.streams)
     with setting.patched():
         outcome = setting.play(replay.shape, plan=replay.plan, keep=True)
     print("\n".join(outcome.lines))
@@ -204,10 +211,10 @@ def _replay(path: Path) -> int:
     return 1 if outcome.violation is not None else 0
 
 
-def _hunt_known_bugs(jobs: int, only: str | None) -> int:
+def _hunt_known_bugs(jobs: int, names: list[str], only: str | None, *, streams: bool) -> int:
     missed = 0
-    names = list(KNOWN_BUGS) if only is None else [only]
-    for name, found in find_known_bugs(jobs, names):
+    names = names if only is None else [only]
+    for name, found in find_known_bugs(jobs, names, streams=streams):
         if found is None:
             missed += 1
             print(f"{name}: NOT found in {KNOWN_BUG_SEEDS} seeds", flush=True)
@@ -216,11 +223,12 @@ def _hunt_known_bugs(jobs: int, only: str | None) -> int:
     return 1 if missed else 0
 
 
-def _sweep(seed: int, stride: int) -> int:
+def _sweep(seed: int, stride: int, *, streams: bool) -> int:
     failed = 0
-    for name in SWEEPS:
+    strike = sweep_log if streams else sweep
+    for name in LOG_SWEEPS if streams else SWEEPS:
         struck = 0
-        for step, outcome in sweep(name, seed, stride=stride):
+        for step, outcome in strike(name, seed, stride=stride):
             struck += 1
             if outcome.violation is not None:
                 failed += 1

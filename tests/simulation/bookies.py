@@ -49,15 +49,15 @@ from bookie.server.server import Server
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
+from dlog.testing.disk import ProcessDisk
+from dlog.testing.platter import Platter
 from ledger.catalog.paths import Layout
 from ledger.client import LedgerClient, open_ledger_client
 from namespace.errors import NamespaceError
-from tests.simulation.disk import ProcessDisk
 from tests.simulation.history import BookieStarted, Crashed
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SESSION_TIMEOUT_S, SimStore
 from tests.simulation.network import Node
-from tests.simulation.platter import Platter
 from tests.simulation.watched_session import Promises, WatchedService, WatchedSession
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ class BookieMachine:
                 live = LiveLedgers(lambda: registration.store, ROOT, layout, self.name, None)
                 nursery.start_soon(self._collect, service, live)
                 service.new_ledgers = NewLedgers(NEW_LEDGERS, trio.current_time)
-                check = NewLedgerCheck(service.new_ledgers, live.find, ServedLedgers(service).delete_ledger)
+                check = NewLedgerCheck(service.new_ledgers, live.find, ServedLedgers(service).delete_ledgers)
                 nursery.start_soon(check.run)
                 if startup_check is not None:
                     nursery.start_soon(

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -30,11 +31,12 @@ from ledger.read.handle import ReadHandle
 from ledger.transport.config import TransportConfig
 from ledger.write.handle import WriteHandle
 from namespace.errors import BadVersionError, ConnectionLostError, NamespaceError
-from namespace.store import SessionState
+from namespace.store import MetadataStore, SessionState
 from tests.simulation.bookies import ROOT, describe_error, only_cause
 from tests.simulation.history import Crashed, Ended, EntryRead
 from tests.simulation.loop import OWNER
 from tests.simulation.metadata import SimStore
+from tests.simulation.network import Node
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -78,8 +80,11 @@ class Operation:
 class ClientProcess:
     """A program that uses ledgers; it is killed and started again."""
 
+    announced: tuple[type[Exception], ...] = (LedgerError, NamespaceError)  # errors of its operations
+
     def __init__(self, world: World, name: str, rng: random.Random) -> None:
         self.world, self.name, self.rng = world, name, rng
+        self._expected: tuple[type[Exception], ...] = (*self.announced, OperationEndedError, OSError)
         self.operation: Operation | None = None
         self.store: SimStore | None = None
         self.lives = 0
@@ -107,7 +112,7 @@ class ClientProcess:
             with trio.CancelScope() as self._scope:
                 try:
                     await self._run()
-                except* (LedgerError, NamespaceError, OperationEndedError, OSError) as group:
+                except* self._expected as group:
                     world.trace.note(self.name, f"gives up: {only_cause(group)!r}"[:300])
                 except* Exception as group:
                     if not self._is_dead:
@@ -125,18 +130,26 @@ class ClientProcess:
         world = self.world
         self.lives += 1
         node = world.network.join(self.name)
-        self.store = store = world.new_session(node)
-        async with open_ledger_client(
-            store,
-            lambda address: world.network.dial(node, address),
-            client_config(world.shape.add_version),
-            root=ROOT,
-            rng=self.rng,
-            wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
-        ) as client:
+        async with (
+            self.open_store(node) as store,
+            open_ledger_client(
+                store,
+                lambda address: world.network.dial(node, address),
+                client_config(world.shape.add_version),
+                root=ROOT,
+                rng=self.rng,
+                wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
+            ) as client,
+        ):
             await self.behave(client, store)
 
-    async def behave(self, client: LedgerClient, store: SimStore) -> None:
+    @asynccontextmanager
+    async def open_store(self, node: Node) -> AsyncIterator[MetadataStore]:
+        """The metadata store of the process; ``self.store`` is its present session."""
+        self.store = self.world.new_session(node)
+        yield self.store
+
+    async def behave(self, client: LedgerClient, store: MetadataStore) -> None:
         raise AssertionError("a subclass defines this")
 
     async def do(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
@@ -149,26 +162,32 @@ class ClientProcess:
         result: list[T] = []
         problem: Exception | None = None
         with trio.CancelScope() as scope:
+            outer = self.operation
             self.operation = operation = Operation(self.name, what, world.now(), scope)
             world.operations[id(operation)] = operation
             try:
                 result.append(await work())
-            except (LedgerError, NamespaceError) as exc:
+            except self.announced as exc:
                 problem = exc
             finally:
                 if self.operation is operation:
-                    self.operation = None
+                    self.operation = outer
                 del world.operations[id(operation)]
         world.observe(Ended(world.now(), self.name, what, operation.began_at, world.faults_ended_at))
         if result:
             world.trace.note(self.name, f"{what}: done")
             return result[0]
+        if problem is not None:
+            self.failed(what, problem)
         reason = "cancelled" if problem is None else f"{type(problem).__name__}: {problem}"
         world.trace.note(self.name, f"{what}: {reason}"[:400])
         try:
             raise OperationEndedError(reason) from problem
         finally:
             del problem  # its traceback holds this frame: the two would form a cycle
+
+    def failed(self, what: str, problem: Exception) -> None:
+        """Called with the announced error of an operation. A subclass may find it wrong."""
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but return early once ``wake`` is set: the world ends, or a writer is to take over."""
@@ -177,7 +196,7 @@ class ClientProcess:
             self.world.timeline.after(seconds, wake.set)
             await wake.wait()
 
-    async def ledgers_of(self, store: SimStore, log: str) -> tuple[list[int], int]:
+    async def ledgers_of(self, store: MetadataStore, log: str) -> tuple[list[int], int]:
         """The ids of a log's ledgers, and the version of the node that lists them."""
         await store.sync(log_path(log))
         node = await store.get(log_path(log))
@@ -202,7 +221,7 @@ class WriterProcess(ClientProcess):
         if self._is_idle:
             self.wake.set()
 
-    async def behave(self, client: LedgerClient, store: SimStore) -> None:
+    async def behave(self, client: LedgerClient, store: MetadataStore) -> None:
         rng, world = self.rng, self.world
         await self.pause(rng.uniform(0, 1.5))
         while not world.is_ending and store.state is not SessionState.EXPIRED:
@@ -218,7 +237,7 @@ class WriterProcess(ClientProcess):
             )
             self._is_idle = False
 
-    async def _take_over(self, client: LedgerClient, store: SimStore) -> WriteHandle | None:
+    async def _take_over(self, client: LedgerClient, store: MetadataStore) -> WriteHandle | None:
         world, rng, shape = self.world, self.rng, self.world.shape
         ledger_ids, version = await self.ledgers_of(store, self.log)
         if ledger_ids:
@@ -254,7 +273,7 @@ class WriterProcess(ClientProcess):
         world.watch_writer(self.name, handle)
         return handle
 
-    async def _write(self, client: LedgerClient, store: SimStore, handle: WriteHandle) -> None:
+    async def _write(self, client: LedgerClient, store: MetadataStore, handle: WriteHandle) -> None:
         rng, world, shape = self.rng, self.world, self.world.shape
         try:
             for _ in range(rng.randint(1, shape.entries_max * (8 if shape.storm == "ensemble" else 1))):
@@ -306,7 +325,7 @@ class ReaderProcess(ClientProcess):
         super().__init__(world, name, rng)
         self.log = log
 
-    async def behave(self, client: LedgerClient, store: SimStore) -> None:
+    async def behave(self, client: LedgerClient, store: MetadataStore) -> None:
         rng, world = self.rng, self.world
         while True:
             await self.pause(rng.uniform(0.2, 4))
@@ -317,7 +336,7 @@ class ReaderProcess(ClientProcess):
             except OperationEndedError:
                 pass
 
-    async def _follow_one(self, client: LedgerClient, store: SimStore) -> None:
+    async def _follow_one(self, client: LedgerClient, store: MetadataStore) -> None:
         rng, world = self.rng, self.world
         ledger_ids, _ = await self.do("list ledgers", lambda: self.ledgers_of(store, self.log))
         if not ledger_ids:

@@ -33,7 +33,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from tests.simulation.platter import IN_PART, OUT_OF_ORDER, TORN, WHOLLY
+from dlog.testing.platter import IN_PART, OUT_OF_ORDER, TORN, WHOLLY
 
 PERIOD_S = 6.0
 

@@ -7,7 +7,7 @@ Always: the product contains none of this; leaving the ``with`` block removes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -30,6 +30,8 @@ from ledger.wire.messages import ReadRequest
 from ledger.write.actions import Action, BeginRepair
 from ledger.write.ensemble_change import EnsembleChange
 from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleState
+from ledger.write.explicit_lac import Position
+from ledger.write.lac_hints import LacHints
 from ledger.write.repair import EnsembleRepair
 from ledger.write.writer import LedgerWriter
 from tests.simulation import bookies, checkers
@@ -47,6 +49,8 @@ class KnownBug:
     seen_by: tuple[str, ...]  # the checkers that should report it
     patched: Callable[[], AbstractContextManager[None]]
     prepare: Callable[[World], None] | None = None
+    switches: Mapping[str, bool] = attrs.field(factory=dict)  # of faults, in the worlds that look for it
+    shape: Mapping[str, object] = attrs.field(factory=dict)  # values of the shapes of these worlds
 
 
 KNOWN_BUGS: dict[str, KnownBug] = {}
@@ -79,6 +83,22 @@ def _ack_before_fsync() -> Iterator[None]:
         original(self, batch)
 
     with patch.object(Journal, "submit", submit):
+        yield
+
+
+@_known_bug(
+    "lone ack before fsync",
+    "nats-io/nats-server#7564, where the loop takes the place of the journal's thread",
+    checkers.an_acknowledged_entry_is_durable_on_an_ack_quorum,
+)
+def _lone_ack_before_fsync() -> Iterator[None]:
+    original = Journal._commit_lone
+
+    def commit_lone(self: Journal) -> None:
+        self._waiting[0].sync = False
+        original(self)
+
+    with patch.object(Journal, "_commit_lone", commit_lone):
         yield
 
 
@@ -281,6 +301,37 @@ def _lac_beyond_acknowledged() -> Iterator[None]:
             self.lac = lac
 
     with patch.object(LedgerWriter, "append", append):
+        yield
+
+
+@_known_bug(
+    "LAC hint that runs ahead",
+    "our own; bookkeeper-tlaplus, invariant 3",
+    checkers.a_reader_sees_a_lac_only_once_it_is_on_an_ack_quorum,
+)
+def _lac_hint_that_runs_ahead() -> Iterator[None]:
+    # A writer hints the entries that it has sent, not those that are confirmed.
+    class Pushed:
+        def __init__(self, position: Position) -> None:
+            self._position = position
+
+        @property
+        def lac(self) -> int:
+            return self._position.last_pushed
+
+        last_pushed = lac
+
+    original = LacHints._look
+
+    def look(self: LacHints) -> None:
+        position = self._position
+        self._position = Pushed(position)
+        try:
+            original(self)
+        finally:
+            self._position = position
+
+    with patch.object(LacHints, "_look", look):
         yield
 
 

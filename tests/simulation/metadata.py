@@ -22,7 +22,7 @@ import trio
 
 from namespace.errors import ConnectionLostError, NoNodeError, StoreError
 from namespace.memory import MemorySession, MemoryTree, _Change
-from namespace.session import Watched, WatchKind
+from namespace.sessions.session import Watched, WatchKind
 from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
 from tests.simulation.clockwork import Timeline
 from tests.simulation.network import Network

@@ -14,8 +14,9 @@ import attrs
 from ledger.digest import DigestType
 from tests.simulation.faults import KINDS, Fault
 from tests.simulation.shape import Shape
+from tests.simulation.streams.shape import StreamShape
 
-FORMAT = 2
+FORMAT = 3
 
 
 class ReplayFileError(ValueError):
@@ -32,6 +33,11 @@ class Replay:
     digest: str
     known_bug: str | None = None
 
+    @property
+    def streams(self) -> bool:
+        """True for a world with logs."""
+        return isinstance(self.shape, StreamShape)
+
 
 def encode_replay(replay: Replay) -> str:
     shape: dict[str, Any] = attrs.asdict(replay.shape)
@@ -42,6 +48,7 @@ def encode_replay(replay: Replay) -> str:
         "violation": replay.violation,
         "digest": replay.digest,
         "known_bug": replay.known_bug,
+        "streams": replay.streams,
         "shape": shape,
         "plan": [attrs.asdict(fault) for fault in replay.plan],
     }
@@ -66,7 +73,8 @@ def decode_replay(text: str) -> Replay:
         unknown = [fault.kind for fault in plan if fault.kind not in KINDS]
         if unknown:
             raise ReplayFileError(f"no fault is called {unknown[0]!r}")
-        return Replay(Shape(**shape), plan, content["violation"], content["digest"], content["known_bug"])
+        kind = StreamShape if content["streams"] else Shape
+        return Replay(kind(**shape), plan, content["violation"], content["digest"], content["known_bug"])
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         if isinstance(exc, ReplayFileError):
             raise

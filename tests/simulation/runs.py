@@ -12,13 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
 
 import attrs
 
 from tests.simulation.faults import Fault, enabled
 from tests.simulation.known_bugs import KNOWN_BUGS, KnownBug
+from tests.simulation.playing import Outcome, play
 from tests.simulation.shape import Shape
-from tests.simulation.world import Outcome, play
+from tests.simulation.streams.known_bugs import STREAM_BUGS
+from tests.simulation.streams.shape import EXCUSED
+from tests.simulation.streams.world import StreamWorld
+from tests.simulation.world import World
 
 KNOWN_BUG_SEEDS = 300
 SEEDS_PER_TASK = 20
@@ -31,22 +37,48 @@ class Setting:
     switches: Mapping[str, bool] = attrs.field(factory=dict)
     bookies: int | None = None
     bug_name: str | None = None
+    streams: bool = False  # worlds with logs, in place of worlds with ledgers
+
+    @property
+    def world_type(self) -> type[World]:
+        return StreamWorld if self.streams else World
+
+    @property
+    def bugs(self) -> Mapping[str, KnownBug]:
+        """The known bugs that such worlds look for."""
+        return STREAM_BUGS if self.streams else KNOWN_BUGS
 
     @property
     def bug(self) -> KnownBug | None:
-        return None if self.bug_name is None else KNOWN_BUGS[self.bug_name]
+        return None if self.bug_name is None else self.bugs[self.bug_name]
 
     def patched(self) -> AbstractContextManager[None]:
         """A context in which the known bug, if any, is put back."""
         return nullcontext() if self.bug is None else self.bug.patched()
 
     def shape(self, seed: int) -> Shape:
-        return Shape.draw(seed, enabled(self.switches), bookies=self.bookies)
+        shape = self.world_type.draw_shape(seed, enabled(self._all_switches()), bookies=self.bookies)
+        values: dict[str, Any] = {} if self.bug is None else dict(self.bug.shape)
+        return attrs.evolve(shape, **values)
 
     def play(self, shape: Shape, *, plan: tuple[Fault, ...] | None = None, keep: bool = False) -> Outcome:
         """Play one world. Call it inside ``patched``."""
         prepare = None if self.bug is None else self.bug.prepare
-        return play(shape.seed, shape=shape, plan=plan, switches=self.switches, keep=keep, prepare=prepare)
+        return play(
+            shape.seed,
+            shape=shape,
+            plan=plan,
+            switches=self._all_switches(),
+            keep=keep,
+            prepare=prepare,
+            world_type=self.world_type,
+        )
+
+    def _all_switches(self) -> dict[str, bool]:
+        switches = {} if self.bug is None else dict(self.bug.switches)
+        if self.streams:
+            switches |= dict.fromkeys(EXCUSED, False)
+        return switches | dict(self.switches)
 
 
 @attrs.define
@@ -128,13 +160,15 @@ def _tasks(seeds: Iterable[int]) -> Iterator[list[int]]:
         yield task
 
 
-def find_known_bug(name: str, seeds_max: int = KNOWN_BUG_SEEDS) -> tuple[int, str] | None:
+def find_known_bug(
+    name: str, seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False
+) -> tuple[int, str] | None:
     """Return the first seed in which one of the bug's ``seen_by`` checkers reports it, and the violation.
 
     None if no seed does. Reports of other checkers do not count: the bug may have other effects, too.
     """
-    setting = Setting(bug_name=name)
-    bug = KNOWN_BUGS[name]
+    setting = Setting(bug_name=name, streams=streams)
+    bug = setting.bugs[name]
     with bug.patched():
         for seed in range(seeds_max):
             violation = setting.play(setting.shape(seed)).violation
@@ -144,12 +178,13 @@ def find_known_bug(name: str, seeds_max: int = KNOWN_BUG_SEEDS) -> tuple[int, st
 
 
 def find_known_bugs(
-    jobs: int, names: Sequence[str], seeds_max: int = KNOWN_BUG_SEEDS
+    jobs: int, names: Sequence[str], seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False
 ) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """Look for each bug; yield its name and the result of ``find_known_bug``."""
+    find = partial(find_known_bug, seeds_max=seeds_max, streams=streams)
     if jobs == 1:
         for name in names:
-            yield name, find_known_bug(name, seeds_max)
+            yield name, find(name)
         return
     with _pool(jobs) as pool:
-        yield from zip(names, pool.map(find_known_bug, names, [seeds_max] * len(names)), strict=True)
+        yield from zip(names, pool.map(find, names), strict=True)

@@ -13,8 +13,8 @@ from typing import Literal
 
 import attrs
 
+from dlog.testing.platter import LOSSES, TORN
 from ledger.digest import DigestType
-from tests.simulation.platter import LOSSES, TORN
 
 ADD_VERSIONS: tuple[Literal[2, 3], ...] = (2, 2, 2, 2, 3)
 QUORUMS = [(3, 3, 2)] * 5 + [(3, 2, 2), (4, 3, 2), (5, 3, 2), (3, 3, 3), (2, 2, 2), (3, 2, 1), (2, 2, 1)]

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
+from dlog.testing.platter import LOSSES
 from ledger.digest import DigestType
 from tests.simulation.faults import KINDS, Fault, enabled
-from tests.simulation.platter import LOSSES
+from tests.simulation.playing import Outcome, play
 from tests.simulation.shape import Shape
-from tests.simulation.world import Outcome, play
 
 STRUCK = "struck at a step"  # counted by the injector
 AT_S = 0.05

@@ -16,10 +16,10 @@ from tests.simulation.__main__ import main
 from tests.simulation.faults import KINDS, Fault, Promise, enabled
 from tests.simulation.known_bugs import KNOWN_BUGS
 from tests.simulation.minimise import minimise
+from tests.simulation.playing import play
 from tests.simulation.replay_file import Replay, ReplayFileError, decode_replay, encode_replay
 from tests.simulation.runs import Setting, find_known_bug, play_on
 from tests.simulation.shape import Shape
-from tests.simulation.world import play
 
 SEEDS = 2000
 JOBS = os.cpu_count() or 1

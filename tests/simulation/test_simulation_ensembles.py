@@ -12,8 +12,9 @@ from ledger.metadata import LedgerMetadata
 from tests.simulation.faults import Fault, enabled
 from tests.simulation.history import Event, MetadataWritten
 from tests.simulation.known_bugs import KNOWN_BUGS
+from tests.simulation.playing import Outcome, play
 from tests.simulation.shape import Shape
-from tests.simulation.world import Outcome, World, play
+from tests.simulation.world import World
 
 SEEDS = range(12)
 BOOKIES = 6

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given
 
+from dlog.testing.platter import NEAR_BYTES, Inode, Platter
 from tests.simulation.clockwork import Timeline
-from tests.simulation.platter import NEAR_BYTES, Inode, Platter
 from tests.simulation.trace import Trace
 from tests.strategies import SEEDS
 

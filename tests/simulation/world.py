@@ -1,26 +1,23 @@
 """A whole cluster in one process and one thread, from one seed.
 
 Inside: ``World``, which puts the parts together and runs them: clients work while faults happen; faults stop;
-all operations must end; every ledger is recovered, read and compared. ``play`` runs one world.
-Not inside: the size of a world (``shape``), its parts (``network``, ``disk``, ``metadata``, ``bookies``,
-``clients``), faults, checkers.
+all operations must end; every ledger is recovered, read and compared.
+Not inside: playing one world (``playing``), its size (``shape``), its parts (``network``, ``disk``,
+``metadata``, ``bookies``, ``clients``), faults, checkers.
 Always: all randomness comes from generators seeded by ``Shape.seed``. Each part has a generator of its own,
 so that removing one fault changes little else.
 """
 
 from __future__ import annotations
 
-import gc
-import logging
 import random
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-import attrs
 import trio
 
+from dlog.testing.platter import Platter
 from ledger.catalog.metadata_codec import decode_metadata
 from ledger.catalog.paths import ledger_id_of
 from ledger.errors import LedgerError
@@ -43,8 +40,8 @@ from tests.simulation.clients import (
     WriterProcess,
     log_path,
 )
-from tests.simulation.clockwork import Timeline, run_repeatably
-from tests.simulation.faults import Fault, draw_plan, enabled
+from tests.simulation.clockwork import Timeline
+from tests.simulation.faults import Fault, draw_plan
 from tests.simulation.final import look_at_everything
 from tests.simulation.history import (
     Confirmed,
@@ -59,7 +56,6 @@ from tests.simulation.history import (
 from tests.simulation.injector import Injector
 from tests.simulation.metadata import STORE, HistoricTree, SimStore, StoreTroubles
 from tests.simulation.network import Network, Node
-from tests.simulation.platter import Platter
 from tests.simulation.shape import Shape
 from tests.simulation.trace import Trace
 
@@ -67,23 +63,10 @@ BOOKIE_START_S_MAX = 60.0  # after faults have stopped
 WALL_MS = 1_700_000_000_000
 
 
-@attrs.frozen
-class Outcome:
-    """The result of one world."""
-
-    seed: int
-    violation: str | None  # the checker's name and its complaint
-    digest: str
-    virtual_s: float
-    cpu_s: float
-    counts: Mapping[str, int]
-    confirmed: int
-    lines: tuple[str, ...]
-    plan: tuple[Fault, ...]
-
-
 class World:
-    """The cluster, its faults and its history. Made and run by ``play``."""
+    """The cluster, its faults and its history. Made and run by ``playing.play``."""
+
+    draw_shape: Callable[..., Shape] = Shape.draw
 
     def __init__(
         self,
@@ -122,15 +105,8 @@ class World:
         self.bookies: dict[str, BookieMachine] = {}
         for number in range(shape.bookies):
             self._add_bookie(number)
-        self.clients: dict[str, ClientProcess] = {}
         self.logs = [f"log{number}" for number in range(shape.logs)]
-        for log in self.logs:
-            for number in range(shape.writers):
-                name = f"{log}-w{number}"
-                self.clients[name] = WriterProcess(self, name, random.Random(f"{name} {seed}"), log)
-            for number in range(shape.readers):
-                name = f"{log}-r{number}"
-                self.clients[name] = ReaderProcess(self, name, random.Random(f"{name} {seed}"), log)
+        self.clients = self._make_clients()
         if plan is None:
             plan = draw_plan(
                 random.Random(f"plan {seed}"),
@@ -148,6 +124,18 @@ class World:
         self.timeline.on_failure = self._scope.cancel
         if prepare is not None:
             prepare(self)
+
+    def _make_clients(self) -> dict[str, ClientProcess]:
+        shape, seed = self.shape, self.shape.seed
+        clients: dict[str, ClientProcess] = {}
+        for log in self.logs:
+            for number in range(shape.writers):
+                name = f"{log}-w{number}"
+                clients[name] = WriterProcess(self, name, random.Random(f"{name} {seed}"), log)
+            for number in range(shape.readers):
+                name = f"{log}-r{number}"
+                clients[name] = ReaderProcess(self, name, random.Random(f"{name} {seed}"), log)
+        return clients
 
     def _add_bookie(self, number: int) -> BookieMachine:
         name = f"b{number}:3181"
@@ -176,37 +164,46 @@ class World:
                     for client in self.clients.values():
                         working.start_soon(client.live)
                     await trio.sleep(max(0.0, self.shape.horizon_s - self.now()))
-                    self.trace.note("world", "faults stop")
-                    self.faults_ended_at = self.now()
-                    self.injector.stop()
-                    for number in range(len(self.damaged)):  # ensembles need as many bookies as before
-                        spare = self._add_bookie(self.shape.bookies + number)
-                        nursery.start_soon(spare.live)
-                        spare.start()
-                    await trio.sleep(2)
-                    self.is_ending = True
-                    for client in self.clients.values():
-                        client.wake.set()
+                    await self._end_faults(nursery)
                     working.cancel_scope.deadline = self.now() + OPERATION_S_MAX + 10
-                unfinished = tuple(
-                    f"{operation.client}: {operation.what}, begun at {operation.began_at:.3f}"
-                    for operation in self.operations.values()
-                )
-                with trio.move_on_after(BOOKIE_START_S_MAX):
-                    await self._wait_bookies()
-                unfinished += tuple(
-                    f"the start of {machine.name}"
-                    for machine in self.bookies.values()
-                    if not (machine.is_serving or machine.is_given_up)
-                )
-                self.trace.note("world", "everything is read and compared")
-                state = await look_at_everything(self, unfinished)
-                for check in FINAL_CHECKERS:
-                    complaint = check(state, self.history)
-                    if complaint is not None:
-                        self.violate(check.__name__, complaint)
-                        break
+                await self._judge(await self._wait_start())
                 nursery.cancel_scope.cancel()
+
+    async def _end_faults(self, nursery: trio.Nursery) -> None:
+        self.trace.note("world", "faults stop")
+        self.faults_ended_at = self.now()
+        self.injector.stop()
+        for number in range(len(self.damaged)):  # ensembles need as many bookies as before
+            spare = self._add_bookie(self.shape.bookies + number)
+            nursery.start_soon(spare.live)
+            spare.start()
+        await trio.sleep(2)
+        self.is_ending = True
+        for client in self.clients.values():
+            client.wake.set()
+
+    async def _wait_start(self) -> tuple[str, ...]:
+        """Wait for the bookies; return the operations that did not end, and the starts."""
+        unfinished = tuple(
+            f"{operation.client}: {operation.what}, begun at {operation.began_at:.3f}"
+            for operation in self.operations.values()
+        )
+        with trio.move_on_after(BOOKIE_START_S_MAX):
+            await self._wait_bookies()
+        return unfinished + tuple(
+            f"the start of {machine.name}"
+            for machine in self.bookies.values()
+            if not (machine.is_serving or machine.is_given_up)
+        )
+
+    async def _judge(self, unfinished: tuple[str, ...]) -> None:
+        self.trace.note("world", "everything is read and compared")
+        state = await look_at_everything(self, unfinished)
+        for check in FINAL_CHECKERS:
+            complaint = check(state, self.history)
+            if complaint is not None:
+                self.violate(check.__name__, complaint)
+                break
 
     async def _set_up(self, nursery: trio.Nursery) -> None:
         node = self.network.join("operator")
@@ -228,6 +225,11 @@ class World:
     def bookie_changed(self) -> None:
         """A bookie calls this when it begins to serve and when it is given up."""
         self._bookie_news.set()
+
+    @property
+    def confirmed(self) -> int:
+        """The number of entries that were acknowledged."""
+        return len(self.history.confirmed)
 
     # --- called by the parts ---
 
@@ -423,68 +425,3 @@ class World:
             for entry_id in range(last.first_entry_id, lac + 1):
                 holders[entry_id] = self._holders(metadata, ledger_id, entry_id)
         self.observe(MetadataWritten(self.now(), ledger_id, old, metadata, holders, frozenset(self.damaged)))
-
-
-def play(
-    seed: int,
-    *,
-    switches: Mapping[str, bool] | None = None,
-    plan: tuple[Fault, ...] | None = None,
-    shape: Shape | None = None,
-    keep: bool = False,
-    prepare: Callable[[World], None] | None = None,
-) -> Outcome:
-    """Play one world to its end.
-
-    Args:
-        switches: Kinds of faults to switch on or off; the others have their defaults.
-        plan: Use these faults instead of drawing them from the seed.
-        shape: Use this shape instead of drawing it from the seed.
-        keep: Keep the trace's lines.
-        prepare: Called with the world before it begins. Known bugs and tests change the world there.
-    """
-    began = time.process_time()
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    collects = gc.isenabled()
-    gc.disable()  # the collector takes a seventh of the time; it runs once, afterwards
-    try:
-        kinds = enabled(switches or {})
-        shape = shape or Shape.draw(seed, kinds)
-        outcome = _run(World(shape, plan, kinds, keep=keep, prepare=prepare))
-    finally:
-        logging.disable(disabled)
-        if collects:
-            gc.enable()
-    if collects:
-        gc.collect(0)  # the world is unreachable now and is freed as a whole
-    return attrs.evolve(outcome, cpu_s=time.process_time() - began)
-
-
-def _run(world: World) -> Outcome:
-    """Run a world and return its outcome; ``play`` adds the CPU time."""
-    try:
-        run_repeatably(world.timeline, world.run)
-    except BaseExceptionGroup as group:
-        world.violate("no_process_ends_by_a_bug", f"the world itself: {group!r}")
-        if world.timeline.failure is None and any(not isinstance(e, Exception) for e in group.exceptions):
-            raise
-    if world.timeline.failure is not None:
-        world.violate("no_process_ends_by_a_bug", _failure_text(world.timeline.failure))
-    return Outcome(
-        seed=world.shape.seed,
-        violation=world.violation,
-        digest=world.trace.digest,
-        virtual_s=world.now(),
-        cpu_s=0.0,
-        counts=dict(world.counts),
-        confirmed=len(world.history.confirmed),
-        lines=tuple(world.trace.lines),
-        plan=world.plan,
-    )
-
-
-def _failure_text(error: BaseException) -> str:
-    import traceback
-
-    return "".join(traceback.format_exception(error))[-1500:]
