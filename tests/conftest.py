@@ -4,6 +4,7 @@ helpers that tell what they compared, as those of tests do."""
 from __future__ import annotations
 
 import gc
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,10 @@ settings.register_profile(
     "dlog", deadline=None, max_examples=examples(), suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("dlog")
+
+# A shell starts a job in the background with SIGINT ignored. Tests and the programs they start inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Helpers shared by tests compare as tests do, so their assertions tell what they compared.
 pytest.register_assert_rewrite("tests.fakes", "tests.crash", "tests.interop", "tests.spark")
