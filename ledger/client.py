@@ -88,6 +88,11 @@ class LedgerClient:
         return self._context.catalog.root
 
     @property
+    def context(self) -> ClientContext:
+        """The parts that this client's handles share; for ``ledger.replication``, not for applications."""
+        return self._context
+
+    @property
     def membership(self) -> Membership:
         """The bookies that this client knows."""
         return self._context.membership

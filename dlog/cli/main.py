@@ -36,6 +36,7 @@ SECTIONS = {
         "bookie": ("dlog.cli.operators.bookie", "Run one bookie; check or repair its directories."),
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
+        "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
     },
     "This program": {

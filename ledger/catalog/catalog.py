@@ -24,12 +24,13 @@ from ledger.catalog.paths import LAYOUT, LEDGER_ID_MAX, Layout, decode_layout, l
 from ledger.errors import LedgerExistsError, MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
 from namespace.errors import (
+    BadVersionError,
     ConnectionLostError,
     NodeExistsError,
     NoNodeError,
     StoreError,
 )
-from namespace.store import ANY_VERSION, MetadataStore, parent_of
+from namespace.store import ANY_VERSION, Check, MetadataStore, Put, parent_of
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
@@ -137,20 +138,34 @@ class LedgerCatalog:
             raise NoSuchLedgerError(ledger_id) from None
         return StoredLedger(ledger_id, decode_metadata(node.value), node.stat.version, node.stat.created_ms)
 
-    async def put(self, ledger_id: int, metadata: LedgerMetadata, *, expected: int) -> Versioned:
+    async def put(
+        self, ledger_id: int, metadata: LedgerMetadata, *, expected: int, lock: str | None = None
+    ) -> Versioned:
         """Write metadata over the expected version; return them with their new version.
 
         If cancelled, they may or may not be written.
 
+        Args:
+            lock: A node that must exist, in version 0, when the metadata are written: a lock of the caller.
+
         Raises:
             namespace.errors.BadVersionError: Another client wrote; read and decide again.
             namespace.errors.ConnectionLostError: They may or may not be written.
+            namespace.errors.NoNodeError: The lock is gone; nothing was written.
             NoSuchLedgerError: The ledger was deleted.
         """
         metadata = attrs.evolve(metadata, creator_token=0)  # only version 0 of a node has a token
         try:
+            if lock is not None:
+                data = encode_metadata(metadata)
+                await self._store.commit([Check(lock, 0), Put(self.path(ledger_id), data, expected)])
+                return Versioned(ledger_id, metadata, expected + 1)
             stat = await self._store.put(self.path(ledger_id), encode_metadata(metadata), expected=expected)
-        except NoNodeError:
+        except (NoNodeError, BadVersionError) as exc:
+            if exc.path == lock:
+                raise NoNodeError(lock, "the lock is lost") from exc
+            if isinstance(exc, BadVersionError):
+                raise
             raise NoSuchLedgerError(ledger_id) from None
         return Versioned(ledger_id, metadata, stat.version)
 

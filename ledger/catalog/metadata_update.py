@@ -23,6 +23,7 @@ async def update_metadata(
     change: Callable[[LedgerMetadata], LedgerMetadata | None],
     *,
     retry_timeout_s: float,
+    lock: str | None = None,
 ) -> Versioned:
     """Apply ``change`` to the newest metadata; return what the store holds afterwards.
 
@@ -34,9 +35,11 @@ async def update_metadata(
             each conflict, so it must recognise its own earlier success. An error that it raises ends the
             loop, and that round writes nothing.
         retry_timeout_s: How long the loop waits for an unreachable store.
+        lock: See ``LedgerCatalog.put``.
 
     Raises:
         NoSuchLedgerError: The ledger was deleted.
+        namespace.errors.NoNodeError: The lock is gone; the last change was not made.
         namespace.errors.ConnectionLostError: The store stayed out of reach; the outcome is unknown.
         namespace.errors.SessionExpiredError: The session ended; the outcome may be unknown.
     """
@@ -53,7 +56,7 @@ async def update_metadata(
             if new is None:
                 return current
             try:
-                return await catalog.put(current.ledger_id, new, expected=current.version)
+                return await catalog.put(current.ledger_id, new, expected=current.version, lock=lock)
             except BadVersionError:
                 continue
 

@@ -1,7 +1,7 @@
-"""The stored bytes of a ledger's entries, for a bookie that lost them.
+"""The stored bytes of a ledger's entries, for a bookie that lost them, or for a new one in its place.
 
-Inside: reading stored bytes from any replica but the bookie itself; verifying the ids, and the digests if the
-metadata hold the password and the digest type.
+Inside: reading stored bytes from any replica, if wanted without one bookie; verifying the ids, and the
+digests if the metadata hold the password and the digest type.
 Not inside: storing the entries, finding out which are missing.
 Always: returned bytes were verified; the LAC in them may differ from that in the lost bytes, as between any
 two replicas (docs/protocol.md 7.8).
@@ -25,9 +25,10 @@ _IDS = Struct(">qq")
 
 
 class ReplicaCopy:
-    """Made by ``LedgerClient.replica_copy``."""
+    """Made by ``LedgerClient.replica_copy`` and by ``ledger.replication``."""
 
-    def __init__(self, current: Versioned, context: ClientContext, own: str) -> None:
+    def __init__(self, current: Versioned, context: ClientContext, own: str | None) -> None:
+        """``own``: a bookie that is not read from."""
         metadata = current.metadata
         self._ledger_id, self._metadata = current.ledger_id, metadata
         # Format version 1 stores neither password nor digest type. Then only the ids are verified.

@@ -18,6 +18,7 @@ from bookie.errors import DirectoryInUseError, NoLedgerError
 from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
+from dlog.cli.operators.autorecovery import recover
 from dlog.cli.operators.bookie_gc import gc
 from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.terminal.log_lines import print_warnings
@@ -258,5 +259,6 @@ bookie.add_command(journal, "read-journal")
 bookie.add_command(entry_log, "read-log")
 bookie.add_command(index_file, "read-index")
 bookie.add_command(gc)
+bookie.add_command(recover)
 
 command = bookie

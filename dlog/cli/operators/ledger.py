@@ -21,6 +21,7 @@ import attrs
 import click
 import trio
 
+from dlog.cli.operators.autorecovery import underreplicated
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.options import json_option, read_only_option
 from dlog.cli.terminal.output import (
@@ -193,6 +194,10 @@ def delete(ledger_ids: tuple[int, ...], service: Service, yes: bool) -> None:
                 print_note(f"deleted {ledger_id}")
 
     run(go)
+
+
+command.add_command(underreplicated)
+command.add_command(underreplicated, "listunderreplicated")  # the name in Apache's shell
 
 
 def metadata_document(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:

@@ -1,0 +1,286 @@
+"""The auditor: finds ledgers that lost replicas, and marks them for the workers.
+
+Inside: following the bookies and the delay, the audit of all ledgers' metadata, the check that reads from all
+ledgers. Not inside: when an audit is due (``lost_bookies``), the election, restoring replicas (``worker``).
+Always: an audit marks a bookie's ledgers only if the bookie is neither writable nor read-only, by lists read
+after the metadata; nothing is marked while auto-recovery is switched off; an audit that failed is repeated.
+
+Source: Auditor.java, AuditorBookieCheckTask.java, AuditorCheckAllLedgersTask.java; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+import attrs
+import trio
+
+from ledger.catalog.catalog import LedgerCatalog, Versioned
+from ledger.context import ClientContext
+from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.ledger_check import LedgerCheck, last_entry_of
+from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
+from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.replication.registered import read_cookie_owners, read_registered
+from ledger.tasks.task_errors import for_each
+from namespace.clock import wall_ms
+from namespace.errors import ConnectionLostError
+from namespace.events import event
+from namespace.store import MetadataStore
+
+logger = logging.getLogger(__name__)
+
+TASKS_MAX = 1000
+
+
+@attrs.define
+class AuditorStats:
+    """The work done by one auditor."""
+
+    audits: int = 0
+    ledger_checks: int = 0
+    ledgers_marked: int = 0
+
+
+class Auditor:
+    """The auditor of a cluster, while this program is the elected one."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        session: MetadataStore,
+        marks: UnderReplicatedLedgers,
+        config: ReplicationConfig,
+        *,
+        wall_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        self.stats = AuditorStats()
+        self._context, self._session, self._marks, self._config = context, session, marks, config
+        self._root, self._wall_ms = context.catalog.root, wall_ms
+        self._catalog = LedgerCatalog(session, self._root, context.catalog.layout)
+        self._check = LedgerCheck(
+            context, percentage=config.verified_percentage, reads_max=config.reads_in_flight_max
+        )
+        self._wake = trio.Event()
+        self._audit_at: float | None = None
+        self._is_audit_due = False
+
+    async def run(self) -> None:
+        """Audit until cancelled. Marks of an interrupted audit stay; they are true.
+
+        Raises:
+            MetadataFormatError: The nodes of auto-recovery do not parse.
+            namespace.errors.SessionExpiredError: The session is over.
+        """
+        await self._marks.init_recovery_delay(self._config.lost_bookie_delay_s)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_bookies)
+            if self._config.ledger_check_interval_s:
+                nursery.start_soon(self._check_ledgers_regularly)
+            await self._follow_delay_and_audit(nursery)
+
+    async def audit(self) -> int:
+        """Mark the ledgers of all lost bookies; return their number.
+
+        If cancelled, or if it raises, some are marked.
+        """
+        named: dict[int, frozenset[str]] = {}
+
+        async def note(current: Versioned) -> None:
+            named[current.ledger_id] = frozenset(
+                bookie for ensemble in current.metadata.ensembles for bookie in ensemble.bookies
+            )
+
+        while True:
+            await self._marks.wait_enabled()
+            named.clear()
+            await self._for_each_ledger(note)
+            # After the metadata, so that a bookie that has just joined and got a ledger is not lost.
+            registered = (await read_registered(self._session, self._root)).all
+            if await self._marks.is_enabled():
+                break
+        marked = 0
+        for ledger_id, bookies in sorted(named.items()):
+            if lost := sorted(bookies - registered):
+                marked += await self._mark(ledger_id, lost)
+        self.stats.audits += 1
+        self.stats.ledgers_marked += marked
+        logger.info(
+            "audit: %d of %d ledgers miss replicas, because bookies are lost",
+            marked,
+            len(named),
+            extra=event("audit.done", ledgers=len(named), marked=marked),
+        )
+        return marked
+
+    async def check_ledgers(self) -> int:
+        """Read from every ledger, and mark those that miss replicas; return their number.
+
+        If cancelled, or if it raises, some are marked.
+        """
+        marked = 0
+
+        async def check(current: Versioned) -> None:
+            nonlocal marked
+            if not await self._marks.is_enabled():
+                return
+            registered = await read_registered(self._session, self._root)
+            try:
+                lac = await last_entry_of(self._context, current)
+            except LedgerError as exc:
+                logger.warning(
+                    "ledger %d was not checked: %s",
+                    current.ledger_id,
+                    exc,
+                    extra=event("ledger.not_checked", ledger=current.ledger_id, error=exc),
+                )
+                return
+            bad = await self._check.find(current, lac, registered)
+            if bad and await self._is_unchanged(current):
+                lost = sorted({bookie for one in bad for bookie in one.bookies})
+                marked += await self._mark(current.ledger_id, lost)
+
+        await self._for_each_ledger(check)
+        await self._marks.set_ledgers_checked()
+        self.stats.ledger_checks += 1
+        self.stats.ledgers_marked += marked
+        logger.info(
+            "check of all ledgers: %d miss replicas", marked, extra=event("check.done", marked=marked)
+        )
+        return marked
+
+    # --- lost bookies ---------------------------------------------------------------------------------------
+
+    async def _follow_bookies(self) -> None:
+        while True:
+            await self._context.membership.wait_change()
+            self._wake_up()
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+        self._wake = trio.Event()
+
+    async def _follow_delay_and_audit(self, nursery: trio.Nursery) -> None:
+        delay_changed = trio.Event()
+        delay = await self._marks.recovery_delay(delay_changed)
+        lost = LostBookies(await read_cookie_owners(self._session, self._root), delay.seconds)
+        nursery.start_soon(self._wake_after, delay_changed)
+        interval_s = self._config.bookie_check_interval_s
+        regular_at = trio.current_time()
+        while True:
+            wake = self._wake
+            try:
+                await self._marks.wait_enabled()
+                if delay_changed.is_set():
+                    watch = trio.Event()
+                    found = await self._marks.recovery_delay(watch)
+                    delay_changed = watch
+                    nursery.start_soon(self._wake_after, delay_changed)
+                    # A watch also fires after a lost connection. Only a write is a wish for an audit.
+                    if found.version != delay.version:
+                        delay = found
+                        self._perform(lost.on_delay_set(delay.seconds))
+                available = (await read_registered(self._session, self._root)).all
+                self._perform(lost.on_bookies(available))
+                now = trio.current_time()
+                if self._audit_at is not None and self._audit_at <= now:
+                    self._perform(lost.on_delay_over())
+                if regular_at <= now:
+                    regular_at = now + interval_s if interval_s else float("inf")
+                    # A bookie that is away for less than the delay must not be audited.
+                    self._is_audit_due |= not lost.is_pending
+                if self._is_audit_due:
+                    await self.audit()
+                    self._is_audit_due = False
+            except ConnectionLostError as exc:
+                logger.warning(
+                    "the audit is repeated, the metadata store is out of reach: %s",
+                    exc,
+                    extra=event("audit.failed", error=exc),
+                )
+                await trio.sleep(self._config.retry_pause_s)
+                continue
+            with trio.move_on_at(min(regular_at, self._audit_at or float("inf"))):
+                await wake.wait()
+
+    async def _wake_after(self, changed: trio.Event) -> None:
+        await changed.wait()
+        self._wake_up()
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case AuditNow():
+                    self._audit_at, self._is_audit_due = None, True
+                case ScheduleAudit(delay_s=delay_s):
+                    self._audit_at = trio.current_time() + delay_s
+                    logger.info(
+                        "a bookie is lost; its ledgers are audited in %d s unless it comes back",
+                        delay_s,
+                        extra=event("audit.scheduled", delay_s=delay_s),
+                    )
+                case CancelAudit():
+                    self._audit_at = None
+
+    # --- all ledgers ----------------------------------------------------------------------------------------
+
+    async def _check_ledgers_regularly(self) -> None:
+        interval_s = self._config.ledger_check_interval_s
+        while True:
+            try:
+                checked_ms = await self._marks.ledgers_checked_ms()
+                if checked_ms is not None:
+                    await trio.sleep(max(0.0, checked_ms / 1000 + interval_s - self._wall_ms() / 1000))
+                await self._marks.wait_enabled()
+                await self.check_ledgers()
+            except ConnectionLostError as exc:
+                logger.warning(
+                    "the check of all ledgers is repeated: %s", exc, extra=event("check.failed", error=exc)
+                )
+                await trio.sleep(self._config.retry_pause_s)
+
+    async def _for_each_ledger(self, visit: Callable[[Versioned], Awaitable[None]]) -> None:
+        limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)
+
+        async def read(ledger_id: int) -> None:
+            async with limiter:
+                try:
+                    current = await self._catalog.get(ledger_id)
+                except NoSuchLedgerError:
+                    return
+                except MetadataFormatError as exc:
+                    logger.error(
+                        "ledger %d is not audited: %s",
+                        ledger_id,
+                        exc,
+                        extra=event("ledger.not_audited", ledger=ledger_id, error=exc),
+                    )
+                    return
+                await visit(current)
+
+        async for found in self._catalog.ledger_ranges():
+            ids = found.ledger_ids
+            for at in range(0, len(ids), TASKS_MAX):
+                await for_each(read, ids[at : at + TASKS_MAX])
+
+    async def _mark(self, ledger_id: int, lost: Sequence[str]) -> bool:
+        try:
+            await self._marks.mark(ledger_id, lost)
+        except MetadataFormatError as exc:
+            logger.error(
+                "ledger %d is not marked: %s",
+                ledger_id,
+                exc,
+                extra=event("ledger.not_marked", ledger=ledger_id, error=exc),
+            )
+            return False
+        return True
+
+    async def _is_unchanged(self, current: Versioned) -> bool:
+        """False if the ledger changed during its check; its writer may have replaced the bookie."""
+        try:
+            return (await self._catalog.get_newest(current.ledger_id)).version == current.version
+        except NoSuchLedgerError:
+            return False

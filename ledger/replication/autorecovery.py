@@ -1,0 +1,144 @@
+"""One program's part in auto-recovery: a candidate for the auditor, and a worker.
+
+Inside: assembling both for each session with the metadata store, the end of a session. Not inside: processes
+and signals (``dlog autorecovery``, ``bookie.main``).
+Always: what holds a lock or was elected ends with its session; the next session begins anew.
+
+Source: AutoRecoveryMain.java; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ledger.context import ClientContext
+from ledger.errors import LedgerError
+from ledger.replication.auditor import Auditor
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.election import AuditorElection
+from ledger.replication.ledger_restorer import LedgerRestorer
+from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.replication.worker import ReplicationWorker
+from ledger.tasks.task_errors import errors_in
+from namespace.errors import ConnectionLostError, SessionExpiredError
+from namespace.events import event
+from namespace.store import MetadataStore, SessionState
+
+logger = logging.getLogger(__name__)
+
+WITHDRAW_S = 2.0
+
+
+@attrs.define
+class AutoRecovery:
+    """Auto-recovery in this program, over all its sessions."""
+
+    context: ClientContext
+    store: MetadataStore
+    candidate: str  # the id in its vote for the auditor
+    config: ReplicationConfig = attrs.Factory(ReplicationConfig)
+    host_name: str = attrs.Factory(socket.getfqdn)
+    is_auditor: bool = attrs.field(default=False, init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Audit, if elected, and restore ledgers until cancelled.
+
+        A session that ends is replaced if the store does so. If cancelled, locks and the vote are deleted;
+        marks stay, and another program goes on.
+
+        Args:
+            task_status: Started when the nodes of auto-recovery exist.
+
+        Raises:
+            MetadataFormatError: The nodes of auto-recovery have another format.
+            namespace.errors.SessionExpiredError: The session is over, and the store opens no other.
+        """
+        is_started = False
+
+        def started() -> None:
+            nonlocal is_started
+            if not is_started:
+                is_started = True
+                task_status.started()
+
+        while True:
+            try:
+                await self._run_session(self.store.current_session(), started)
+            except ConnectionLostError as exc:
+                logger.warning(
+                    "auto-recovery waits for the metadata store: %s",
+                    exc,
+                    extra=event("autorecovery.waits", error=exc),
+                )
+            except SessionExpiredError:
+                if self.store.state in (SessionState.EXPIRED, SessionState.CLOSED):
+                    raise
+            await trio.sleep(self.config.retry_pause_s)
+
+    async def _run_session(self, session: MetadataStore, started: Callable[[], None]) -> None:
+        root, config = self.context.catalog.root, self.config
+        marks = UnderReplicatedLedgers(
+            session, root, host_name=self.host_name, rng=random.Random(self.context.rng.random())
+        )
+        await marks.prepare()
+        started()
+        restorer = LedgerRestorer(self.context, session, config, lock_path=marks.lock_path)
+        worker = ReplicationWorker(marks, restorer, config)
+        auditor = Auditor(self.context, session, marks, config)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(worker.run)
+                nursery.start_soon(
+                    self._audit_if_elected, AuditorElection(session, root, self.candidate), auditor
+                )
+                await self._wait_expired(session)
+        except BaseExceptionGroup as group:
+            raise _most_serious(group) from group
+        finally:
+            self.is_auditor = False
+
+    async def _audit_if_elected(self, election: AuditorElection, auditor: Auditor) -> None:
+        try:
+            while True:
+                try:
+                    await election.wait_elected()
+                    logger.info(
+                        "%s is the auditor of the cluster",
+                        self.candidate,
+                        extra=event("auditor.elected", candidate=self.candidate),
+                    )
+                    self.is_auditor = True
+                    await auditor.run()
+                except* ConnectionLostError as group:
+                    logger.warning(
+                        "the auditor pauses: %s", group.exceptions[0], extra=event("auditor.paused")
+                    )
+                await trio.sleep(self.config.retry_pause_s)
+        finally:
+            with trio.move_on_after(WITHDRAW_S) as scope:
+                scope.shield = True
+                try:
+                    await election.withdraw()
+                except (ConnectionLostError, SessionExpiredError):
+                    pass  # the vote ends with the session
+
+    async def _wait_expired(self, session: MetadataStore) -> None:
+        while (state := session.state) not in (SessionState.EXPIRED, SessionState.CLOSED):
+            await session.wait_state_change(state)
+        raise SessionExpiredError("/")
+
+
+def _most_serious(group: BaseException) -> BaseException:
+    """The error that decides what happens next: any other one before the end of the session."""
+    errors = errors_in(group)
+    for kind in (ConnectionLostError, SessionExpiredError):
+        others = [error for error in errors if not isinstance(error, kind)]
+        errors = others or errors
+    unexpected = [error for error in errors if not isinstance(error, LedgerError)]
+    return (unexpected or errors or [group])[0]

@@ -1,0 +1,110 @@
+"""Copying the entries of one fragment to new bookies.
+
+Inside: reading from the surviving replicas, recovery adds, the limit of bytes per second. Not inside: which
+fragments are copied and where to (``ledger_restorer``), the metadata afterwards (likewise).
+Always: only verified bytes are copied, and they stay the same bytes; the copy has succeeded only when each
+new bookie acknowledged each of its entries; the adds have the recovery flag, so a fenced ledger takes them.
+
+Source: LedgerFragmentReplicator.java; docs/protocol.md 7.8; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import trio
+
+from ledger.catalog.catalog import Versioned
+from ledger.codes import Code
+from ledger.context import ClientContext
+from ledger.digest import EntryCodec
+from ledger.errors import LedgerReadError
+from ledger.read.replica_copy import ReplicaCopy
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.fragments import Fragment
+from ledger.tasks.task_errors import for_each
+from ledger.transport.bookie_requests import refusal_of
+from ledger.wire.messages import AddRequest
+
+
+class CopyRate:
+    """The limit of one worker: bytes per second over all its copies."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        """``bytes_per_s``: 0 for no limit."""
+        self._bytes_per_s, self._allowed_at = bytes_per_s, 0.0
+
+    async def wait(self, size_bytes: int) -> None:
+        """Return when this many more bytes may be copied."""
+        if self._bytes_per_s:
+            start = max(self._allowed_at, trio.current_time())
+            self._allowed_at = start + size_bytes / self._bytes_per_s
+            await trio.sleep_until(start)
+
+
+class FragmentCopy:
+    """The copies of one ledger's fragments."""
+
+    def __init__(
+        self, context: ClientContext, current: Versioned, config: ReplicationConfig, rate: CopyRate
+    ) -> None:
+        metadata = current.metadata
+        self.entries_copied = 0
+        self.bytes_copied = 0
+        self._context, self._config, self._rate = context, config, rate
+        self._ledger_id = current.ledger_id
+        self._source = ReplicaCopy(current, context, None)
+        self._master_key = EntryCodec(metadata.digest_type, metadata.password or b"").master_key
+
+    async def check_readable(self, entry_id: int) -> None:
+        """Raise unless the entry can be read: an earlier copy failed at it."""
+        await self._source.read(entry_id, entry_id, self._config.batch_bytes_max)
+
+    async def copy(self, fragment: Fragment, replacements: Mapping[int, str]) -> None:
+        """Copy the entries that belong on the bookies at these indices to their replacements.
+
+        If cancelled, or if it raises, some entries may be stored there; they do no harm.
+
+        Raises:
+            LedgerReadError: No replica returned an entry; the error names it.
+            BookieError: A replacement failed, or refused an entry.
+        """
+        for first, last in fragment.ranges(replacements):
+            while first <= last:
+                stop = min(last, first + self._config.batch_entries - 1)
+                bodies = await self._source.read(first, stop, self._config.batch_bytes_max)
+                await self._rate.wait(sum(map(len, bodies)))
+                await self._store(fragment, replacements, first, bodies)
+                first += len(bodies)
+
+    async def _store(
+        self, fragment: Fragment, replacements: Mapping[int, str], first: int, bodies: list[bytes]
+    ) -> None:
+        adds = [
+            (bookie, entry_id, body)
+            for entry_id, body in enumerate(bodies, first)
+            for index, bookie in replacements.items()
+            if fragment.holds(index, entry_id)
+        ]
+        await for_each(lambda add: self._add(*add), adds)
+
+    async def _add(self, bookie: str, entry_id: int, body: bytes) -> None:
+        request = AddRequest(self._ledger_id, entry_id, self._master_key, body, recovery=True)
+        config = self._context.config
+        deadline = trio.current_time() + config.overload_timeout_s
+        pause_s = config.retry_backoff_min_s
+        while True:
+            reply = await self._context.transport.call(bookie, request, high_priority=True)
+            if reply.code is Code.OK:
+                self.entries_copied += 1
+                self.bytes_copied += len(body)
+                return
+            if reply.code is not Code.TOO_MANY_REQUESTS or trio.current_time() + pause_s > deadline:
+                raise refusal_of(reply, bookie, self._ledger_id, entry_id)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, config.retry_backoff_max_s)
+
+
+def unreadable_entry(error: Exception) -> int | None:
+    """The entry that no replica returned; None if the error has another cause."""
+    return error.entry_id if isinstance(error, LedgerReadError) else None

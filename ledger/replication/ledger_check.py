@@ -1,0 +1,122 @@
+"""Finding the fragments of a ledger that miss replicas.
+
+A member of an ensemble is bad if it is not registered, or if it does not return its first or its last entry
+of the fragment. With a percentage, a check reads more entries.
+
+Inside: the reads. Not inside: the fragments (``fragments``), copying.
+Always: nothing is changed. An overloaded bookie is not bad: a copy of its entries would only add to the load.
+
+Source: LedgerChecker.java; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from ledger.catalog.catalog import Versioned
+from ledger.codes import Code
+from ledger.context import ClientContext
+from ledger.digest import EntryCodec
+from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal
+from ledger.read.lac_query import query_lac
+from ledger.replication.fragments import Fragment, fragments_of
+from ledger.replication.registered import RegisteredBookies
+from ledger.transport.bookie_requests import entry_of, refusal_of
+from ledger.wire.messages import ReadRequest
+from namespace.events import event
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class BadFragment:
+    """A fragment with the indices of the bookies that lack entries of it."""
+
+    fragment: Fragment
+    indices: tuple[int, ...]
+
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        """The bookies at these indices."""
+        return tuple(self.fragment.bookies[index] for index in self.indices)
+
+
+async def last_entry_of(context: ClientContext, current: Versioned) -> int:
+    """The last entry of a closed ledger; else its LAC, without recovery.
+
+    Raises:
+        LedgerReadError: Too few bookies replied.
+    """
+    metadata = current.metadata
+    if metadata.is_closed:
+        return metadata.last_entry_id
+    return await query_lac(context, current, EntryCodec(metadata.digest_type, metadata.password or b""))
+
+
+class LedgerCheck:
+    """Checks of ledgers with one client."""
+
+    def __init__(self, context: ClientContext, *, percentage: int = 0, reads_max: int = 32) -> None:
+        self._context, self._percentage = context, percentage
+        self._limiter = trio.CapacityLimiter(reads_max)
+
+    async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> list[BadFragment]:
+        """The fragments that miss replicas, in the order of their entries.
+
+        Args:
+            lac: As ``last_entry_of`` returns it.
+        """
+        metadata = current.metadata
+        # Format version 1 stores no password. Then a reply counts without its digest.
+        codec = None if metadata.password is None else EntryCodec(metadata.digest_type, metadata.password)
+        bad: dict[tuple[int, int], None] = {}
+        fragments = fragments_of(metadata, lac)
+
+        async def verify(number: int, index: int, entries: list[int]) -> None:
+            bookie = fragments[number].bookies[index]
+            for entry_id in entries:
+                async with self._limiter:
+                    if not await self._has(current.ledger_id, bookie, entry_id, codec):
+                        bad[number, index] = None
+                        return
+
+        async with trio.open_nursery() as nursery:
+            for number, fragment in enumerate(fragments):
+                for index, bookie in enumerate(fragment.bookies):
+                    entries = fragment.to_verify(index, self._percentage, self._context.rng)
+                    if not entries:
+                        continue
+                    if bookie not in registered.all:
+                        bad[number, index] = None
+                    else:
+                        nursery.start_soon(verify, number, index, entries)
+        return [
+            BadFragment(fragment, indices)
+            for number, fragment in enumerate(fragments)
+            if (indices := tuple(sorted(index for at, index in bad if at == number)))
+        ]
+
+    async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool:
+        request = ReadRequest(ledger_id, entry_id)
+        try:
+            reply = await self._context.transport.call(bookie, request)
+            if codec is not None:
+                entry_of(reply, bookie, request, codec)
+            elif reply.code is not Code.OK:
+                raise refusal_of(reply, bookie, ledger_id, entry_id)
+        except TooManyRequestsRefusal:
+            return True  # it is not known to lack the entry
+        except (BookieError, CorruptEntryError) as exc:
+            logger.info(
+                "ledger %d: bookie %s does not return entry %d: %s",
+                ledger_id,
+                bookie,
+                entry_id,
+                exc,
+                extra=event("replica.missing", ledger=ledger_id, bookie=bookie, entry=entry_id, error=exc),
+            )
+            return False
+        return True

@@ -1,0 +1,359 @@
+"""The marks of under-replicated ledgers, and the locks of the workers that restore them.
+
+Inside: marking, listing, taking a mark under its lock, completing and releasing it; the switch, the delay and
+the time of the last check. Not inside: which ledgers are marked (``auditor``), the work (``worker``).
+Always: a mark is deleted only at the version that was read before its lock was taken, so a mark that another
+program changed during the work survives; a mark that names all lost bookies already is not written again; a
+lock belongs to one session and one object, so that a process never takes it twice.
+
+Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+
+import attrs
+import trio
+
+from ledger.catalog.paths import (
+    CHECK_ALL_LEDGERS_CTIME,
+    LOST_BOOKIE_RECOVERY_DELAY,
+    UNDERREPLICATION_DISABLE,
+    UNDERREPLICATION_LAYOUT,
+    UNDERREPLICATION_LEDGERS,
+    UNDERREPLICATION_LOCKS,
+    underreplicated_id_of,
+    underreplicated_lock_path,
+    underreplicated_path,
+)
+from ledger.replication.node_format import (
+    REREPLICATION_LAYOUT,
+    Mark,
+    check_layout,
+    decode_check_time,
+    decode_delay,
+    decode_mark,
+    encode_check_time,
+    encode_delay,
+    encode_lock,
+    encode_mark,
+)
+from namespace.clock import wall_ms
+from namespace.errors import (
+    BadVersionError,
+    ConnectionLostError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+from namespace.store import MetadataStore, parent_of
+
+_LEVELS = 4  # of inner nodes between ``ledgers`` and a mark
+RELEASE_PAUSE_S = 0.5
+RELEASE_TIMEOUT_S = 30.0
+
+
+@attrs.frozen
+class MarkedLedger:
+    """A ledger with its mark."""
+
+    ledger_id: int
+    mark: Mark
+
+
+@attrs.frozen
+class TakenLedger:
+    """A ledger that this object holds the lock of."""
+
+    ledger_id: int
+    mark_version: int | None  # seen before the lock was taken; None: the lock was taken without a mark
+
+
+@attrs.frozen
+class RecoveryDelay:
+    """The delay of the cluster. Each write has another version, also one of the same value."""
+
+    seconds: int
+    version: int | None  # None: never set
+
+
+class UnderReplicatedLedgers:
+    """The under-replication tree of one cluster, seen by one session.
+
+    Each call raises what the session raises; see ``MetadataStore``. Calls that only read may be repeated, and
+    so may ``mark``, ``complete`` and ``release``: they recognise their own earlier success.
+    """
+
+    def __init__(
+        self,
+        session: MetadataStore,
+        root: str,
+        *,
+        host_name: str = "",
+        rng: random.Random | None = None,
+        wall_ms: Callable[[], int] = wall_ms,
+    ) -> None:
+        """``host_name`` is written into locks, for operators."""
+        self._session, self._root = session, root
+        self._host_name, self._wall_ms = host_name, wall_ms
+        self._rng = rng or random.Random()
+        self._held: set[int] = set()
+        # Locks of this session that no caller holds: the reply to a creation or deletion was lost.
+        self._strays: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<UnderReplicatedLedgers of {self._root}, {len(self._held)} locks>"
+
+    async def prepare(self) -> None:
+        """Create the nodes of the tree that are missing.
+
+        Raises:
+            MetadataFormatError: The tree has a layout that this program does not know.
+        """
+        await self._ensure(UNDERREPLICATION_LAYOUT, REREPLICATION_LAYOUT)
+        check_layout((await self._session.get(self._path(UNDERREPLICATION_LAYOUT))).value)
+        for name in (UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS):
+            await self._ensure(name, b"")
+
+    # --- marks ----------------------------------------------------------------------------------------------
+
+    async def mark(self, ledger_id: int, bookies: Collection[str]) -> None:
+        """Mark a ledger: these bookies lost their replicas. If cancelled, it may or may not be marked.
+
+        Raises:
+            MetadataFormatError: The ledger has a mark that does not parse.
+        """
+        path, wanted = underreplicated_path(self._root, ledger_id), tuple(bookies)
+        while True:
+            try:
+                await self._session.create(path, encode_mark(Mark(wanted, self._wall_ms())), parents=True)
+                return
+            except NodeExistsError:
+                pass
+            except NoNodeError:
+                continue  # a worker deletes empty parents while this creates them
+            try:
+                node = await self._session.get(path)
+                changed = decode_mark(node.value).with_replicas(wanted, self._wall_ms())
+                if changed is None:
+                    return
+                await self._session.put(path, encode_mark(changed), expected=node.stat.version)
+                return
+            except (NoNodeError, BadVersionError):
+                continue
+
+    async def get(self, ledger_id: int) -> Mark | None:
+        """The mark of a ledger; None if it has none."""
+        try:
+            return decode_mark((await self._session.get(underreplicated_path(self._root, ledger_id))).value)
+        except NoNodeError:
+            return None
+
+    async def marked(self) -> list[MarkedLedger]:
+        """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them."""
+        paths = [self._path(UNDERREPLICATION_LEDGERS)]
+        await self._session.sync(paths[0])
+        for _ in range(_LEVELS + 1):
+            paths = [f"{path}/{name}" for path in paths for name in await self._names(path)]
+        found = []
+        for path in paths:
+            ledger_id = underreplicated_id_of(path.rpartition("/")[2])
+            mark = None if ledger_id is None else await self.get(ledger_id)
+            if ledger_id is not None and mark is not None:
+                found.append(MarkedLedger(ledger_id, mark))
+        return sorted(found, key=lambda each: each.ledger_id)
+
+    # --- locks ----------------------------------------------------------------------------------------------
+
+    async def take(self, watch: trio.Event | None = None) -> TakenLedger | None:
+        """Take any marked ledger that nobody works on, under its lock; None if there is none.
+
+        If cancelled, a lock may be left; the next call takes it over.
+
+        Args:
+            watch: Set when there may be another ledger to take, if the result is None.
+        """
+        locked = set(await self._names(self._path(UNDERREPLICATION_LOCKS), watch))
+        todo = [(self._path(UNDERREPLICATION_LEDGERS), 0)]
+        while todo:
+            path, depth = todo.pop()
+            if depth <= _LEVELS:
+                names = list(await self._names(path, watch))
+                self._rng.shuffle(names)  # so that workers do not meet at the same ledger
+                todo += [(f"{path}/{name}", depth + 1) for name in names]
+                continue
+            name = path.rpartition("/")[2]
+            ledger_id = underreplicated_id_of(name)
+            if ledger_id is None or (name in locked and ledger_id not in self._strays):
+                continue
+            try:
+                version = (await self._session.get(path)).stat.version
+            except NoNodeError:
+                continue
+            if await self._lock(ledger_id):
+                return TakenLedger(ledger_id, version)
+        return None
+
+    async def take_unmarked(self, ledger_id: int) -> TakenLedger | None:
+        """Take the lock of a ledger whether or not it is marked; None if another program holds it."""
+        try:
+            version = (await self._session.get(underreplicated_path(self._root, ledger_id))).stat.version
+        except NoNodeError:
+            version = None
+        return TakenLedger(ledger_id, version) if await self._lock(ledger_id) else None
+
+    async def complete(self, taken: TakenLedger) -> None:
+        """Delete the mark, unless it changed since it was taken; the lock stays until ``release``.
+
+        If cancelled, the mark may or may not be deleted.
+        """
+        assert taken.ledger_id in self._held
+        if taken.mark_version is None:
+            return
+        path = underreplicated_path(self._root, taken.ledger_id)
+        try:
+            await self._session.delete(path, expected=taken.mark_version)
+            for _ in range(_LEVELS):
+                path = parent_of(path)
+                await self._session.delete(path, expected=(await self._session.get(path)).stat.version)
+        except BadVersionError:
+            pass  # it was marked again during the work, and the next round restores that
+        except (NoNodeError, NotEmptyError):
+            pass
+
+    async def release(self, taken: TakenLedger) -> None:
+        """Delete the lock. It cannot be cancelled, and waits at most ``RELEASE_TIMEOUT_S`` for the store."""
+        path = self.lock_path(taken.ledger_id)
+        self._held.discard(taken.ledger_id)
+        self._strays.add(taken.ledger_id)
+        with trio.move_on_after(RELEASE_TIMEOUT_S) as scope:
+            scope.shield = True
+            while True:
+                try:
+                    await self._session.delete(path)
+                except ConnectionLostError:
+                    await trio.sleep(RELEASE_PAUSE_S)
+                    continue
+                except (NoNodeError, SessionExpiredError):
+                    pass  # the lock is gone
+                self._strays.discard(taken.ledger_id)
+                return
+
+    def lock_path(self, ledger_id: int) -> str:
+        """The node of a ledger's lock; its version is 0 for as long as it exists."""
+        return underreplicated_lock_path(self._root, ledger_id)
+
+    async def _lock(self, ledger_id: int) -> bool:
+        if ledger_id in self._held:
+            return False
+        path, was_stray = self.lock_path(ledger_id), ledger_id in self._strays
+        self._strays.add(ledger_id)  # until the outcome is known
+        try:
+            await self._session.create(path, encode_lock(self._host_name), ephemeral=True, parents=True)
+        except NodeExistsError:
+            # Ours, if the reply to an earlier creation or deletion was lost.
+            stat = await self._session.exists(path) if was_stray else None
+            if stat is None or stat.ephemeral_owner != self._session.session_id:
+                self._strays.discard(ledger_id)
+                return False
+        self._strays.discard(ledger_id)
+        self._held.add(ledger_id)
+        return True
+
+    # --- switches -------------------------------------------------------------------------------------------
+
+    async def is_enabled(self, watch: trio.Event | None = None) -> bool:
+        """True unless an operator switched auto-recovery off."""
+        return await self._session.exists(self._path(UNDERREPLICATION_DISABLE), watch=watch) is None
+
+    async def wait_enabled(self) -> None:
+        """Return while auto-recovery is switched on."""
+        while not await self.is_enabled(watch := trio.Event()):
+            await watch.wait()
+
+    async def switch(self, *, on: bool) -> bool:
+        """Switch auto-recovery of the whole cluster on or off; return False if it was so already.
+
+        If cancelled, it may or may not be switched.
+        """
+        path = self._path(UNDERREPLICATION_DISABLE)
+        try:
+            if on:
+                await self._session.delete(path)
+            else:
+                await self._session.create(path, parents=True)
+        except (NodeExistsError, NoNodeError):
+            return False
+        return True
+
+    async def recovery_delay(self, watch: trio.Event | None = None) -> RecoveryDelay:
+        """How long the auditor waits for a lost bookie before it marks ledgers.
+
+        Raises:
+            MetadataFormatError: The node does not parse.
+        """
+        path = self._path(LOST_BOOKIE_RECOVERY_DELAY)
+        while True:
+            try:
+                node = await self._session.get(path, watch=watch)
+            except NoNodeError:
+                # Without the node there is no watch. Watch for its creation.
+                if await self._session.exists(path, watch=watch) is None:
+                    return RecoveryDelay(0, None)
+                continue
+            return RecoveryDelay(decode_delay(node.value), node.stat.version)
+
+    async def set_recovery_delay(self, seconds: int) -> None:
+        """Set the delay. The auditor reacts also if the value is the same: then it audits at once.
+
+        If cancelled, it may or may not be set.
+        """
+        path = self._path(LOST_BOOKIE_RECOVERY_DELAY)
+        while True:
+            try:
+                await self._session.put(path, encode_delay(seconds))
+                return
+            except NoNodeError:
+                pass
+            try:
+                await self._session.create(path, encode_delay(seconds), parents=True)
+                return
+            except NodeExistsError:
+                continue
+
+    async def init_recovery_delay(self, seconds: int) -> None:
+        """Set the delay if it was never set."""
+        await self._ensure(LOST_BOOKIE_RECOVERY_DELAY, encode_delay(seconds))
+
+    async def ledgers_checked_ms(self) -> int | None:
+        """When the last check of all ledgers was completed, epoch milliseconds; None: never."""
+        try:
+            return decode_check_time((await self._session.get(self._path(CHECK_ALL_LEDGERS_CTIME))).value)
+        except NoNodeError:
+            return None
+
+    async def set_ledgers_checked(self) -> None:
+        """Record that a check of all ledgers was completed now."""
+        data = encode_check_time(self._wall_ms())
+        await self._ensure(CHECK_ALL_LEDGERS_CTIME, data)
+        await self._session.put(self._path(CHECK_ALL_LEDGERS_CTIME), data)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    async def _ensure(self, name: str, data: bytes) -> None:
+        try:
+            await self._session.create(self._path(name), data, parents=True)
+        except NodeExistsError:
+            pass
+
+    async def _names(self, path: str, watch: trio.Event | None = None) -> Sequence[str]:
+        try:
+            return (await self._session.children(path, watch=watch)).names
+        except NoNodeError:
+            if watch is not None:
+                await self._session.exists(path, watch=watch)  # without the node there is no watch
+            return ()

@@ -1,0 +1,50 @@
+"""The bookies that are registered now, read from the store and not from memory.
+
+An audit that missed a registered bookie would mark all its ledgers. So the lists are read in an order in
+which no change of a bookie between writable and read-only hides it: both nodes exist during the change.
+
+Source: AuditorBookieCheckTask.java; docs/metadata.md 7.3.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ledger.catalog.paths import AVAILABLE, COOKIES, READONLY, READONLY_NAME
+from namespace.errors import NoNodeError
+from namespace.store import MetadataStore
+
+
+@attrs.frozen
+class RegisteredBookies:
+    """The lists at one moment. A bookie with both nodes counts as read-only."""
+
+    writable: frozenset[str]
+    readonly: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Bookies that can be read from."""
+        return self.writable | self.readonly
+
+
+async def read_registered(store: MetadataStore, root: str) -> RegisteredBookies:
+    """Read both lists with every change made before the call."""
+    available = f"{root}/{AVAILABLE}"
+    await store.sync(available)
+    before = await _children(store, available)
+    readonly = await _children(store, f"{root}/{READONLY}")
+    after = await _children(store, available)
+    return RegisteredBookies((before | after) - readonly - {READONLY_NAME}, readonly)
+
+
+async def read_cookie_owners(store: MetadataStore, root: str) -> frozenset[str]:
+    """The bookies that belong to the cluster: those with a cookie."""
+    return await _children(store, f"{root}/{COOKIES}")
+
+
+async def _children(store: MetadataStore, path: str) -> frozenset[str]:
+    try:
+        return frozenset((await store.children(path)).names)
+    except NoNodeError:
+        return frozenset()

@@ -1,0 +1,108 @@
+"""A killed bookie of real processes is healed by `dlog autorecovery`, while a writer writes and a reader reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from dlog.cluster import LocalCluster, open_local_cluster
+from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.codes import Code
+from ledger.config import ClientConfig
+from ledger.metadata import LedgerMetadata
+from ledger.transport.dial import dial_tcp
+from ledger.wire.messages import ReadRequest
+from ledger.write.handle import WriteHandle
+from namespace.zookeeper import open_zookeeper_store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
+TEST_TIMEOUT_S = 120
+PAYLOADS = [b"%d" % number * 50 for number in range(20)]
+
+
+@contextmanager
+def autorecovery(cluster: LocalCluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    service = f"zk://{cluster.zookeeper_hosts}{LEDGERS_ROOT}"
+    command = [sys.executable, "-m", "dlog.cli.main", "autorecovery", "--service", service, "--grace", "1"]
+    with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+async def closed_ledger(client: LedgerClient) -> int:
+    async with await client.create() as writer:
+        await writer.append_many(PAYLOADS)
+    return writer.ledger_id
+
+
+async def check_replicas(client: LedgerClient, ledger_id: int, metadata: LedgerMetadata, last: int) -> None:
+    for entry_id in range(last + 1):
+        for bookie in metadata.ensemble_for(entry_id).bookies:
+            reply = await client.context.transport.call(bookie, ReadRequest(ledger_id, entry_id))
+            assert reply.code is Code.OK, (bookie, ledger_id, entry_id)
+
+
+async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_reads(tmp_path: Path) -> None:
+    acknowledged: list[bytes] = []
+    read: list[bytes] = []
+
+    async def write(writer: WriteHandle, stop: trio.Event) -> None:
+        while not stop.is_set():
+            payload = b"entry %d" % len(acknowledged)
+            await writer.append(payload)
+            acknowledged.append(payload)
+            await trio.sleep(0.005)  # the check below reads each replica of each entry
+        await writer.close()
+
+    async def follow(client: LedgerClient, ledger_id: int) -> None:
+        async with await client.open(ledger_id, recover=False) as reader:
+            while not (reader.is_closed and len(read) > reader.last_confirmed):
+                last = await reader.wait_last_confirmed_beyond(len(read) - 1, timeout_s=1)
+                while len(read) <= last:
+                    read.extend(entry.payload for entry in await reader.read(len(read), last))
+
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            open_local_cluster(tmp_path / "cluster", bookie_count=4, session_timeout_ms=3000) as cluster,
+            open_zookeeper_store(cluster.zookeeper_hosts) as store,
+            open_ledger_client(store, dial_tcp, ClientConfig(), root=LEDGERS_ROOT) as client,
+        ):
+            ledgers = [await closed_ledger(client) for _ in range(4)]
+            left_open = await client.create()
+            await left_open.append_many(PAYLOADS)
+            left_open.abandon()
+            writer, stop = await client.create(), trio.Event()
+            lost = bookie_id(cluster.state.bookies[0])
+            with autorecovery(cluster, tmp_path / "autorecovery.log") as process:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(write, writer, stop)
+                    nursery.start_soon(follow, client, writer.ledger_id)
+                    cluster.kill(0)
+                    everything = [*ledgers, left_open.ledger_id, writer.ledger_id]
+                    while await named(client, everything, lost):  # noqa: ASYNC110
+                        await trio.sleep(0.2)
+                    stop.set()
+                assert process.poll() is None
+            assert read == acknowledged
+            for ledger_id in everything:
+                metadata = await client.metadata(ledger_id)
+                assert metadata.is_closed
+                await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
+            async with await client.open(left_open.ledger_id) as reader:
+                assert [entry.payload for entry in await reader.read(0, len(PAYLOADS) - 1)] == PAYLOADS
+
+
+async def named(client: LedgerClient, ledgers: list[int], bookie: str) -> bool:
+    """True if an ensemble of any of the ledgers names the bookie."""
+    found = [await client.metadata(ledger_id) for ledger_id in ledgers]
+    return any(bookie in ensemble.bookies for metadata in found for ensemble in metadata.ensembles)

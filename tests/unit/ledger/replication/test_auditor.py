@@ -1,0 +1,150 @@
+"""The auditor: which ledgers it marks, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from ledger.catalog.paths import cookie_path, readonly_path
+from ledger.replication.config import ReplicationConfig
+from tests.fakes.dict_namespace import WatchedStore
+from tests.fakes.replication_world import ReplicationWorld, open_world
+
+CONFIG = ReplicationConfig(lost_bookie_delay_s=60)
+
+
+async def marked(world: ReplicationWorld) -> Mapping[int, tuple[str, ...]]:
+    return {one.ledger_id: one.mark.replicas for one in await world.marks.marked()}
+
+
+async def expected_marks(
+    world: ReplicationWorld, ledgers: list[int], lost: str
+) -> dict[int, tuple[str, ...]]:
+    members = {ledger_id: await world.members(ledger_id) for ledger_id in ledgers}
+    return {ledger_id: (lost,) for ledger_id, found in members.items() if any(lost in one for one in found)}
+
+
+@asynccontextmanager
+async def audited(world: ReplicationWorld) -> AsyncIterator[None]:
+    """The auditor runs, and has made its first audit."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.auditor.run)
+        await trio.sleep(1)
+        assert world.auditor.stats.audits == 1
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_ledgers_of_a_lost_bookie_are_marked_and_no_others(autojump_clock: MockClock) -> None:
+    async with open_world(5) as world, audited(world):
+        ledgers = [await world.closed_ledger() for _ in range(8)]
+        assert await marked(world) == {}
+        await world.lose("b2:1")
+        await trio.sleep(1)
+        expected = await expected_marks(world, ledgers, "b2:1")
+        assert 0 < len(expected) < len(ledgers)
+        assert await marked(world) == expected
+
+
+async def test_a_read_only_bookie_is_not_lost(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, audited(world):
+        await world.closed_ledger()
+        await world.session.create(readonly_path("/ledgers", "b2:1"), ephemeral=True, parents=True)
+        await world.lose("b2:1")
+        await trio.sleep(1)
+        assert await marked(world) == {}
+
+
+async def test_a_bookie_that_is_gone_since_before_the_start_is_lost(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world:
+        ledger_id = await world.closed_ledger()
+        await world.session.create(cookie_path("/ledgers", "b2:1"), parents=True)
+        await world.lose("b2:1")
+        async with audited(world):
+            assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_a_bookie_that_comes_back_within_the_delay_is_not_audited(autojump_clock: MockClock) -> None:
+    async with open_world(3, CONFIG) as world, audited(world):
+        ledger_id = await world.closed_ledger()
+        await world.lose("b2:1")
+        await trio.sleep(50)
+        await world.cluster.start("b2:1")
+        await trio.sleep(100)
+        assert world.auditor.stats.audits == 1
+        await world.lose("b2:1")
+        await trio.sleep(59)
+        assert await marked(world) == {}
+        await trio.sleep(2)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_an_operator_ends_the_delay_by_writing_it_again(autojump_clock: MockClock) -> None:
+    async with open_world(3, CONFIG) as world, audited(world):
+        ledger_id = await world.closed_ledger()
+        await world.lose("b2:1")
+        await trio.sleep(1)
+        assert await marked(world) == {}
+        await world.marks.set_recovery_delay(60)
+        await trio.sleep(1)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_nothing_is_marked_while_the_switch_is_off(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, audited(world):
+        ledger_id = await world.closed_ledger()
+        await world.marks.switch(on=False)
+        await world.lose("b2:1")
+        await trio.sleep(100)
+        assert await marked(world) == {}
+        await world.marks.switch(on=True)
+        await trio.sleep(1)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_a_bookie_that_joined_during_the_audit_is_not_lost() -> None:
+    async with open_world(3, ReplicationConfig(reads_in_flight_max=1)) as world:
+        ledgers = [await world.closed_ledger() for _ in range(2)]
+        catalog, session = world.client.context.catalog, world.session
+        assert isinstance(session, WatchedStore)
+
+        async def join(kind: str, path: str) -> None:
+            for ledger_id in ledgers:
+                if kind == "get" and path == catalog.path(ledger_id) and "b9:1" not in world.cluster.bookies:
+                    (other,) = set(ledgers) - {ledger_id}
+                    await world.cluster.start("b9:1")
+                    current = await catalog.get(other)
+                    bookies = (*current.metadata.ensembles[0].bookies[:2], "b9:1")
+                    await catalog.put(
+                        other, current.metadata.with_replicas(0, bookies), expected=current.version
+                    )
+
+        session.before = join
+        assert await world.auditor.audit() == 0
+        assert "b9:1" in world.cluster.bookies
+
+
+async def test_the_check_of_all_ledgers_finds_lost_entries_of_a_bookie_that_runs() -> None:
+    async with open_world(3) as world:
+        whole, damaged = await world.closed_ledger(), await world.closed_ledger()
+        del world.cluster.bookies["b2:1"].ledgers[damaged]
+        assert await world.auditor.check_ledgers() == 1
+        assert await marked(world) == {damaged: ("b2:1",)}
+        assert await world.marks.ledgers_checked_ms() is not None
+        assert whole != damaged
+
+
+async def test_the_check_of_all_ledgers_waits_for_its_interval(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, audited(world):
+        assert world.auditor.stats.ledger_checks == 1  # never before
+
+
+async def test_a_higher_percentage_finds_a_hole_in_the_middle() -> None:
+    for percentage, found in ((0, 0), (100, 1)):
+        async with open_world(3, ReplicationConfig(verified_percentage=percentage)) as world:
+            ledger_id = await world.closed_ledger()
+            del world.cluster.bookies["b2:1"].ledgers[ledger_id].entries[5]
+            assert await world.auditor.check_ledgers() == found

@@ -1,0 +1,92 @@
+"""Auto-recovery of several programs together, over the end of a session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+from trio.testing import MockClock
+
+from ledger.replication import AutoRecovery, ReplicationConfig, current_auditor
+from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.sessions.renewing_store import RenewingStore
+from namespace.store import MetadataStore
+from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world, until
+
+CONFIG = ReplicationConfig(retry_pause_s=1)
+
+
+@asynccontextmanager
+async def renewing(tree: MemoryTree) -> AsyncIterator[RenewingStore]:
+    def open_session() -> AbstractAsyncContextManager[MetadataStore]:
+        return open_memory_store(tree)
+
+    async with open_session() as first, trio.open_nursery() as nursery:
+        store = RenewingStore(first, open_session)
+        nursery.start_soon(store.keep)
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+async def elected(program: AutoRecovery) -> None:
+    while not program.is_auditor:  # noqa: ASYNC110
+        await trio.sleep(0.1)
+
+
+async def healed(world: ReplicationWorld, ledgers: list[int], lost: str) -> None:
+    async def is_healed() -> bool:
+        members = [(await world.members(one))[0] for one in ledgers]
+        return not any(lost in one for one in members) and not await world.marks.marked()
+
+    await until(is_healed)
+    for ledger_id in ledgers:
+        world.check_replicas(ledger_id, await world.client.metadata(ledger_id), len(PAYLOADS) - 1)
+
+
+async def test_two_programs_heal_a_lost_bookie_and_one_takes_over_from_the_other(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(6) as world:
+        ledgers = [await world.closed_ledger() for _ in range(10)]
+        async with (
+            renewing(world.cluster.tree) as one,
+            renewing(world.cluster.tree) as two,
+            trio.open_nursery() as nursery,
+        ):
+            first = AutoRecovery(world.client.context, one, "first:1", CONFIG)
+            second = AutoRecovery(world.client.context, two, "second:1", CONFIG)
+            scope = trio.CancelScope()
+
+            async def run_first(*, task_status: trio.TaskStatus[None]) -> None:
+                with scope:
+                    await first.run(task_status=task_status)
+
+            await nursery.start(run_first)
+            await elected(first)
+            await nursery.start(second.run)
+            assert not second.is_auditor
+            await world.lose("b1:1")
+            await healed(world, ledgers, "b1:1")
+            scope.cancel()
+            await elected(second)
+            assert await current_auditor(world.session, "/ledgers") == "second:1"
+            await world.lose("b2:1")
+            await healed(world, ledgers, "b2:1")
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_program_whose_session_expires_goes_on_in_the_next_one(autojump_clock: MockClock) -> None:
+    async with open_world(5) as world:
+        ledgers = [await world.closed_ledger() for _ in range(4)]
+        async with renewing(world.cluster.tree) as store, trio.open_nursery() as nursery:
+            program = AutoRecovery(world.client.context, store, "first:1", CONFIG)
+            await nursery.start(program.run)
+            await elected(program)
+            session = store.current_session()
+            assert isinstance(session, MemoryStore)
+            session.expire()
+            await world.lose("b1:1")
+            await healed(world, ledgers, "b1:1")
+            await elected(program)
+            nursery.cancel_scope.cancel()
