@@ -1,4 +1,4 @@
-"""A killed bookie of real processes is healed by `dlog autorecovery`, while a writer writes and a reader reads."""
+"""`dlog autorecovery` heals a killed bookie of real processes, while a writer writes and a reader reads."""
 
 from __future__ import annotations
 
