@@ -116,7 +116,7 @@ class Auditor:
         return marked
 
     async def check_ledgers(self) -> int:
-        """Read from every ledger, and mark those that miss replicas; return their number.
+        """Read from every ledger; mark those that miss replicas on registered bookies; return their number.
 
         If cancelled, or if it raises, some are marked.
         """
@@ -138,8 +138,9 @@ class Auditor:
                 )
                 return
             bad = await self._check.find(current, lac, registered)
-            if bad and await self._is_unchanged(current):
-                lost = sorted({bookie for one in bad for bookie in one.bookies})
+            # Bookies that are not registered are left to the audit, which waits for the delay.
+            lost = sorted({bookie for one in bad for bookie in one.bookies if bookie in registered.all})
+            if lost and await self._is_unchanged(current):
                 marked += await self._mark(current.ledger_id, lost)
 
         await self._for_each_ledger(check)

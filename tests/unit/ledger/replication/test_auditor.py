@@ -14,17 +14,11 @@ from tests.fakes.dict_namespace import WatchedStore
 from tests.fakes.replication_world import ReplicationWorld, open_world
 
 CONFIG = ReplicationConfig(lost_bookie_delay_s=60)
+MEMBERS = [("b1:1", "b2:1", "b3:1"), ("b3:1", "b4:1", "b5:1"), ("b4:1", "b5:1", "b2:1")]
 
 
 async def marked(world: ReplicationWorld) -> Mapping[int, tuple[str, ...]]:
     return {one.ledger_id: one.mark.replicas for one in await world.marks.marked()}
-
-
-async def expected_marks(
-    world: ReplicationWorld, ledgers: list[int], lost: str
-) -> dict[int, tuple[str, ...]]:
-    members = {ledger_id: await world.members(ledger_id) for ledger_id in ledgers}
-    return {ledger_id: (lost,) for ledger_id, found in members.items() if any(lost in one for one in found)}
 
 
 @asynccontextmanager
@@ -40,13 +34,15 @@ async def audited(world: ReplicationWorld) -> AsyncIterator[None]:
 
 async def test_the_ledgers_of_a_lost_bookie_are_marked_and_no_others(autojump_clock: MockClock) -> None:
     async with open_world(5) as world, audited(world):
-        ledgers = [await world.closed_ledger() for _ in range(8)]
+        catalog = world.client.context.catalog
+        ledgers = {await world.closed_ledger(): bookies for bookies in MEMBERS}
+        for ledger_id, bookies in ledgers.items():
+            current = await catalog.get(ledger_id)
+            await catalog.put(ledger_id, current.metadata.with_replicas(0, bookies), expected=current.version)
         assert await marked(world) == {}
         await world.lose("b2:1")
         await trio.sleep(1)
-        expected = await expected_marks(world, ledgers, "b2:1")
-        assert 0 < len(expected) < len(ledgers)
-        assert await marked(world) == expected
+        assert await marked(world) == {one: ("b2:1",) for one in ledgers if "b2:1" in ledgers[one]}
 
 
 async def test_a_read_only_bookie_is_not_lost(autojump_clock: MockClock) -> None:
@@ -93,6 +89,64 @@ async def test_an_operator_ends_the_delay_by_writing_it_again(autojump_clock: Mo
         assert await marked(world) == {ledger_id: ("b2:1",)}
 
 
+async def test_a_new_auditor_grants_the_delay_to_a_bookie_that_is_away(autojump_clock: MockClock) -> None:
+    async with open_world(3, CONFIG) as world, trio.open_nursery() as nursery:
+        ledger_id = await world.closed_ledger()
+        await world.session.create(cookie_path("/ledgers", "b2:1"), parents=True)
+        await world.lose("b2:1")
+        nursery.start_soon(world.auditor.run)
+        await trio.sleep(59)
+        assert await marked(world) == {}
+        await trio.sleep(2)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_connection_is_no_wish_for_an_audit(autojump_clock: MockClock) -> None:
+    async with open_world(3, CONFIG) as world, audited(world):
+        world.session.suspend()
+        await trio.sleep(1)
+        world.session.resume()
+        await trio.sleep(20)
+        assert world.auditor.stats.audits == 1
+
+
+async def test_the_delay_begins_when_the_switch_is_on_again(autojump_clock: MockClock) -> None:
+    async with open_world(3, CONFIG) as world, audited(world):
+        ledger_id = await world.closed_ledger()
+        await world.marks.switch(on=False)
+        await world.lose("b2:1")
+        await trio.sleep(100)
+        await world.marks.switch(on=True)
+        await trio.sleep(59)
+        assert await marked(world) == {}
+        await trio.sleep(2)
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
+async def test_an_audit_that_was_switched_off_marks_nothing_and_begins_again() -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        ledger_id = await world.closed_ledger()
+        await world.lose("b2:1")
+        session = world.session
+        assert isinstance(session, WatchedStore)
+        is_off = trio.Event()
+
+        async def switch_off(kind: str, path: str) -> None:
+            if path == world.client.context.catalog.path(ledger_id) and not is_off.is_set():
+                is_off.set()
+                await world.marks.switch(on=False)
+
+        session.before = switch_off
+        nursery.start_soon(world.auditor.audit)
+        await is_off.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await marked(world) == {}
+        await world.marks.switch(on=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await marked(world) == {ledger_id: ("b2:1",)}
+
+
 async def test_nothing_is_marked_while_the_switch_is_off(autojump_clock: MockClock) -> None:
     async with open_world(3) as world, audited(world):
         ledger_id = await world.closed_ledger()
@@ -135,6 +189,23 @@ async def test_the_check_of_all_ledgers_finds_lost_entries_of_a_bookie_that_runs
         assert await marked(world) == {damaged: ("b2:1",)}
         assert await world.marks.ledgers_checked_ms() is not None
         assert whole != damaged
+
+
+async def test_a_ledger_that_changes_during_its_check_is_not_marked() -> None:
+    async with open_world(3) as world:
+        ledger_id = await world.closed_ledger()
+        del world.cluster.bookies["b2:1"].ledgers[ledger_id]
+        catalog, session = world.client.context.catalog, world.session
+        assert isinstance(session, WatchedStore)
+
+        async def rewrite(kind: str, path: str) -> None:
+            if kind == "children" and path.endswith("/readonly"):
+                current = await catalog.get(ledger_id)
+                await catalog.put(ledger_id, current.metadata, expected=current.version)
+
+        session.before = rewrite
+        assert await world.auditor.check_ledgers() == 0
+        assert await marked(world) == {}
 
 
 async def test_the_check_of_all_ledgers_waits_for_its_interval(autojump_clock: MockClock) -> None:

@@ -54,6 +54,14 @@ async def test_a_candidate_that_withdraws_leaves_no_vote() -> None:
         assert await current_auditor(store, "/ledgers") is None
 
 
+async def test_a_session_keeps_only_its_first_vote() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        for _ in range(2):
+            await store.create(f"{PATH}/V_", ephemeral=True, sequential=True, parents=True)
+        await AuditorElection(store, "/ledgers", "b1:3181").wait_elected()
+        assert (await store.children(PATH)).names == ("V_0000000000",)
+
+
 async def test_a_vote_whose_reply_was_lost_counts() -> None:
     class LossyStore(MemoryStore):
         is_lossy = True

@@ -62,6 +62,9 @@ def test_copies_of_an_open_ledger_replace_only_a_final_fragment() -> None:
     first, end = fragments_of(OPEN, 12)
     assert ReplaceReplicas(first, {1: "e"}).apply(OPEN) is not None
     assert ReplaceReplicas(end, {1: "e"}).apply(OPEN) is None
+    empty = attrs.evolve(OPEN, ensembles=OPEN.ensembles[:1])
+    (end,) = fragments_of(empty, -1)
+    assert ReplaceReplicas(end, {1: "e"}).apply(empty) is None
 
 
 @pytest.mark.parametrize(

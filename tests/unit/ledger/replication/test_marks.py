@@ -96,6 +96,15 @@ async def test_a_taken_ledger_is_not_taken_twice(marks: UnderReplicatedLedgers, 
     assert (await marks.take_unmarked(7)) == taken
 
 
+async def test_a_ledger_whose_lock_an_operator_deleted_is_not_taken_twice(
+    marks: UnderReplicatedLedgers, store: LossyStore
+) -> None:
+    await marks.mark(7, ["a"])
+    assert await marks.take() is not None
+    await store.delete(marks.lock_path(7))
+    assert await marks.take() is None
+
+
 async def test_another_session_takes_other_ledgers(
     marks: UnderReplicatedLedgers, store: LossyStore, tree: MemoryTree
 ) -> None:
