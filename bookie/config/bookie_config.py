@@ -212,6 +212,11 @@ def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
             "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
             " acknowledged entries of this bookie"
         )
+    if settings.boolean("autoRecoveryDaemonEnabled", False):
+        warnings.append(
+            "autoRecoveryDaemonEnabled=true: has no effect; auto-recovery is a process of its own, start"
+            " `dlog autorecovery` beside the bookie"
+        )
     users = settings.texts("permittedStartupUsers")
     if users and getpass.getuser() not in users:
         raise settings.error(

@@ -22,7 +22,7 @@ SUPPORTED = _names(
     """
     metadataServiceUri zkServers zkLedgersRootPath ledgerManagerType ledgerManagerFactoryClass zkTimeout
     bookieId bookiePort listeningInterface advertisedAddress allowLoopback allowEphemeralPorts
-    useHostNameAsBookieID useShortHostName permittedStartupUsers networkLocation
+    useHostNameAsBookieID useShortHostName permittedStartupUsers networkLocation autoRecoveryDaemonEnabled
     nettyMaxFrameSizeBytes maxBatchReadSize serverSockKeepalive serverWriteBufferHighWaterMark
     maxAddsInProgressLimit maxReadsInProgressLimit closeChannelOnResponseTimeout
     waitTimeoutOnResponseBackpressureMs serverMaxMemorySizeMb
@@ -131,7 +131,7 @@ WITHOUT_EFFECT = _names(
 UNSUPPORTED = _names(
     """
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
-    autoRecoveryDaemonEnabled rereplicationEntryBatchSize openLedgerRereplicationGracePeriod
+    rereplicationEntryBatchSize openLedgerRereplicationGracePeriod
     lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
     storeSystemTimeAsLedgerUnderreplicatedMarkTime auditorPeriodicBookieCheckInterval
     auditorPeriodicCheckInterval auditorLedgerVerificationPercentage

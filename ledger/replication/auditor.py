@@ -87,11 +87,13 @@ class Auditor:
         If cancelled, or if it raises, some are marked.
         """
         named: dict[int, frozenset[str]] = {}
+        sets: dict[frozenset[str], frozenset[str]] = {}  # many ledgers share few sets of bookies
 
         async def note(current: Versioned) -> None:
-            named[current.ledger_id] = frozenset(
+            bookies = frozenset(
                 bookie for ensemble in current.metadata.ensembles for bookie in ensemble.bookies
             )
+            named[current.ledger_id] = sets.setdefault(bookies, bookies)
 
         while True:
             await self._marks.wait_enabled()
@@ -137,7 +139,7 @@ class Auditor:
                     extra=event("ledger.not_checked", ledger=current.ledger_id, error=exc),
                 )
                 return
-            bad = await self._check.find(current, lac, registered)
+            bad = (await self._check.find(current, lac, registered)).bad
             # Bookies that are not registered are left to the audit, which waits for the delay.
             lost = sorted({bookie for one in bad for bookie in one.bookies if bookie in registered.all})
             if lost and await self._is_unchanged(current):

@@ -4,7 +4,8 @@ A member of an ensemble is bad if it is not registered, or if it does not return
 of the fragment. With a percentage, a check reads more entries.
 
 Inside: the reads. Not inside: the fragments (``fragments``), copying.
-Always: nothing is changed. An overloaded bookie is not bad: a copy of its entries would only add to the load.
+Always: nothing is changed. A bookie that is overloaded, or refuses this client, is neither good nor bad: a
+copy of its entries would add to the load, and the ledger does not count as restored either.
 
 Source: LedgerChecker.java; docs/autorecovery.md.
 """
@@ -20,7 +21,7 @@ from ledger.catalog.catalog import Versioned
 from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal
+from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal, UnauthorizedRefusal
 from ledger.read.lac_query import query_lac
 from ledger.replication.fragments import Fragment, fragments_of
 from ledger.replication.registered import RegisteredBookies
@@ -44,6 +45,19 @@ class BadFragment:
         return tuple(self.fragment.bookies[index] for index in self.indices)
 
 
+@attrs.frozen
+class CheckResult:
+    """What a check of one ledger found."""
+
+    bad: tuple[BadFragment, ...]  # in the order of their entries
+    has_doubts: bool  # a bookie did not say whether it has its entries
+
+    @property
+    def is_sound(self) -> bool:
+        """True if every bookie proved to have its entries."""
+        return not self.bad and not self.has_doubts
+
+
 async def last_entry_of(context: ClientContext, current: Versioned) -> int:
     """The last entry of a closed ledger; else its LAC, without recovery.
 
@@ -63,8 +77,8 @@ class LedgerCheck:
         self._context, self._percentage = context, percentage
         self._limiter = trio.CapacityLimiter(reads_max)
 
-    async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> list[BadFragment]:
-        """The fragments that miss replicas, in the order of their entries.
+    async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
+        """Look at all fragments of a ledger.
 
         Args:
             lac: As ``last_entry_of`` returns it.
@@ -73,15 +87,19 @@ class LedgerCheck:
         # Format version 1 stores no password. Then a reply counts without its digest.
         codec = None if metadata.password is None else EntryCodec(metadata.digest_type, metadata.password)
         bad: dict[tuple[int, int], None] = {}
+        has_doubts = False
         fragments = fragments_of(metadata, lac)
 
         async def verify(number: int, index: int, entries: list[int]) -> None:
             bookie = fragments[number].bookies[index]
+            nonlocal has_doubts
             for entry_id in entries:
                 async with self._limiter:
-                    if not await self._has(current.ledger_id, bookie, entry_id, codec):
-                        bad[number, index] = None
-                        return
+                    found = await self._has(current.ledger_id, bookie, entry_id, codec)
+                has_doubts |= found is None
+                if found is False:
+                    bad[number, index] = None
+                    return
 
         async with trio.open_nursery() as nursery:
             for number, fragment in enumerate(fragments):
@@ -93,13 +111,15 @@ class LedgerCheck:
                         bad[number, index] = None
                     else:
                         nursery.start_soon(verify, number, index, entries)
-        return [
+        found = tuple(
             BadFragment(fragment, indices)
             for number, fragment in enumerate(fragments)
             if (indices := tuple(sorted(index for at, index in bad if at == number)))
-        ]
+        )
+        return CheckResult(found, has_doubts)
 
-    async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool:
+    async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool | None:
+        """Whether a bookie returns an entry; None if it does not say."""
         request = ReadRequest(ledger_id, entry_id)
         try:
             reply = await self._context.transport.call(bookie, request)
@@ -107,8 +127,8 @@ class LedgerCheck:
                 entry_of(reply, bookie, request, codec)
             elif reply.code is not Code.OK:
                 raise refusal_of(reply, bookie, ledger_id, entry_id)
-        except TooManyRequestsRefusal:
-            return True  # it is not known to lack the entry
+        except (TooManyRequestsRefusal, UnauthorizedRefusal):
+            return None
         except (BookieError, CorruptEntryError) as exc:
             logger.info(
                 "ledger %d: bookie %s does not return entry %d: %s",

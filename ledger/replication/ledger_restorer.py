@@ -27,7 +27,7 @@ from ledger.recovery.opening import recover_ledger
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
 from ledger.replication.fragments import ReplaceReplicas, fragments_of, needs_closing
-from ledger.replication.ledger_check import BadFragment, LedgerCheck, last_entry_of
+from ledger.replication.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
 from ledger.replication.registered import RegisteredBookies, read_registered
 from namespace.events import event
 from namespace.store import MetadataStore
@@ -59,7 +59,7 @@ class _Checked:
     current: Versioned
     lac: int
     registered: RegisteredBookies
-    bad: list[BadFragment]
+    found: CheckResult
 
 
 class LedgerRestorer:
@@ -93,19 +93,19 @@ class LedgerRestorer:
         """
         try:
             checked = await self._checked(ledger_id)
-            for one in checked.bad:
+            for one in checked.found.bad:
                 if one.fragment.is_final:
                     await self._try_copy(checked.current, one)
             if _is_stuck(checked):
                 return Outcome.OPEN
-            if not checked.bad:
+            if checked.found.is_sound:
                 return Outcome.RESTORED
             again = await self._checked(ledger_id)
         except NoSuchLedgerError:
             return Outcome.GONE
         if _is_stuck(again):
             return Outcome.OPEN
-        return Outcome.FAILED if again.bad else Outcome.RESTORED
+        return Outcome.RESTORED if again.found.is_sound else Outcome.FAILED
 
     async def close_if_stuck(self, ledger_id: int) -> bool:
         """Close the ledger if its open end still lies on a lost bookie; return True if it was closed.
@@ -242,5 +242,5 @@ class LedgerRestorer:
 
 
 def _is_stuck(checked: _Checked) -> bool:
-    has_bad_open = any(not one.fragment.is_final for one in checked.bad)
+    has_bad_open = any(not one.fragment.is_final for one in checked.found.bad)
     return has_bad_open or needs_closing(checked.current.metadata, checked.lac, checked.registered.writable)

@@ -37,11 +37,11 @@ def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_without_effect_are_named_in_one_warning_for_each_kind() -> None:
     config = parse(
-        "numAddWorkerThreads=1\nautoRecoveryDaemonEnabled=true\nserverTcpNoDelay=true\ncodahaleX=y\n"
+        "numAddWorkerThreads=1\nauditorPeriodicCheckInterval=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
     )
     jvm, absent = config.warnings
     assert "numAddWorkerThreads, serverTcpNoDelay, codahaleX" in jvm
-    assert "autoRecoveryDaemonEnabled" in absent
+    assert "auditorPeriodicCheckInterval" in absent
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,19 @@ async def test_a_bookie_that_came_back_is_left_in_place() -> None:
         assert world.restorer.stats.entries_copied == 0
 
 
-async def test_an_overloaded_bookie_does_not_count_as_lost() -> None:
+@pytest.mark.parametrize("code", [Code.TOO_MANY_REQUESTS, Code.UNAUTHORIZED])
+async def test_a_bookie_that_does_not_say_what_it_has_is_neither_replaced_nor_taken_for_good(
+    code: Code,
+) -> None:
     async with open_world() as world:
         ledger_id = await world.closed_ledger()
         (before,) = await world.members(ledger_id)
-        world.cluster.bookies[before[0]].refuse = lambda request: (
-            Code.TOO_MANY_REQUESTS if isinstance(request, ReadRequest) else None
-        )
+        bookie = world.cluster.bookies[before[0]]
+        bookie.refuse = lambda request: code if isinstance(request, ReadRequest) else None
         await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.FAILED
+        assert await world.members(ledger_id) == [before]
+        bookie.refuse = lambda _: None
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         assert await world.members(ledger_id) == [before]
 
