@@ -175,6 +175,17 @@ ROWS = (
             "our bookie, permissions by a policy",
         ),
     ),
+    Row(
+        15,
+        "auto-recovery of both",
+        "one cluster of Java and our bookies",
+        (
+            "Apache's worker restores what our auditor marked",
+            "our worker restores what Apache's auditor marked",
+            "one election",
+            "Apache's shell shows our auditor and our marks",
+        ),
+    ),
 )
 
 
