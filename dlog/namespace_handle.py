@@ -24,6 +24,7 @@ from dlog.metadata.cursor_nodes import check_cursor_name
 from dlog.metadata.policy import Policy, Right, encode_policy
 from dlog.operations.access_administration import AccessAdministration
 from dlog.operations.administration import LogAdministration
+from dlog.operations.batches import LogBatches
 from dlog.operations.maintenance import LogMaintenance
 from dlog.operations.namespace_base import at_target, waits_for_store
 from dlog.operations.promoting import LogPromotion
@@ -43,7 +44,13 @@ from namespace.lock import DistributedLock
 
 
 class Namespace(
-    LogAdministration, LogRenaming, AccessAdministration, LogMaintenance, LogQueries, LogPromotion
+    LogAdministration,
+    LogRenaming,
+    LogBatches,
+    AccessAdministration,
+    LogMaintenance,
+    LogQueries,
+    LogPromotion,
 ):
     """The logs of one namespace. Made by ``dlog.open_namespace``; its calls may run concurrently.
 

@@ -7,9 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from dlog.aio.batches import DetachedSegmentWriter
 from dlog.aio.bridge import Bridge, Held, passed
 from dlog.aio.reader import LogReader
 from dlog.aio.writer import LogWriter
+from dlog.bulk.plan import BatchPlan
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_in_trio
 from dlog.namespace_handle import Namespace as TrioNamespace
@@ -59,6 +61,9 @@ class Namespace:
     properties = passed(TrioNamespace.properties)
     change_properties = passed(TrioNamespace.change_properties)
     retain_log = passed(TrioNamespace.retain_log)
+    begin_batch = passed(TrioNamespace.begin_batch)
+    attach_batch = passed(TrioNamespace.attach_batch)
+    abandon_batch = passed(TrioNamespace.abandon_batch)
     promote_log = passed(TrioNamespace.promote_log)
     undo_promotion = passed(TrioNamespace.undo_promotion)
     promotion = passed(TrioNamespace.promotion)
@@ -103,6 +108,18 @@ class Namespace:
         writer = LogWriter(self._bridge, await held.open())
         async with closing(held):
             yield writer
+
+    @asynccontextmanager
+    async def open_detached_segment(self, plan: BatchPlan, log: str) -> AsyncIterator[DetachedSegmentWriter]:
+        """See ``dlog.Namespace.open_detached_segment``."""
+        held = Held(self._bridge, self._inner.open_detached_segment(plan, log))
+        writer = DetachedSegmentWriter(self._bridge, await held.open())
+        async with closing(held):
+            try:
+                yield writer
+            except BaseException:
+                writer.give_up()
+                raise
 
     @asynccontextmanager
     async def open_reader(

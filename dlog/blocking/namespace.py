@@ -5,17 +5,19 @@ from __future__ import annotations
 import atexit
 import datetime
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from dlog.access_control.entries import Denial
 from dlog.access_control.nodes import AccessControlEntries
+from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.cursors import LogCursors
 from dlog.blocking.reader import LogReader
 from dlog.blocking.writer import LogWriter
+from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment
 from dlog.config import NamespaceConfig, WriterConfig
 from dlog.connect import open_namespace as open_async
 from dlog.description import EntryTotals, LogDescription, SegmentDescription
@@ -276,6 +278,43 @@ class Namespace:
         writer = LogWriter(self._loop, manager)
         self._open.add(writer)
         return writer
+
+    def begin_batch(
+        self,
+        series: str,
+        number: int,
+        logs: Iterable[str],
+        *,
+        record_log: str | None = None,
+        lock_timeout_s: float = 0,
+    ) -> BatchPlan | None:
+        """See ``dlog.Namespace.begin_batch``."""
+        return self._loop.run(
+            self._namespace.begin_batch,
+            series,
+            number,
+            logs,
+            record_log=record_log,
+            lock_timeout_s=lock_timeout_s,
+        )
+
+    def open_detached_segment(self, plan: BatchPlan, log: str) -> DetachedSegmentWriter:
+        """See ``dlog.Namespace.open_detached_segment``. The writer is open; the caller closes it."""
+        writer = DetachedSegmentWriter(self._loop, self._namespace.open_detached_segment(plan, log))
+        self._open.add(writer)
+        return writer
+
+    def attach_batch(
+        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+    ) -> AttachedBatch:
+        """See ``dlog.Namespace.attach_batch``."""
+        return self._loop.run(self._namespace.attach_batch, plan, segments, lock_timeout_s=lock_timeout_s)
+
+    def abandon_batch(
+        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+    ) -> list[int]:
+        """See ``dlog.Namespace.abandon_batch``."""
+        return self._loop.run(self._namespace.abandon_batch, plan, segments, lock_timeout_s=lock_timeout_s)
 
     def open_reader(
         self,

@@ -108,7 +108,7 @@ ROWS = (
         8,
         "Java DistributedLog reader",
         "streams our writer wrote",
-        ("rolled", "LZ4", "in progress", "completed", "truncated"),
+        ("rolled", "LZ4", "in progress", "completed", "truncated", "attached in a batch"),
     ),
     Row(
         9,

@@ -1,0 +1,19 @@
+"""Batches of whole segments: many processes write them, one transaction puts all of them into their logs.
+
+Inside: the plan of a batch, a detached segment and its writer, the transaction that attaches them.
+Not inside: which process writes what (the caller), deleting what was forgotten (``dlog.repair``).
+Entry points: ``Namespace.begin_batch``, ``open_detached_segment``, ``attach_batch``, ``abandon_batch``.
+"""
+
+from dlog.bulk.detached import DetachedSegmentWriter
+from dlog.bulk.errors import BatchOvertakenError
+from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
+
+__all__ = [
+    "AttachedBatch",
+    "BatchOvertakenError",
+    "BatchPlan",
+    "DetachedSegment",
+    "DetachedSegmentWriter",
+    "LogPlan",
+]

@@ -1,0 +1,241 @@
+"""Beginning a batch, attaching its segments in one transaction, giving it up.
+
+Inside: the state that a batch may follow, the transaction over all of its logs, deciding whether it was
+applied if its reply was lost.
+Not inside: locks and rights (``dlog.operations.batches``), records (``detached``).
+Always: the segments of a batch and its number get into the metadata together or not at all; the transaction
+is conditional on the nodes that every writer changes when it starts or completes a segment, so a batch that
+was overtaken changes nothing, and a writer that was overtaken by a batch is fenced; only closed ledgers are
+attached; a batch whose number is there already is never attached again; a ledger is deleted only after a
+write to the node that its attaching would need.
+
+Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+
+from dlog.bulk.errors import BatchOvertakenError
+from dlog.bulk.plan import (
+    SEGMENTS_MAX,
+    AttachedBatch,
+    BatchPlan,
+    DetachedSegment,
+    completed_segments,
+)
+from dlog.errors import LogMetadataError, LogNotFoundError
+from dlog.format.dlsn import DLSN
+from dlog.metadata import paths
+from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
+from dlog.metadata.logs import open_log
+from dlog.metadata.properties import LogProperties, read_properties
+from dlog.metadata.properties.values import changed, encode_properties
+from dlog.metadata.segment import LogSegment, encode_segment
+from dlog.metadata.segment_nodes import list_segments
+from ledger.client import LedgerClient
+from ledger.errors import NoSuchLedgerError
+from ledger.tasks.task_errors import for_each
+from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
+from namespace.store import Check, Create, MetadataStore, Operation, Put
+
+
+@attrs.frozen
+class BatchPlace:
+    """Where a batch is attached. ``store`` is the session that holds the locks of its logs."""
+
+    store: MetadataStore
+    client: LedgerClient
+    namespace_path: str
+    first_segment_seqno: int
+    wall_ms: Callable[[], int]
+
+
+async def last_number(store: MetadataStore, namespace_path: str, plan: BatchPlan) -> int | None:
+    """The number of the last batch of the series that was attached; None if there is none.
+
+    Raises:
+        LogNotFoundError
+        LogMetadataError: The property is no number.
+    """
+    return _number_in(await read_properties(store, namespace_path, plan.record_log), plan)
+
+
+def _number_in(properties: LogProperties, plan: BatchPlan) -> int | None:
+    text = properties.values.get(plan.property_key)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdecimal():
+        raise LogMetadataError(
+            f"log {plan.record_log!r}: property {plan.property_key!r} is {text[:40]!r}, no number of a batch."
+            " Nothing was changed; `dlog log properties` shows and removes it"
+        )
+    return int(text)
+
+
+async def attach(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> AttachedBatch:
+    """Attach the segments; see ``Namespace.attach_batch``. The locks are held. Repeating it is safe."""
+    _check(plan, segments)
+    while True:
+        await place.store.sync(place.namespace_path)
+        properties = await read_properties(place.store, place.namespace_path, plan.record_log)
+        number = _number_in(properties, plan)
+        logs = {name: await _LogNow.read(place, plan, name) for name in sorted(plan.logs)}
+        if number is not None and number >= plan.number:
+            return _found(plan, segments, logs)
+        for name, log in logs.items():
+            if (why := plan.logs[name].difference(log.metadata)) is not None:
+                raise BatchOvertakenError(plan.name, name, why)
+        await _check_ledgers(place, plan, segments)
+        added = {name: log.following(place, plan, segments) for name, log in logs.items()}
+        operations = [_number_stored(place, plan, properties)]
+        for name, log in logs.items():
+            operations += log.operations(added[name])
+        try:
+            await place.store.commit(operations)
+        except (BadVersionError, NodeExistsError, NoNodeError):
+            # A log has changed, or only the properties, or an attempt whose reply was lost was applied after
+            # all. Each is seen by reading again; only other properties lead here once more.
+            continue
+        return AttachedBatch(
+            positions={name: _positions(new) for name, new in added.items() if new}, is_repeated=False
+        )
+
+
+def _check(plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
+    if len(segments) > SEGMENTS_MAX:
+        raise ValueError(f"batch {plan.name}: {len(segments)} segments; at most {SEGMENTS_MAX} in one batch")
+    if unknown := sorted({segment.log for segment in segments} - set(plan.logs)):
+        raise ValueError(f"batch {plan.name}: segments for logs that it was not begun for: {unknown}")
+    if len({segment.ledger_id for segment in segments}) != len(segments):
+        raise ValueError(f"batch {plan.name}: one segment is given twice")
+
+
+async def _check_ledgers(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
+    async def check(segment: DetachedSegment) -> None:
+        try:
+            metadata = (await place.client.stored(segment.ledger_id)).metadata
+        except NoSuchLedgerError:
+            raise BatchOvertakenError(
+                plan.name, segment.log, f"ledger {segment.ledger_id} of the batch was deleted"
+            ) from None
+        if not metadata.is_closed or metadata.last_entry_id != segment.last_entry_id:
+            raise LogMetadataError(
+                f"batch {plan.name}: ledger {segment.ledger_id} is not closed at entry"
+                f" {segment.last_entry_id}, as its writer reported; nothing was changed"
+            )
+
+    await for_each(check, segments)
+
+
+def _number_stored(place: BatchPlace, plan: BatchPlan, properties: LogProperties) -> Operation:
+    path = paths.properties_path(place.namespace_path, plan.record_log)
+    data = encode_properties(changed(properties.values, {plan.property_key: str(plan.number)}))
+    return Create(path, data) if properties.version is None else Put(path, data, properties.version)
+
+
+def _positions(segments: Sequence[LogSegment]) -> tuple[DLSN, DLSN]:
+    return segments[0].first_dlsn, segments[-1].last_dlsn
+
+
+@attrs.frozen
+class _LogNow:
+    """A log of the batch, as it is now."""
+
+    metadata: LogMetadata
+    segments: tuple[LogSegment, ...]
+
+    @classmethod
+    async def read(cls, place: BatchPlace, plan: BatchPlan, name: str) -> _LogNow:
+        # The versions first: what is listed is at least as new, and the commit is conditional on them.
+        metadata = await open_log(place.store, place.namespace_path, name)
+        listed = await list_segments(place.store, place.namespace_path, name)
+        return cls(metadata, listed.segments)
+
+    def following(
+        self, place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]
+    ) -> list[LogSegment]:
+        """The log's part of the batch, as it is stored."""
+        mine = [segment for segment in segments if segment.log == self.metadata.log_name]
+        if not mine:
+            return []
+        return completed_segments(
+            mine,
+            plan.logs[self.metadata.log_name],
+            first_seqno=next_segment_seqno(
+                self.metadata, self.segments, first_seqno=place.first_segment_seqno
+            ),
+            before=self.segments[-1] if self.segments else None,
+            completed_ms=place.wall_ms(),
+        )
+
+    def operations(self, added: Sequence[LogSegment]) -> list[Operation]:
+        """The log's part of the transaction. A log without new segments must be unchanged, too."""
+        now, name = self.metadata, (self.metadata.namespace_path, self.metadata.log_name)
+        # A promotion closes a log by this node.
+        operations: list[Operation] = [Check(paths.version_path(*name), now.marks_version)]
+        if not added:
+            return operations
+        allocated = b"" if now.allocated_ledger_id is None else b"%d" % now.allocated_ledger_id
+        operations += [
+            # Written with what it holds: from now on, no ledger with an older stamp gets into the log.
+            Put(paths.allocation_path(*name), allocated, now.allocation_version),
+            *(Create(paths.segment_path(*name, each.name), encode_segment(each)) for each in added),
+            Put(paths.segments_path(*name), b"%d" % added[-1].segment_seqno, now.max_segment_seqno_version),
+            Put(
+                paths.max_txid_path(*name),
+                b"%d" % max(now.max_txid, added[-1].last_txid),
+                now.max_txid_version,
+            ),
+        ]
+        return operations
+
+
+def _found(plan: BatchPlan, segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> AttachedBatch:
+    """The result if the batch is there: attached by a call before, whose reply was lost, or by another."""
+    ours = {segment.ledger_id for segment in segments}
+    positions = {}
+    for name, log in logs.items():
+        if mine := [each for each in log.segments if each.ledger_id in ours]:
+            positions[name] = _positions(mine)
+    return AttachedBatch(positions=positions, is_repeated=not positions and bool(ours))
+
+
+async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> list[int]:
+    """Delete the segments that no log names; see ``Namespace.abandon_batch``. The locks are held.
+
+    Returns the ids of the deleted ledgers.
+    """
+    await place.store.sync(place.namespace_path)
+    doomed: list[int] = []
+    for name, planned in sorted(plan.logs.items()):
+        path = paths.allocation_path(place.namespace_path, name)
+        while True:
+            try:
+                node = await place.store.get(path)
+            except NoNodeError:
+                raise LogNotFoundError(name, f"there is no node {path}") from None
+            try:
+                # Whatever it holds stays. An attaching that read it before fails from now on.
+                await place.store.put(path, node.value, expected=node.stat.version)
+            except BadVersionError:
+                continue
+            break
+        if node.stat.created_ms != planned.allocation_created_ms:
+            continue  # the log was renamed, perhaps with these ledgers, and this is another one
+        named = {
+            each.ledger_id for each in (await list_segments(place.store, place.namespace_path, name)).segments
+        }
+        doomed += [each.ledger_id for each in segments if each.log == name and each.ledger_id not in named]
+    await for_each(partial(_delete, place.client), doomed)
+    return doomed
+
+
+async def _delete(client: LedgerClient, ledger_id: int) -> None:
+    try:
+        await client.delete(ledger_id)
+    except NoSuchLedgerError:
+        pass

@@ -1,0 +1,149 @@
+"""Writing a detached segment: records into a ledger that no log names yet.
+
+Inside: cutting records into entries, the ledger from its creation to its end.
+Not inside: the log's nodes (``attaching``), fencing: nobody else knows the ledger.
+Always: a segment is reported only after its ledger is closed at its last entry, so that every record in it is
+durable on an ack quorum and its end can never change; a segment that fails is never reported.
+
+Source: DistributedLog, BKLogSegmentWriter.java (the bytes of entries); docs/bulk.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from dlog.bulk.plan import BatchPlan, DetachedSegment
+from dlog.config import NamespaceConfig
+from dlog.errors import RecordTooLongError, translated
+from dlog.format.envelope import seal_envelope
+from dlog.format.record import PAYLOAD_BYTES_MAX, encode_records
+from dlog.metadata.log_metadata import ALLOCATION_KEY
+from dlog.write.batcher import Batch, Batcher
+from dlog.write.log_writer import as_bytes
+from ledger.client import LedgerClient
+from ledger.errors import LedgerError
+from ledger.handle import WriteHandle
+from ledger.policy import LogMark
+from namespace.errors import NamespaceError
+
+CLEANUP_S = 5.0  # deleting the ledger of a segment that failed; what is left is an orphan
+
+
+class DetachedSegmentWriter:
+    """Takes the records of one detached segment, in order. Made by ``Namespace.open_detached_segment``."""
+
+    def __init__(self, log: str, txid: int, handle: WriteHandle, config: NamespaceConfig) -> None:
+        self.log = log
+        self._txid, self._handle, self._config = txid, handle, config
+        self._batcher = Batcher(entry_bytes_target=config.writer.entry_bytes_target)
+        self._record_count = self._size_bytes = 0
+        self._last_entry_id = self._last_slot_id = -1
+        self._result: DetachedSegment | None = None
+        self._is_given_up = False
+
+    def __repr__(self) -> str:
+        return f"<DetachedSegmentWriter of {self.log}, ledger {self._handle.ledger_id}>"
+
+    @property
+    def result(self) -> DetachedSegment | None:
+        """The segment, once the block was left without an error; None before, and if it has no records."""
+        return self._result
+
+    def give_up(self) -> None:
+        """Have the end of the block delete the segment, as if the block had raised an error."""
+        self._is_given_up = True
+
+    async def append_many(self, payloads: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Add records after the others. They are durable once the block was left.
+
+        If cancelled, some of the records may be added; leave the block by an exception then.
+
+        Raises:
+            RecordTooLongError: A payload has more than ``PAYLOAD_BYTES_MAX`` bytes. None was added.
+            LogUnavailableError: Bookies are out of reach. Give the segment up, and write another.
+        """
+        taken = list(map(as_bytes, payloads))
+        longest = max(map(len, taken), default=0)
+        if longest > PAYLOAD_BYTES_MAX:
+            raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
+        self._batcher.add_many(taken, [self._txid] * len(taken))
+        await self._send()
+
+    async def _send(self) -> None:
+        with translated(self.log, "writing a detached segment"):
+            while (batch := self._batcher.take(idle=False)) is not None:
+                await self._handle.wait_bytes_in_flight_below(self._config.writer.bytes_in_flight_max)
+                self._submit(batch)
+
+    def _submit(self, batch: Batch) -> None:
+        body = encode_records(batch.payloads, batch.txids, self._record_count + 1)
+        entry = seal_envelope(body, self._config.compression)
+        self._last_entry_id = self._handle.submit(entry)
+        self._last_slot_id = len(batch.payloads) - 1
+        self._record_count += len(batch.payloads)
+        self._size_bytes += len(entry)
+
+    async def finish(self) -> None:
+        """Write what is left and close the ledger. For ``open_detached_segment``."""
+        if self._is_given_up:
+            self._handle.abandon()
+            return
+        self._batcher.cut()
+        await self._send()
+        with translated(self.log, "closing a detached segment"):
+            if self._last_entry_id >= 0:
+                await self._handle.wait_confirmed(self._last_entry_id)
+            await self._handle.close()
+        if self._record_count:
+            self._result = DetachedSegment(
+                log=self.log,
+                ledger_id=self._handle.ledger_id,
+                record_count=self._record_count,
+                last_entry_id=self._last_entry_id,
+                last_slot_id=self._last_slot_id,
+                size_bytes=self._size_bytes,
+            )
+
+
+@asynccontextmanager
+async def open_detached(
+    client: LedgerClient, namespace_path: str, config: NamespaceConfig, plan: BatchPlan, log: str
+) -> AsyncIterator[DetachedSegmentWriter]:
+    """The writer of a detached segment; see ``Namespace.open_detached_segment``."""
+    planned = plan.logs[log]
+    assert config.digest_type is not None
+    # As a writer's ledger: the stamp proves when it can never get into the log any more (docs/metadata.md
+    # 16.13). Attaching is conditional on that version of the ``allocation`` node.
+    stamp = b"%d:%d" % (planned.allocation_created_ms, planned.versions[2])
+    with translated(log, "creating the ledger of a detached segment"):
+        handle = await client.create(
+            ensemble_size=config.ensemble_size,
+            write_quorum=config.write_quorum,
+            ack_quorum=config.ack_quorum,
+            digest_type=config.digest_type,
+            password=config.password,
+            custom=LogMark(namespace_path, log).custom | {ALLOCATION_KEY: stamp},
+        )
+    writer = DetachedSegmentWriter(log, planned.txid, handle, config)
+    try:
+        yield writer
+        await writer.finish()
+    except BaseException:
+        handle.abandon()
+        await _delete(client, handle.ledger_id)
+        raise
+    if writer.result is None:
+        await _delete(client, handle.ledger_id)
+
+
+async def _delete(client: LedgerClient, ledger_id: int) -> None:
+    """Delete a ledger that was never reported, if that works at once."""
+    with trio.move_on_after(CLEANUP_S) as scope:
+        scope.shield = True
+        try:
+            await client.delete(ledger_id)
+        except (LedgerError, NamespaceError):
+            pass  # an orphan, which ``dlog log orphans`` finds

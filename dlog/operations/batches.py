@@ -1,0 +1,213 @@
+"""The calls of a namespace for batches of whole segments.
+
+Inside: rights, locks, repeating a step while the metadata store is away. Not inside: the work (``bulk``).
+Always: while a batch is begun, attached or abandoned, the locks of all of its logs are held. They are taken
+in the order of names, so two batches never wait for each other for ever.
+
+Source: our own; docs/bulk.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from dlog.access_control.entries import Denial
+from dlog.bulk import attaching
+from dlog.bulk.detached import DetachedSegmentWriter, open_detached
+from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
+from dlog.errors import ConfigError, EndOfStreamError, translated
+from dlog.federation.federated_store import FederatedStore
+from dlog.format.hash_chain import chain_start
+from dlog.metadata.log_metadata import check_start_txid
+from dlog.metadata.logs import open_log
+from dlog.metadata.policy import Right
+from dlog.operations.namespace_base import NamespaceBase
+from dlog.read.chain_end import chain_at_end
+from dlog.write.segment_lifecycle import SegmentLifecycle
+from ledger.audit import audited_async
+from namespace.store import MetadataStore
+
+
+class LogBatches(NamespaceBase):
+    """The calls of ``Namespace`` that write whole segments at once."""
+
+    async def begin_batch(
+        self,
+        series: str,
+        number: int,
+        logs: Iterable[str],
+        *,
+        record_log: str | None = None,
+        lock_timeout_s: float = 0,
+    ) -> BatchPlan | None:
+        """Begin a batch: records for one or several logs, which will be there all at once or not at all.
+
+        It takes the logs' locks for a moment and completes what a dead writer left in progress. Nothing else
+        is changed; a batch that was begun need not be ended. Any process may then write segments for it
+        (``open_detached_segment``), at the same time and as often as it takes. ``attach_batch`` puts them
+        into the logs. A batch that another writer of one of its logs overtakes cannot be attached.
+
+        Args:
+            series: Names the source of the batches, such as a query: up to 100 printable characters.
+            number: Of the batch in its series; greater than that of the batch before it.
+            logs: Names of existing logs.
+            record_log: The log whose properties record the number. It must be the same for all batches of a
+                series. None: the first one of ``logs`` by name.
+            lock_timeout_s: How long to wait for each lock of a writer.
+
+        Returns:
+            The plan, which can be pickled; None if this batch, or a later one of its series, is attached.
+
+        Raises:
+            LogNotFoundError, EndOfStreamError (sealed), LogFencedError, LogMetadataError, CorruptLogError
+            LogLockedError: A log has a writer.
+            ConfigError: The namespace is federated, or a log has a hash chain.
+        """
+        names = sorted({self._checked(name, Right.WRITE) for name in logs})
+        if not names:
+            raise ValueError("a batch needs at least one log")
+        if not 0 < len(series) <= 100 or not series.isprintable() or "=" in series:
+            raise ConfigError(f'series {series!r}: 1 to 100 printable characters, without "="')
+        if number < 0:
+            raise ValueError(f"batch {series}/{number}: the number is negative")
+        record_log = names[0] if record_log is None else self._checked(record_log, Right.WRITE)
+        await self._check_batch([*names, record_log])
+        plan = BatchPlan(series=series, number=number, record_log=record_log, logs={})
+
+        async def begin() -> BatchPlan | None:
+            await self._store.sync(self._path)
+            stored = await attaching.last_number(self._store, self._path, plan)
+            if stored is not None and stored >= number:
+                return None
+            async with self._all_locked(names, lock_timeout_s) as session:
+                planned = {name: await self._plan(session, name) for name in names}
+            return BatchPlan(series=series, number=number, record_log=record_log, logs=planned)
+
+        return await self._change(record_log, "beginning a batch", begin)
+
+    def open_detached_segment(
+        self, plan: BatchPlan, log: str
+    ) -> AbstractAsyncContextManager[DetachedSegmentWriter]:
+        """Write a segment of a batch, for the duration of an ``async with``; its ``result`` is for the batch.
+
+        Any number of them may be open at the same time, in any processes; no lock is held. When the block is
+        left, its records are durable on an ack quorum. If it is left by an exception, its ledger is deleted,
+        or left to ``dlog log orphans`` if that does not work at once.
+
+        Raises:
+            LogUnavailableError: Bookies or the metadata store are out of reach. Write another segment.
+        """
+        name = self._checked(log, Right.WRITE)
+        if name not in plan.logs:
+            raise ValueError(f"batch {plan.name} was not begun for log {log!r}")
+        return self._open_detached_segment(plan, name)
+
+    @asynccontextmanager
+    async def _open_detached_segment(
+        self, plan: BatchPlan, name: str
+    ) -> AsyncIterator[DetachedSegmentWriter]:
+        await self._permitted(name, Right.WRITE, Denial.ACQUIRE)
+        async with open_detached(self._client, self._path, self.config, plan, name) as writer:
+            yield writer
+
+    async def attach_batch(
+        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+    ) -> AttachedBatch:
+        """Put the segments of a batch into its logs and record its number, all in one transaction.
+
+        In each log the records follow in the order of ``segments``. All of them have the transaction id of
+        the plan. If the call is cancelled, or fails with ``LogUnavailableError``, all of it happened or
+        nothing; call it again. If another attempt has attached the batch, this one changes nothing.
+
+        Args:
+            segments: What was written for the batch; up to 1,000. Those left out are orphans: give them to
+                ``abandon_batch``.
+
+        Raises:
+            BatchOvertakenError: Another writer has changed one of the logs. Begin the batch again.
+            LogNotFoundError, LogMetadataError, LogPromotedError
+            LogLockedError: A log has a writer.
+        """
+        await self._check_batch(plan.logs)
+        with translated(plan.record_log, "attaching a batch"):
+            async with audited_async("attach batch", f"{self.uri} {plan.name} to {sorted(plan.logs)}"):
+
+                async def attach() -> AttachedBatch:
+                    async with self._all_locked(plan.logs, lock_timeout_s) as session:
+                        return await attaching.attach(self._batch_place(session), plan, segments)
+
+                return await self._change(plan.record_log, "attaching a batch", attach)
+
+    async def abandon_batch(
+        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+    ) -> list[int]:
+        """Delete segments of a batch that are not in its logs. The plan cannot be attached afterwards.
+
+        Segments that were attached stay. If the call is cancelled or fails, some may be deleted; call it
+        again, or leave the rest to ``dlog log orphans``.
+
+        Returns:
+            The ids of the deleted ledgers.
+
+        Raises:
+            LogNotFoundError: A log was deleted or renamed. Nothing of it was deleted.
+            LogLockedError: A log has a writer.
+        """
+        await self._check_batch(plan.logs)
+        with translated(plan.record_log, "abandoning a batch"):
+            async with audited_async("abandon batch", f"{self.uri} {plan.name}"):
+
+                async def abandon() -> list[int]:
+                    async with self._all_locked(plan.logs, lock_timeout_s) as session:
+                        return await attaching.abandon(self._batch_place(session), plan, segments)
+
+                return await self._change(plan.record_log, "abandoning a batch", abandon)
+
+    async def _check_batch(self, names: Iterable[str]) -> None:
+        self._check_open(Right.WRITE)
+        if isinstance(self._store, FederatedStore):
+            raise ConfigError(
+                f"the namespace {self.uri} is federated: its logs have no common transaction, so it takes no"
+                " batch. Nothing was changed; open the namespace that has the logs (`dlog log locate`)"
+            )
+        for name in sorted(set(names)):
+            await self._permitted(name, Right.WRITE, Denial.ACQUIRE)
+
+    @asynccontextmanager
+    async def _all_locked(self, names: Iterable[str], timeout_s: float) -> AsyncIterator[MetadataStore]:
+        """Hold the locks of the logs; yield a session that holds one of them, the last one taken."""
+        async with AsyncExitStack() as stack:
+            session: MetadataStore = self._store
+            for name in sorted(names):
+                session = (await stack.enter_async_context(self._locked(name, timeout_s))).session
+            yield session
+
+    async def _plan(self, session: MetadataStore, name: str) -> LogPlan:
+        lifecycle = SegmentLifecycle(
+            session,
+            self._client,
+            self._path,
+            name,
+            self.config,
+            first_segment_seqno=self._first_segment_seqno,
+            wall_ms=self._wall_ms,
+        )
+        await lifecycle.recover_left_over()
+        log = self._read_only_log(name)
+        if await chain_at_end(log) != chain_start(await log.origin()):
+            raise ConfigError(
+                f"log {name!r} has a hash chain, which only its writer can continue, so it takes no batch."
+                " Nothing was changed; use a writer with WriterConfig(hash_chain=True)"
+            )
+        metadata = await open_log(session, self._path, name)
+        if metadata.sealed:
+            raise EndOfStreamError(name)
+        txid = max(lifecycle.last_txid + 1, self._wall_ms())
+        check_start_txid(metadata, txid)
+        return LogPlan.of(metadata, txid)
+
+    def _batch_place(self, session: MetadataStore) -> attaching.BatchPlace:
+        return attaching.BatchPlace(
+            session, self._client, self._path, self._first_segment_seqno, self._wall_ms
+        )

@@ -1,0 +1,434 @@
+"""Batches of segments: all of it in its logs at once, or nothing; once, however often it is tried."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+
+import attrs
+import pytest
+
+import dlog
+from dlog.bulk import AttachedBatch, BatchOvertakenError, BatchPlan, DetachedSegment
+from dlog.metadata.logs import open_log
+from dlog.metadata.segment_nodes import record_allocation
+from dlog.namespace_handle import Namespace
+from ledger.digest import DigestType
+from ledger.errors import NoSuchLedgerError
+from namespace.errors import ConnectionLostError
+from namespace.store import Operation
+from tests.fakes.dict_bookies import DictCluster, open_cluster
+from tests.fakes.dict_namespace import CONFIG, WatchedStore, open_on, read_all, write_segments
+
+NOW = datetime.timedelta()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[DictCluster]:
+    async with open_cluster() as opened:
+        yield opened
+
+
+async def begun(namespace: Namespace, number: int = 1, logs: Sequence[str] = ("a", "b")) -> BatchPlan:
+    plan = await namespace.begin_batch("query", number, logs)
+    assert plan is not None
+    return plan
+
+
+async def segment(namespace: Namespace, plan: BatchPlan, log: str, *payloads: bytes) -> DetachedSegment:
+    async with namespace.open_detached_segment(plan, log) as writer:
+        await writer.append_many(payloads)
+    assert writer.result is not None
+    return writer.result
+
+
+async def make_logs(namespace: Namespace, *names: str) -> None:
+    for name in names:
+        await namespace.create_log(name)
+
+
+async def test_a_batch_appears_in_its_logs_in_the_order_of_its_segments(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await write_segments(namespace, "a", 2)
+        await namespace.create_log("b")
+        plan = pickle.loads(pickle.dumps(await begun(namespace)))
+        late = await segment(namespace, plan, "a", b"y", b"z")
+        early = await segment(namespace, plan, "a", b"x")
+        other = await segment(namespace, plan, "b", b"o")
+        assert await read_all(namespace, "a") == [b"0", b"1"]
+        parts = pickle.loads(pickle.dumps([early, other, late]))
+        attached = await namespace.attach_batch(plan, parts)
+        assert attached == AttachedBatch(
+            positions={
+                "a": (dlog.DLSN(3, 0, 0), dlog.DLSN(4, 0, 1)),
+                "b": (dlog.DLSN(1, 0, 0), dlog.DLSN(1, 0, 0)),
+            },
+            is_repeated=False,
+        )
+        assert await read_all(namespace, "a") == [b"0", b"1", b"x", b"y", b"z"]
+        assert await read_all(namespace, "b") == [b"o"]
+        await write_segments(namespace, "b", 0)
+        async with namespace.open_writer("a") as writer:
+            await writer.append(b"after")
+        async with namespace.open_reader("a", follow=False) as reader:
+            records = [record async for record in reader]
+        assert [record.payload for record in records[-4:]] == [b"x", b"y", b"z", b"after"]
+        assert {record.txid for record in records[2:5]} == {plan.logs["a"].txid}
+        assert records[4].txid < records[5].txid
+        assert await namespace.count_records("a") == 6
+        for log in "a", "b":
+            assert (await namespace.check_log(log)).findings == ()
+            assert (await namespace.verify_log(log)).is_sound
+
+
+async def test_a_long_segment_has_many_entries(cluster: DictCluster) -> None:
+    config = attrs.evolve(CONFIG, compression=dlog.Compression.LZ4)
+    async with open_on(cluster, config=config) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        payloads = [b"%05d" % number * 100 for number in range(2_000)]
+        async with namespace.open_detached_segment(plan, "a") as writer:
+            for first in range(0, len(payloads), 300):
+                await writer.append_many(payloads[first : first + 300])
+        assert writer.result is not None
+        assert writer.result.last_entry_id > 5
+        await namespace.attach_batch(plan, [writer.result])
+        assert await read_all(namespace, "a") == payloads
+
+
+async def test_a_follower_reads_a_batch(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await write_segments(namespace, "a", 1)
+        async with namespace.open_reader("a") as reader:
+            assert (await anext(reader)).payload == b"0"
+            plan = await begun(namespace, logs=["a"])
+            await namespace.attach_batch(plan, [await segment(namespace, plan, "a", b"1", b"2")])
+            assert [(await anext(reader)).payload for _ in range(2)] == [b"1", b"2"]
+
+
+async def test_a_batch_that_is_there_is_not_begun_and_not_attached_again(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        plan, zombie = await begun(namespace, 7), await begun(namespace, 7)
+        theirs = await segment(namespace, zombie, "a", b"theirs")
+        ours = await segment(namespace, plan, "a", b"ours")
+        first = await namespace.attach_batch(plan, [ours])
+        assert await namespace.attach_batch(plan, [ours]) == first
+        assert await namespace.attach_batch(zombie, [theirs]) == AttachedBatch(positions={}, is_repeated=True)
+        assert await namespace.begin_batch("query", 7, ["a", "b"]) is None
+        assert await namespace.begin_batch("query", 6, ["a", "b"]) is None
+        assert (await namespace.begin_batch("another query", 6, ["a", "b"])) is not None
+        assert await namespace.abandon_batch(zombie, [theirs, ours]) == [theirs.ledger_id]
+        assert await read_all(namespace, "a") == [b"ours"]
+        with pytest.raises(NoSuchLedgerError):
+            await opened.client.metadata(theirs.ledger_id)
+
+
+async def test_a_batch_without_records_is_recorded(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        plan = await begun(namespace)
+        async with namespace.open_detached_segment(plan, "a") as writer:
+            pass
+        assert writer.result is None
+        assert await namespace.find_orphans(older_than=NOW) == []
+        assert await namespace.attach_batch(plan, []) == AttachedBatch(positions={}, is_repeated=False)
+        assert await namespace.begin_batch("query", 1, ["a", "b"]) is None
+
+
+async def test_a_batch_that_a_writer_overtook_changes_nothing(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        plan = await begun(namespace)
+        parts = [await segment(namespace, plan, log, b"batch") for log in ("a", "b")]
+        await write_segments(namespace, "b", 1)
+        with pytest.raises(BatchOvertakenError, match="log 'b' has changed"):
+            await namespace.attach_batch(plan, parts)
+        assert await read_all(namespace, "a") == []
+        assert await read_all(namespace, "b") == [b"0"]
+        again = await begun(namespace)
+        await namespace.attach_batch(again, [await segment(namespace, again, "b", b"batch")])
+        assert await read_all(namespace, "b") == [b"0", b"batch"]
+
+
+async def test_a_log_that_changes_at_the_last_moment_keeps_the_batch_out(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        plan = await begun(namespace)
+        parts = [await segment(namespace, plan, log, b"batch") for log in ("a", "b")]
+        moments = 0
+
+        async def overtake(kind: str, _path: str) -> None:
+            nonlocal moments
+            if kind == "commit" and moments == 0:
+                moments += 1
+                async with open_on(cluster) as other:
+                    known = await open_log(other.store, "/ns", "a")
+                    await record_allocation(other.store, known, 99)
+
+        opened.store.before = overtake
+        with pytest.raises(BatchOvertakenError, match="log 'a' has changed"):
+            await namespace.attach_batch(plan, parts)
+        assert moments == 1
+        assert await read_all(namespace, "b") == []
+
+
+async def test_a_batch_fences_a_writer_that_knows_an_older_state(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        known = await open_log(opened.store, "/ns", "a")
+        plan = await begun(namespace, logs=["a"])
+        await namespace.attach_batch(plan, [await segment(namespace, plan, "a", b"batch")])
+        with pytest.raises(dlog.LogFencedError):
+            await record_allocation(opened.store, known, 99)
+
+
+async def test_a_log_with_a_writer_takes_no_batch(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened, open_on(cluster) as other:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"batch")
+        async with other.namespace.open_writer("a"):
+            for call in (
+                namespace.begin_batch("query", 1, ["a"]),
+                namespace.attach_batch(plan, [part]),
+                namespace.abandon_batch(plan, [part]),
+            ):
+                with pytest.raises(dlog.LogLockedError):
+                    await call
+        await namespace.attach_batch(plan, [part])  # that writer wrote nothing
+        assert await read_all(namespace, "a") == [b"batch"]
+
+
+async def test_what_a_dead_writer_left_comes_before_the_batch(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        with suppress(dlog.DLogError):
+            async with (
+                open_on(cluster) as other,
+                other.namespace.open_writer("a", create=True) as writer,
+            ):
+                await writer.append(b"0", txid=2**60)
+                other.store.expire()
+        plan = await begun(opened.namespace, logs=["a"])
+        assert plan.logs["a"].txid == 2**60 + 1
+        await opened.namespace.attach_batch(plan, [await segment(opened.namespace, plan, "a", b"1")])
+        assert await read_all(opened.namespace, "a") == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_a_lost_reply_is_settled_and_the_batch_is_there_once(
+    cluster: DictCluster, *, is_applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_on(cluster) as opened:
+        namespace, commit, lost = opened.namespace, opened.store.commit, 0
+
+        async def losing(operations: Sequence[Operation]) -> None:
+            nonlocal lost
+            lost += 1
+            if is_applied or lost > 1:
+                await commit(operations)
+            if lost == 1:
+                raise ConnectionLostError("/", "the reply is lost")
+
+        await make_logs(namespace, "a", "b")
+        plan = await begun(namespace)
+        parts = [await segment(namespace, plan, log, b"x") for log in ("a", "b")]
+        monkeypatch.setattr(opened.store, "commit", losing)
+        attached = await namespace.attach_batch(plan, parts)
+        assert lost == (1 if is_applied else 2)
+        assert attached.positions == {log: (dlog.DLSN(1, 0, 0),) * 2 for log in ("a", "b")}
+        assert await read_all(namespace, "a") == await read_all(namespace, "b") == [b"x"]
+
+
+class CrashError(Exception):
+    """The program is dead from here on."""
+
+
+def die_at(store: WatchedStore, number: int, *, is_applied: bool) -> None:
+    """Have the program die at its write of this number, before or after the store applies it."""
+    count = 0
+
+    def dying(write: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+        async def call(*args: object, **kwargs: object) -> object:
+            nonlocal count
+            count += 1
+            if count == number and not is_applied:
+                store.expire()
+                raise CrashError
+            result = await write(*args, **kwargs)
+            if count == number:
+                store.expire()
+                raise CrashError
+            return result
+
+        return call
+
+    for name in "create", "put", "delete", "commit":
+        setattr(store, name, dying(getattr(store, name)))
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_a_program_that_dies_at_any_write_leaves_all_or_nothing(
+    cluster: DictCluster, *, is_applied: bool
+) -> None:
+    outcomes = []
+    for number in range(1, 100):
+        logs = [f"{number}/a", f"{number}/b"]
+        async with open_on(cluster) as opened:
+            await make_logs(opened.namespace, *logs)
+        with suppress(CrashError):
+            async with open_on(cluster) as opened:
+                die_at(opened.store, number, is_applied=is_applied)
+                plan = await begun(opened.namespace, logs=logs)
+                parts = [await segment(opened.namespace, plan, log, b"x") for log in logs]
+                await opened.namespace.attach_batch(plan, parts)
+        async with open_on(cluster) as opened:
+            namespace = opened.namespace
+            found = [await read_all(namespace, log) for log in logs]
+            again = await namespace.begin_batch("query", 1, logs)
+            outcomes.append(again is None)
+            assert found == ([[], []] if again else [[b"x"], [b"x"]])
+            if again is not None:
+                parts = [await segment(namespace, again, log, b"x") for log in logs]
+                await namespace.attach_batch(again, parts)
+            left = [each.ledger_id for each in await namespace.find_orphans(older_than=NOW)]
+            swept = await namespace.delete_orphans(left, older_than=NOW)
+            assert all(each.is_deleted for each in swept)
+            assert [await read_all(namespace, log) for log in logs] == [[b"x"], [b"x"]]
+        if outcomes[-3:] == [True] * 3:
+            break
+    assert outcomes == sorted(outcomes)
+    assert len(outcomes) > 8
+
+
+async def test_a_ledger_that_was_swept_as_an_orphan_keeps_the_batch_out(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        kept, swept = [await segment(namespace, plan, "a", b"x") for _ in range(2)]
+        (outcome,) = await namespace.delete_orphans([swept.ledger_id], older_than=NOW)
+        assert outcome.is_deleted
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(plan, [kept])
+        assert await read_all(namespace, "a") == []
+
+
+async def test_an_abandoned_batch_can_not_be_attached(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        plan = await begun(namespace)
+        left, kept = await segment(namespace, plan, "a", b"x"), await segment(namespace, plan, "b", b"x")
+        assert await namespace.abandon_batch(plan, [left]) == [left.ledger_id]
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(plan, [kept])
+        assert await namespace.abandon_batch(plan, [left, kept]) == [left.ledger_id, kept.ledger_id]
+
+
+async def test_a_log_that_was_created_again_takes_nothing_and_loses_nothing(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        await namespace.attach_batch(plan, [part])
+        await namespace.rename_log("a", "moved")
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.abandon_batch(plan, [part])
+        await namespace.create_log("a")
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(plan, [part])
+        assert await namespace.abandon_batch(plan, [part]) == []
+        assert await read_all(namespace, "moved") == [b"x"]
+
+
+async def test_only_closed_ledgers_are_attached(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        async with await opened.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32
+        ) as handle:
+            for wrong in (
+                attrs.evolve(part, last_entry_id=1),
+                attrs.evolve(part, ledger_id=handle.ledger_id, last_entry_id=-1),
+            ):
+                with pytest.raises(dlog.LogMetadataError, match="is not closed at entry"):
+                    await namespace.attach_batch(plan, [wrong])
+        with pytest.raises(ValueError, match="given twice"):
+            await namespace.attach_batch(plan, [part, part])
+        assert await read_all(namespace, "a") == []
+
+
+async def test_a_block_that_fails_leaves_no_ledger(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        with pytest.raises(dlog.RecordTooLongError):
+            async with namespace.open_detached_segment(plan, "a") as writer:
+                await writer.append_many([b"x", bytes(dlog.PAYLOAD_BYTES_MAX + 1)])
+        assert writer.result is None
+        async with namespace.open_detached_segment(plan, "a") as writer:
+            await writer.append_many([b"x"])
+            writer.give_up()
+        assert writer.result is None
+        assert await opened.client.ledger_ids() == []
+
+
+async def test_logs_that_take_no_records_take_no_batch(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        await namespace.seal_log("b")
+        with pytest.raises(dlog.EndOfStreamError):
+            await namespace.begin_batch("query", 1, ["a", "b"])
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.begin_batch("query", 1, ["a", "missing"])
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        await namespace.seal_log("a")
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(plan, [part])
+        with pytest.raises(ValueError, match="not begun for log 'b'"):
+            namespace.open_detached_segment(plan, "b")
+    async with open_on(cluster, "/federated", federated=True) as opened:
+        with pytest.raises(dlog.ConfigError, match="takes no batch"):
+            await opened.namespace.begin_batch("query", 1, ["a"])
+
+
+async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> None:
+    chained = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, hash_chain=True))
+    async with open_on(cluster, config=chained) as opened:
+        await write_segments(opened.namespace, "a", 1)
+        with pytest.raises(dlog.ConfigError, match="has a hash chain"):
+            await opened.namespace.begin_batch("query", 1, ["a"])
+        assert (await opened.namespace.verify_log("a")).is_sound
+
+
+async def test_a_number_that_does_not_parse_is_never_replaced(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        await namespace.change_properties("a", {"dlog.batch.query": "seven"})
+        with pytest.raises(dlog.LogMetadataError, match="no number of a batch"):
+            await namespace.attach_batch(plan, [part])
+        await namespace.change_properties("a", {"dlog.batch.query": None, "owner": "shop"})
+        await namespace.attach_batch(plan, [part])
+        assert (await namespace.properties("a")).values == {"dlog.batch.query": "1", "owner": "shop"}
