@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import attrs
 import trio
@@ -16,7 +16,9 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker
-from namespace.memory import MemoryStore
+from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.sessions.renewing_store import RenewingStore
+from namespace.store import MetadataStore
 from tests.fakes.dict_bookies import DictCluster, open_cluster
 from tests.fakes.dict_namespace import WatchedStore
 
@@ -100,3 +102,17 @@ async def open_world(
             Auditor(client.context, session, marks, config, wall_ms=lambda: 1_700_000_000_000),
         )
         await session.aclose()
+
+
+@asynccontextmanager
+async def renewing(tree: MemoryTree) -> AsyncIterator[RenewingStore]:
+    """A store that outlives its sessions, as a program in a cluster has it."""
+
+    def open_session() -> AbstractAsyncContextManager[MetadataStore]:
+        return open_memory_store(tree)
+
+    async with open_session() as first, trio.open_nursery() as nursery:
+        store = RenewingStore(first, open_session)
+        nursery.start_soon(store.keep)
+        yield store
+        nursery.cancel_scope.cancel()

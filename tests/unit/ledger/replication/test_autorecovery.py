@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-
 import trio
 from trio.testing import MockClock
 
 from ledger.replication import AutoRecovery, ReplicationConfig, current_auditor
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
-from namespace.sessions.renewing_store import RenewingStore
-from namespace.store import MetadataStore
-from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world, until
+from namespace.memory import MemoryStore
+from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world, renewing, until
 
 CONFIG = ReplicationConfig(retry_pause_s=1)
-
-
-@asynccontextmanager
-async def renewing(tree: MemoryTree) -> AsyncIterator[RenewingStore]:
-    def open_session() -> AbstractAsyncContextManager[MetadataStore]:
-        return open_memory_store(tree)
-
-    async with open_session() as first, trio.open_nursery() as nursery:
-        store = RenewingStore(first, open_session)
-        nursery.start_soon(store.keep)
-        yield store
-        nursery.cancel_scope.cancel()
 
 
 async def elected(program: AutoRecovery) -> None:
