@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 import click
 import trio
+from click.core import ParameterSource
 
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
@@ -133,6 +134,9 @@ def command(
     command, show or steer the auto-recovery of the cluster instead.
     """
     if context.invoked_subcommand is not None:
+        sources = map(context.get_parameter_source, context.params)
+        if ParameterSource.COMMANDLINE in sources:  # else another cluster than the named one would be shown
+            raise click.UsageError(f"put the options behind the command {context.invoked_subcommand}")
         return
     config = ReplicationConfig(
         lost_bookie_delay_s=delay_s,

@@ -172,6 +172,8 @@ def test_wrong_arguments_do_nothing(
     monkeypatch.delenv("DLOG_DEBUG", raising=False)
     assert main(["autorecovery", "status", "--service", "file:///nowhere"]) == 2
     assert "name a cluster" in capfd.readouterr().err
+    assert main(["autorecovery", "--service", "zk://zk1/ledgers", "disable"]) == 2
+    assert "behind the command disable" in capfd.readouterr().err
     assert main(["bookie", "recover", "a/b", "--yes", "--service", "zk://zk1/ledgers"]) == 2
     assert "cannot be a bookie's id" in capfd.readouterr().err
     assert main(["autorecovery", "--id", "a/b", "--service", "zk://zk1/ledgers"]) == 2
