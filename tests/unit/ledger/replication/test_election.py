@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
 from ledger.replication.election import AuditorElection, current_auditor, votes_in_order
@@ -49,7 +50,8 @@ async def test_a_candidate_that_withdraws_leaves_no_vote() -> None:
         election = AuditorElection(store, "/ledgers", "b1:3181")
         await store.create("/ledgers")
         await election.withdraw()
-        await election.wait_elected()
+        with trio.fail_after(ENDS_WITHIN_S):
+            await election.wait_elected()
         await election.withdraw()
         assert await current_auditor(store, "/ledgers") is None
 
@@ -58,7 +60,8 @@ async def test_a_session_keeps_only_its_first_vote() -> None:
     async with open_memory_store(MemoryTree()) as store:
         for _ in range(2):
             await store.create(f"{PATH}/V_", ephemeral=True, sequential=True, parents=True)
-        await AuditorElection(store, "/ledgers", "b1:3181").wait_elected()
+        with trio.fail_after(ENDS_WITHIN_S):
+            await AuditorElection(store, "/ledgers", "b1:3181").wait_elected()
         assert (await store.children(PATH)).names == ("V_0000000000",)
 
 
@@ -76,9 +79,9 @@ async def test_a_vote_whose_reply_was_lost_counts() -> None:
     store = LossyStore(MemoryTree())
     await store.create("/ledgers")
     election = AuditorElection(store, "/ledgers", "b1:3181")
-    try:
+    with pytest.raises(ConnectionLostError):
         await election.wait_elected()
-    except ConnectionLostError:
+    with trio.fail_after(ENDS_WITHIN_S):
         await election.wait_elected()
     assert (await store.children(PATH)).names == ("V_0000000000",)
     await store.aclose()

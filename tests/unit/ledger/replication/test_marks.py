@@ -43,10 +43,15 @@ def tree() -> MemoryTree:
 
 @pytest.fixture
 async def store(tree: MemoryTree) -> AsyncIterator[LossyStore]:
+    session = LossyStore(tree)
+    yield session
+    await session.aclose()
+
+
+async def fired(watch: trio.Event) -> None:
+    """Wait for a watch; a call that never leads to it fails the test."""
     with trio.fail_after(ENDS_WITHIN_S):
-        session = LossyStore(tree)
-        yield session
-        await session.aclose()
+        await watch.wait()
 
 
 @pytest.fixture
@@ -175,13 +180,13 @@ async def test_an_idle_worker_is_woken_by_a_mark(marks: UnderReplicatedLedgers) 
     watch = trio.Event()
     assert await marks.take(watch) is None
     await marks.mark(7 + 2**40, ["a"])
-    await watch.wait()
+    await fired(watch)
     watch = trio.Event()
     other = await marks.take(watch)
     assert other is not None
     assert await marks.take(watch) is None
     await marks.release(taken)
-    await watch.wait()
+    await fired(watch)
 
 
 async def test_the_switch_is_an_empty_node(marks: UnderReplicatedLedgers, store: LossyStore) -> None:
@@ -190,10 +195,11 @@ async def test_the_switch_is_an_empty_node(marks: UnderReplicatedLedgers, store:
     assert await marks.switch(on=False)
     assert not await marks.switch(on=False)
     assert (await store.get("/ledgers/underreplication/disable")).value == b""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(marks.wait_enabled)
-        assert not await marks.is_enabled()
-        assert await marks.switch(on=True)
+    with trio.fail_after(ENDS_WITHIN_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(marks.wait_enabled)
+            assert not await marks.is_enabled()
+            assert await marks.switch(on=True)
 
 
 async def test_each_write_of_the_delay_has_another_version(
@@ -202,7 +208,7 @@ async def test_each_write_of_the_delay_has_another_version(
     watch = trio.Event()
     assert await marks.recovery_delay(watch) == RecoveryDelay(0, None)
     await marks.init_recovery_delay(30)
-    await watch.wait()
+    await fired(watch)
     await marks.init_recovery_delay(60)
     assert await marks.recovery_delay() == RecoveryDelay(30, 0)
     await marks.set_recovery_delay(30)
