@@ -82,12 +82,13 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
             await left_open.append_many(PAYLOADS)
             left_open.abandon()
             writer, stop = await client.create(), trio.Event()
-            lost = bookie_id(cluster.state.bookies[0])
+            lost = (await client.metadata(left_open.ledger_id)).last_ensemble.bookies[0]
+            index = [bookie_id(member) for member in cluster.state.bookies].index(lost)
             with autorecovery(cluster, tmp_path / "autorecovery.log") as process:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(write, writer, stop)
                     nursery.start_soon(follow, client, writer.ledger_id)
-                    cluster.kill(0)
+                    cluster.kill(index)
                     everything = [*ledgers, left_open.ledger_id, writer.ledger_id]
                     while await named(client, everything, lost):  # noqa: ASYNC110
                         await trio.sleep(0.2)
