@@ -62,6 +62,7 @@ class Namespace:
     change_properties = passed(TrioNamespace.change_properties)
     retain_log = passed(TrioNamespace.retain_log)
     begin_batch = passed(TrioNamespace.begin_batch)
+    last_batch = passed(TrioNamespace.last_batch)
     attach_batch = passed(TrioNamespace.attach_batch)
     abandon_batch = passed(TrioNamespace.abandon_batch)
     promote_log = passed(TrioNamespace.promote_log)

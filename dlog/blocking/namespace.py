@@ -281,22 +281,26 @@ class Namespace:
 
     def begin_batch(
         self,
-        series: str,
-        number: int,
         logs: Iterable[str],
         *,
+        series: str | None = None,
+        number: int = 0,
         record_log: str | None = None,
         lock_timeout_s: float = 0,
     ) -> BatchPlan | None:
         """See ``dlog.Namespace.begin_batch``."""
         return self._loop.run(
             self._namespace.begin_batch,
-            series,
-            number,
             logs,
+            series=series,
+            number=number,
             record_log=record_log,
             lock_timeout_s=lock_timeout_s,
         )
+
+    def last_batch(self, series: str, record_log: str) -> int | None:
+        """See ``dlog.Namespace.last_batch``."""
+        return self._loop.run(self._namespace.last_batch, series, record_log)
 
     def open_detached_segment(self, plan: BatchPlan, log: str) -> DetachedSegmentWriter:
         """See ``dlog.Namespace.open_detached_segment``. The writer is open; the caller closes it."""

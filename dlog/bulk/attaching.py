@@ -55,7 +55,7 @@ class BatchPlace:
 
 
 async def last_number(store: MetadataStore, namespace_path: str, plan: BatchPlan) -> int | None:
-    """The number of the last batch of the series that was attached; None if there is none.
+    """The number of the last batch of the series that was attached; None if there is none, or no series.
 
     Raises:
         LogNotFoundError
@@ -65,6 +65,8 @@ async def last_number(store: MetadataStore, namespace_path: str, plan: BatchPlan
 
 
 def _number_in(properties: LogProperties, plan: BatchPlan) -> int | None:
+    if plan.series is None:
+        return None
     text = properties.values.get(plan.property_key)
     if text is None:
         return None
@@ -84,14 +86,15 @@ async def attach(place: BatchPlace, plan: BatchPlan, segments: Sequence[Detached
         properties = await read_properties(place.store, place.namespace_path, plan.record_log)
         number = _number_in(properties, plan)
         logs = {name: await _LogNow.read(place, plan, name) for name in sorted(plan.logs)}
-        if number is not None and number >= plan.number:
-            return _found(plan, segments, logs)
+        found = _found(segments, logs)
+        if found.positions or (number is not None and number >= plan.number):
+            return found
         for name, log in logs.items():
             if (why := plan.logs[name].difference(log.metadata)) is not None:
                 raise BatchOvertakenError(plan.name, name, why)
         await _check_ledgers(place, plan, segments)
-        added = {name: log.following(place, plan, segments) for name, log in logs.items()}
-        operations = [_number_stored(place, plan, properties)]
+        added = {name: log.following(place, segments) for name, log in logs.items()}
+        operations = [] if plan.series is None else [_number_stored(place, plan, properties)]
         for name, log in logs.items():
             operations += log.operations(added[name])
         try:
@@ -155,16 +158,13 @@ class _LogNow:
         listed = await list_segments(place.store, place.namespace_path, name)
         return cls(metadata, listed.segments)
 
-    def following(
-        self, place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]
-    ) -> list[LogSegment]:
+    def following(self, place: BatchPlace, segments: Sequence[DetachedSegment]) -> list[LogSegment]:
         """The log's part of the batch, as it is stored."""
         mine = [segment for segment in segments if segment.log == self.metadata.log_name]
         if not mine:
             return []
         return completed_segments(
             mine,
-            plan.logs[self.metadata.log_name],
             first_seqno=next_segment_seqno(
                 self.metadata, self.segments, first_seqno=place.first_segment_seqno
             ),
@@ -194,7 +194,7 @@ class _LogNow:
         return operations
 
 
-def _found(plan: BatchPlan, segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> AttachedBatch:
+def _found(segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> AttachedBatch:
     """The result if the batch is there: attached by a call before, whose reply was lost, or by another."""
     ours = {segment.ledger_id for segment in segments}
     positions = {}

@@ -101,6 +101,7 @@ class DetachedSegmentWriter:
             self._result = DetachedSegment(
                 log=self.log,
                 ledger_id=self._handle.ledger_id,
+                txid=self._txid,
                 record_count=self._record_count,
                 last_entry_id=self._last_entry_id,
                 last_slot_id=self._last_slot_id,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from dlog.bulk.errors import BatchOvertakenError
 from dlog.format.dlsn import DLSN
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.segment import LogSegment, start_sequence_id_after
@@ -24,7 +25,7 @@ SEGMENTS_MAX = 1_000  # in one transaction; ZooKeeper takes 1 MiB
 class LogPlan:
     """What a batch may follow in one log."""
 
-    txid: int  # of every record of the batch in this log
+    txid: int  # of every record written with this plan
     allocation_created_ms: int  # tells this log from another one of its name
     versions: tuple[int, int, int]  # of the nodes maxtxid, ledgers, allocation
 
@@ -54,7 +55,7 @@ def _versions(metadata: LogMetadata) -> tuple[int, int, int]:
 class BatchPlan:
     """A batch that was begun. Made by ``Namespace.begin_batch``; it can be pickled."""
 
-    series: str  # the batches of one source, such as a query
+    series: str | None  # the batches of one source, such as a query; None: a batch that is not recorded
     number: int  # in the series; a batch with a number that is not greater than the last one is there already
     record_log: str  # the log whose properties hold the number
     logs: Mapping[str, LogPlan]
@@ -62,12 +63,34 @@ class BatchPlan:
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.series}/{self.number}"
+        return "without a series" if self.series is None else f"{self.series}/{self.number}"
 
     @property
     def property_key(self) -> str:
         """The property of ``record_log`` with the number of the last batch of the series."""
+        assert self.series is not None
         return PROPERTY_PREFIX + self.series
+
+    @staticmethod
+    def merged(plans: Sequence[BatchPlan]) -> BatchPlan:
+        """One plan of several for the same batch, each begun by another process, for any of its logs.
+
+        Raises:
+            BatchOvertakenError: A log changed between two of them.
+            ValueError: They are for different batches.
+        """
+        first, logs = plans[0], dict[str, LogPlan]()
+        for plan in plans:
+            if (plan.series, plan.number, plan.record_log) != (first.series, first.number, first.record_log):
+                raise ValueError(f"batch {plan.name} is not batch {first.name}")
+            for name, planned in plan.logs.items():
+                known = logs.setdefault(name, planned)
+                if (known.allocation_created_ms, known.versions) != (
+                    planned.allocation_created_ms,
+                    planned.versions,
+                ):
+                    raise BatchOvertakenError(first.name, name, "a part of the batch saw another state of it")
+        return attrs.evolve(first, logs=logs)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,6 +99,7 @@ class DetachedSegment:
 
     log: str
     ledger_id: int
+    txid: int  # of each record
     record_count: int
     last_entry_id: int
     last_slot_id: int
@@ -92,25 +116,24 @@ class AttachedBatch:
 
 def completed_segments(
     segments: Sequence[DetachedSegment],
-    plan: LogPlan,
     *,
     first_seqno: int,
     before: LogSegment | None,
     completed_ms: int,
 ) -> list[LogSegment]:
-    """The metadata of a log's new segments, in order.
+    """The metadata of a log's new segments, in order; transaction ids come before the order given.
 
     Args:
         first_seqno: Of the first one.
         before: The log's last segment, which is completed; None if it has none.
     """
     completed: list[LogSegment] = []
-    for segment in segments:
+    for segment in sorted(segments, key=lambda each: each.txid):
         started = LogSegment(
-            segment_seqno=first_seqno + len(completed), ledger_id=segment.ledger_id, first_txid=plan.txid
+            segment_seqno=first_seqno + len(completed), ledger_id=segment.ledger_id, first_txid=segment.txid
         )
         before = started.completed(
-            last_txid=plan.txid,
+            last_txid=segment.txid,
             record_count=segment.record_count,
             last_entry_id=segment.last_entry_id,
             last_slot_id=segment.last_slot_id,

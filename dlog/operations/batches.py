@@ -34,10 +34,10 @@ class LogBatches(NamespaceBase):
 
     async def begin_batch(
         self,
-        series: str,
-        number: int,
         logs: Iterable[str],
         *,
+        series: str | None = None,
+        number: int = 0,
         record_log: str | None = None,
         lock_timeout_s: float = 0,
     ) -> BatchPlan | None:
@@ -49,9 +49,10 @@ class LogBatches(NamespaceBase):
         into the logs. A batch that another writer of one of its logs overtakes cannot be attached.
 
         Args:
-            series: Names the source of the batches, such as a query: up to 100 printable characters.
-            number: Of the batch in its series; greater than that of the batch before it.
             logs: Names of existing logs.
+            series: Names the source of the batches, such as a query: up to 100 printable characters. With it,
+                a batch that is repeated after a crash is there once; the number is stored for this.
+            number: Of the batch in its series; greater than that of the batch before it.
             record_log: The log whose properties record the number. It must be the same for all batches of a
                 series. None: the first one of ``logs`` by name.
             lock_timeout_s: How long to wait for each lock of a writer.
@@ -67,10 +68,10 @@ class LogBatches(NamespaceBase):
         names = sorted({self._checked(name, Right.WRITE) for name in logs})
         if not names:
             raise ValueError("a batch needs at least one log")
-        if not 0 < len(series) <= 100 or not series.isprintable() or "=" in series:
+        if series is not None and (not 0 < len(series) <= 100 or not series.isprintable() or "=" in series):
             raise ConfigError(f'series {series!r}: 1 to 100 printable characters, without "="')
         if number < 0:
-            raise ValueError(f"batch {series}/{number}: the number is negative")
+            raise ValueError(f"batch {number}: the number is negative")
         record_log = names[0] if record_log is None else self._checked(record_log, Right.WRITE)
         await self._check_batch([*names, record_log])
         plan = BatchPlan(series=series, number=number, record_log=record_log, logs={})
@@ -85,6 +86,25 @@ class LogBatches(NamespaceBase):
             return BatchPlan(series=series, number=number, record_log=record_log, logs=planned)
 
         return await self._change(record_log, "beginning a batch", begin)
+
+    async def last_batch(self, series: str, record_log: str) -> int | None:
+        """The number of the last batch of a series that was attached; None if there is none.
+
+        Args:
+            record_log: As of ``begin_batch``.
+
+        Raises:
+            LogNotFoundError
+            LogMetadataError: The property with the number does not parse.
+        """
+        name = await self._permitted(record_log, Right.READ)
+        plan = BatchPlan(series=series, number=0, record_log=name, logs={})
+
+        async def look() -> int | None:
+            await self._store.sync(self._path)
+            return await attaching.last_number(self._store, self._path, plan)
+
+        return await self._change(name, "reading the number of a batch", look)
 
     def open_detached_segment(
         self, plan: BatchPlan, log: str
@@ -117,8 +137,9 @@ class LogBatches(NamespaceBase):
         """Put the segments of a batch into its logs and record its number, all in one transaction.
 
         In each log the records follow in the order of ``segments``. All of them have the transaction id of
-        the plan. If the call is cancelled, or fails with ``LogUnavailableError``, all of it happened or
-        nothing; call it again. If another attempt has attached the batch, this one changes nothing.
+        the plan. (Segments of several plans, see ``BatchPlan.merged``, are ordered by their ids first.) If
+        the call is cancelled, or fails with ``LogUnavailableError``, all of it happened or nothing; call it
+        again. If another attempt has attached the batch, this one changes nothing.
 
         Args:
             segments: What was written for the batch; up to 1,000. Those left out are orphans: give them to

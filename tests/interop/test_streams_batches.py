@@ -17,7 +17,7 @@ async def test_a_batch_attached_between_records_of_java_is_read_by_both_sides(pl
         async with place.java_log(log, AT_ONCE) as java, java.open_writer() as writer:
             dlsns = await writer.write(*early)
         async with place.namespace() as namespace:
-            plan = await namespace.begin_batch("query", 1, [log])
+            plan = await namespace.begin_batch([log], series="query", number=1)
             assert plan is not None
             txid, segments, ours = plan.logs[log].txid, [], []
             for payloads in ([b"a", b"b"], [b"c"]):

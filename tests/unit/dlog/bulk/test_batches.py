@@ -32,7 +32,7 @@ async def cluster() -> AsyncIterator[DictCluster]:
 
 
 async def begun(namespace: Namespace, number: int = 1, logs: Sequence[str] = ("a", "b")) -> BatchPlan:
-    plan = await namespace.begin_batch("query", number, logs)
+    plan = await namespace.begin_batch(logs, series="query", number=number)
     assert plan is not None
     return plan
 
@@ -121,13 +121,48 @@ async def test_a_batch_that_is_there_is_not_begun_and_not_attached_again(cluster
         first = await namespace.attach_batch(plan, [ours])
         assert await namespace.attach_batch(plan, [ours]) == first
         assert await namespace.attach_batch(zombie, [theirs]) == AttachedBatch(positions={}, is_repeated=True)
-        assert await namespace.begin_batch("query", 7, ["a", "b"]) is None
-        assert await namespace.begin_batch("query", 6, ["a", "b"]) is None
-        assert (await namespace.begin_batch("another query", 6, ["a", "b"])) is not None
+        assert await namespace.begin_batch(["a", "b"], series="query", number=7) is None
+        assert await namespace.begin_batch(["a", "b"], series="query", number=6) is None
+        assert (await namespace.begin_batch(["a", "b"], series="another query", number=6)) is not None
         assert await namespace.abandon_batch(zombie, [theirs, ours]) == [theirs.ledger_id]
         assert await read_all(namespace, "a") == [b"ours"]
         with pytest.raises(NoSuchLedgerError):
             await opened.client.metadata(theirs.ledger_id)
+
+
+async def test_a_batch_without_a_series_stores_no_number_and_is_still_attached_once(
+    cluster: DictCluster,
+) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await namespace.begin_batch(["a"])
+        assert plan is not None
+        part = await segment(namespace, plan, "a", b"x")
+        first = await namespace.attach_batch(plan, [part])
+        assert await namespace.attach_batch(plan, [part]) == first
+        assert (await namespace.properties("a")).values == {}
+        assert await read_all(namespace, "a") == [b"x"]
+
+
+async def test_parts_that_were_begun_in_several_processes_are_attached_together(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened, open_on(cluster, days_later=1) as ahead:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        late = await begun(ahead.namespace, logs=["a"])
+        early = await begun(namespace, logs=["a", "b"])
+        parts = [await segment(ahead.namespace, late, "a", b"2"), await segment(namespace, early, "a", b"1")]
+        plan = BatchPlan.merged([late, early])
+        await namespace.attach_batch(plan, parts)
+        assert await read_all(namespace, "a") == [b"1", b"2"]
+        assert (await namespace.verify_log("a")).is_sound
+        assert await namespace.last_batch("query", "a") == 1
+        assert await namespace.last_batch("other", "a") is None
+        later = await begun(namespace, 2, logs=["a"])
+        with pytest.raises(BatchOvertakenError, match="saw another state"):
+            BatchPlan.merged([early, attrs.evolve(later, number=1)])
+        with pytest.raises(ValueError, match="is not batch"):
+            BatchPlan.merged([early, later])
 
 
 async def test_a_batch_without_records_is_recorded(cluster: DictCluster) -> None:
@@ -140,7 +175,7 @@ async def test_a_batch_without_records_is_recorded(cluster: DictCluster) -> None
         assert writer.result is None
         assert await namespace.find_orphans(older_than=NOW) == []
         assert await namespace.attach_batch(plan, []) == AttachedBatch(positions={}, is_repeated=False)
-        assert await namespace.begin_batch("query", 1, ["a", "b"]) is None
+        assert await namespace.begin_batch(["a", "b"], series="query", number=1) is None
 
 
 async def test_a_batch_that_a_writer_overtook_changes_nothing(cluster: DictCluster) -> None:
@@ -201,7 +236,7 @@ async def test_a_log_with_a_writer_takes_no_batch(cluster: DictCluster) -> None:
         part = await segment(namespace, plan, "a", b"batch")
         async with other.namespace.open_writer("a"):
             for call in (
-                namespace.begin_batch("query", 1, ["a"]),
+                namespace.begin_batch(["a"], series="query", number=1),
                 namespace.attach_batch(plan, [part]),
                 namespace.abandon_batch(plan, [part]),
             ):
@@ -296,7 +331,7 @@ async def test_a_program_that_dies_at_any_write_leaves_all_or_nothing(
         async with open_on(cluster) as opened:
             namespace = opened.namespace
             found = [await read_all(namespace, log) for log in logs]
-            again = await namespace.begin_batch("query", 1, logs)
+            again = await namespace.begin_batch(logs, series="query", number=1)
             outcomes.append(again is None)
             assert found == ([[], []] if again else [[b"x"], [b"x"]])
             if again is not None:
@@ -396,9 +431,9 @@ async def test_logs_that_take_no_records_take_no_batch(cluster: DictCluster) -> 
         await make_logs(namespace, "a", "b")
         await namespace.seal_log("b")
         with pytest.raises(dlog.EndOfStreamError):
-            await namespace.begin_batch("query", 1, ["a", "b"])
+            await namespace.begin_batch(["a", "b"], series="query", number=1)
         with pytest.raises(dlog.LogNotFoundError):
-            await namespace.begin_batch("query", 1, ["a", "missing"])
+            await namespace.begin_batch(["a", "missing"], series="query", number=1)
         plan = await begun(namespace, logs=["a"])
         part = await segment(namespace, plan, "a", b"x")
         await namespace.seal_log("a")
@@ -408,7 +443,7 @@ async def test_logs_that_take_no_records_take_no_batch(cluster: DictCluster) -> 
             namespace.open_detached_segment(plan, "b")
     async with open_on(cluster, "/federated", federated=True) as opened:
         with pytest.raises(dlog.ConfigError, match="takes no batch"):
-            await opened.namespace.begin_batch("query", 1, ["a"])
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
 
 
 async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> None:
@@ -416,7 +451,7 @@ async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> N
     async with open_on(cluster, config=chained) as opened:
         await write_segments(opened.namespace, "a", 1)
         with pytest.raises(dlog.ConfigError, match="has a hash chain"):
-            await opened.namespace.begin_batch("query", 1, ["a"])
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
         assert (await opened.namespace.verify_log("a")).is_sound
 
 

@@ -16,7 +16,7 @@ NOW = datetime.timedelta()
 def test_threads_write_a_batch_and_give_up_a_segment_whose_block_raised(tmp_path: Path) -> None:
     with dlog.blocking.open_namespace(tmp_path.as_uri()) as namespace:
         namespace.create_log("a")
-        plan = namespace.begin_batch("query", 1, ["a"])
+        plan = namespace.begin_batch(["a"], series="query", number=1)
         assert plan is not None
         with namespace.open_detached_segment(plan, "a") as segment:
             segment.append_many([b"x", bytearray(b"y")])
@@ -36,7 +36,7 @@ def test_asyncio_writes_a_batch_and_gives_up_a_segment_whose_block_raised(tmp_pa
     async def main() -> None:
         async with dlog.aio.open_namespace(tmp_path.as_uri()) as namespace:
             await namespace.create_log("a")
-            plan = await namespace.begin_batch("query", 1, ["a"])
+            plan = await namespace.begin_batch(["a"], series="query", number=1)
             assert plan is not None
             async with namespace.open_detached_segment(plan, "a") as segment:
                 await segment.append_many([b"x", bytearray(b"y")])
