@@ -8,6 +8,8 @@ from spark_integration.errors import (
     OptionError,
     PayloadFormatError,
     RangeUnreadableError,
+    RepeatedBatchError,
+    RowFormatError,
     SparkDlogError,
     WorkerInterpreterError,
 )
@@ -20,6 +22,8 @@ __all__ = [
     "OptionError",
     "PayloadFormatError",
     "RangeUnreadableError",
+    "RepeatedBatchError",
+    "RowFormatError",
     "SparkDlogError",
     "WorkerInterpreterError",
     "register",

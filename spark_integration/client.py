@@ -77,6 +77,14 @@ def _call(log: NamedLog, request: Callable[[dlog.blocking.Namespace], T]) -> T:
     return request(namespace(log.uri, log.options))
 
 
+def with_namespace(uri: str, options: ClientOptions, request: Callable[[dlog.blocking.Namespace], T]) -> T:
+    """The result of a request to this process's namespace, which is opened if necessary.
+
+    If the namespace was lost, the request is made again to another one, so it must bear repetition.
+    """
+    return _call(NamedLog(uri, "", 0, options), request)
+
+
 def _replace(log: NamedLog, lost: dlog.blocking.Namespace) -> None:
     with _opening:
         key = (os.getpid(), log.uri, log.options)

@@ -27,5 +27,13 @@ class PayloadFormatError(SparkDlogError, ValueError):
     """A payload is not in the format that the option ``payloadFormat`` names; the message has its place."""
 
 
+class RowFormatError(SparkDlogError, ValueError):
+    """A row or a column of what is written cannot become a record; the message names the column."""
+
+
+class RepeatedBatchError(SparkDlogError):
+    """The log has later batches of this query than the checkpoint: the checkpoint is an older one."""
+
+
 class WorkerInterpreterError(SparkDlogError):
     """Spark would start its Python workers with an interpreter that has no DLog."""

@@ -1,4 +1,4 @@
-"""The options of the source, parsed strictly. Spark passes them as strings with lower-case names.
+"""The options of the source, parsed strictly, and what the sink's share with them. Spark passes strings.
 
 An unknown name is an error that suggests the nearest known name: a misspelt option that is silently ignored
 would be found only in production.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import attrs
@@ -52,7 +52,6 @@ KNOWN = (
     "readOnly",
 )
 CLIENT = "client."  # before the name of a setting of docs/settings.md
-_BY_LOWER = {name.lower(): name for name in KNOWN}
 # Options that Spark itself may add.
 _SPARKS_OWN = {"path", "checkpointlocation"}
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -154,19 +153,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         dlog.InvalidLogNameError: No log can have this name.
         OffsetFormatError: A position in an option is invalid.
     """
-    options = {key.lower(): value for key, value in given.items()}
-    for key in options:
-        if key not in _BY_LOWER and key not in _SPARKS_OWN and not key.startswith(CLIENT):
-            near = difflib.get_close_matches(key, _BY_LOWER, n=1)
-            hint = (
-                f"; did you mean {_BY_LOWER[near[0]]}?"
-                if near
-                else f"; the known options are {', '.join(KNOWN)}"
-            )
-            raise OptionError(f"unknown option {key!r}{hint}")
-    uri = _required(options, "uri")
-    bare, _ = split_query(uri)
-    parse_namespace_uri(bare)  # a URI with a password must not reach a plan
+    options = by_lower_name(given, KNOWN)
+    uri = uri_of(options)
     selection = _selection(options)
     starting = parse_places(options, "starting", LATEST if streaming else EARLIEST)
     ending = parse_places(options, "ending", LATEST)
@@ -190,21 +178,52 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         ending=ending,
         start_at_latest_if_none=_choice(options, "startingTimestampStrategy", "error", "latest") == "latest",
         limits=Limits(
-            _positive(options, "maxRecordsPerTrigger"),
-            _size(options, "maxBytesPerTrigger"),
-            _positive(options, "maxEntriesPerTrigger"),
+            positive(options, "maxRecordsPerTrigger"),
+            size(options, "maxBytesPerTrigger"),
+            positive(options, "maxEntriesPerTrigger"),
         ),
-        records_per_trigger_min=_positive(options, "minRecordsPerTrigger"),
+        records_per_trigger_min=positive(options, "minRecordsPerTrigger"),
         trigger_delay_ms_max=_duration_ms(options, "maxTriggerDelay", "15m"),
-        partitions_min=_positive(options, "minPartitions"),
-        records_per_partition_max=_positive(options, "maxRecordsPerPartition"),
-        fail_on_data_loss=_flag(options, "failOnDataLoss", default="true"),
+        partitions_min=positive(options, "minPartitions"),
+        records_per_partition_max=positive(options, "maxRecordsPerPartition"),
+        fail_on_data_loss=flag(options, "failOnDataLoss", default="true"),
         columns=_columns(options),
-        discovery_interval_ms=_positive(options, "discoveryIntervalMs") or 5_000,
-        poll_timeout_ms=_positive(options, "pollTimeoutMs") or 300,
-        read_timeout_ms=_positive(options, "readTimeoutMs") or 120_000,
-        client=_client(options),
+        discovery_interval_ms=positive(options, "discoveryIntervalMs") or 5_000,
+        poll_timeout_ms=positive(options, "pollTimeoutMs") or 300,
+        read_timeout_ms=positive(options, "readTimeoutMs") or 120_000,
+        client=client_options(options),
     )
+
+
+def by_lower_name(given: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """The options by their names in lower case.
+
+    Raises:
+        OptionError: A name is unknown.
+    """
+    options = {key.lower(): value for key, value in given.items()}
+    names = {name.lower(): name for name in known}
+    for key in options:
+        if key not in names and key not in _SPARKS_OWN and not key.startswith(CLIENT):
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = (
+                f"; did you mean {names[near[0]]}?" if near else f"; the known options are {', '.join(known)}"
+            )
+            raise OptionError(f"unknown option {key!r}{hint}")
+    return options
+
+
+def uri_of(options: Mapping[str, str]) -> str:
+    """The URI of the namespace.
+
+    Raises:
+        OptionError: It is missing.
+        dlog.InvalidUriError: It does not parse, or has a user name or a password.
+    """
+    uri = required(options, "uri")
+    bare, _ = split_query(uri)
+    parse_namespace_uri(bare)  # a URI with a password must not reach a plan
+    return uri
 
 
 def _selection(options: Mapping[str, str]) -> Selection:
@@ -215,7 +234,7 @@ def _selection(options: Mapping[str, str]) -> Selection:
         )
     if len(given) > 1:
         raise OptionError(f"options {' and '.join(given)} exclude each other; remove all but one")
-    value = _required(options, given[0])
+    value = required(options, given[0])
     match given[0]:
         case "stream":
             return Selection(names=(check_log_name(value),))
@@ -252,15 +271,20 @@ def _columns(options: Mapping[str, str]) -> Columns:
             " such as .option('payloadSchema', 'id BIGINT, name STRING')"
         )
     return Columns(
-        _flag(options, "includeTimestamp"),
-        _flag(options, "includeSequence"),
+        flag(options, "includeTimestamp"),
+        flag(options, "includeSequence"),
         payload_format,
         schema,
         _choice(options, "payloadErrors", "fail", "null") == "null",
     )
 
 
-def _client(options: Mapping[str, str]) -> ClientOptions:
+def client_options(options: Mapping[str, str]) -> ClientOptions:
+    """The settings of the client.
+
+    Raises:
+        OptionError: A setting is unknown or wrong, or is given twice.
+    """
     given = {key.removeprefix(CLIENT): text for key, text in options.items() if key.startswith(CLIENT)}
     for name, text in given.items():
         try:
@@ -272,7 +296,7 @@ def _client(options: Mapping[str, str]) -> ClientOptions:
         _file(options, "bookieSecurity"),
         _file(options, "configFile"),
         tuple(sorted(given.items())),
-        _flag(options, "readOnly"),
+        flag(options, "readOnly"),
     )
     for option, name, value in (
         ("keyFile", "key_file", made.keys),
@@ -283,7 +307,8 @@ def _client(options: Mapping[str, str]) -> ClientOptions:
     return made
 
 
-def _required(options: Mapping[str, str], name: str) -> str:
+def required(options: Mapping[str, str], name: str) -> str:
+    """An option that must be there."""
     value = options.get(name.lower(), "")
     if not value:
         raise OptionError(f"option {name} is required; add .option({name!r}, ...)")
@@ -300,7 +325,8 @@ def _file(options: Mapping[str, str], name: str) -> str | None:
     return given
 
 
-def _flag(options: Mapping[str, str], name: str, *, default: str = "false") -> bool:
+def flag(options: Mapping[str, str], name: str, *, default: str = "false") -> bool:
+    """True or false."""
     text = options.get(name.lower(), default)
     if text.lower() not in ("true", "false"):
         raise OptionError(f"option {name} must be true or false, not {text!r}")
@@ -315,7 +341,8 @@ def _choice(options: Mapping[str, str], name: str, *values: str) -> str:
     return text.lower()
 
 
-def _positive(options: Mapping[str, str], name: str) -> int | None:
+def positive(options: Mapping[str, str], name: str) -> int | None:
+    """A whole number of at least 1; None if the option is missing."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -324,7 +351,8 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _size(options: Mapping[str, str], name: str) -> int | None:
+def size(options: Mapping[str, str], name: str) -> int | None:
+    """A number of bytes; None if the option is missing."""
     text = options.get(name.lower())
     if text is None:
         return None

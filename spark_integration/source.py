@@ -23,6 +23,9 @@ from spark_integration.errors import OptionError
 from spark_integration.interpreter import choose_worker_interpreter
 from spark_integration.options import SourceOptions, parse_options
 from spark_integration.planning import Range
+from spark_integration.sink import DlogBatchWriter, DlogStreamWriter
+from spark_integration.sink.options import parse_sink_options
+from spark_integration.sink.rows import check_schema
 from spark_integration.stream import DlogStreamReader
 
 
@@ -61,6 +64,20 @@ class DlogDataSource(DataSource):
         options = parse_options(dict(self.options), streaming=True)
         rows = ArrowRows(options.columns, payload_type(schema, options.columns))
         return DlogStreamReader(options, _streams(options), rows)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DlogBatchWriter:
+        if overwrite:
+            raise OptionError("mode overwrite: a log keeps what was written; use .mode('append')")
+        options = parse_sink_options(dict(self.options), streaming=False)
+        check_schema(schema)
+        return DlogBatchWriter(options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DlogStreamWriter:  # noqa: N802 - Spark's name
+        if overwrite:
+            raise OptionError("output mode complete: a log keeps what was written; use append or update")
+        options = parse_sink_options(dict(self.options), streaming=True)
+        check_schema(schema)
+        return DlogStreamWriter(options)
 
 
 def register(spark: SparkSession) -> None:

@@ -63,7 +63,8 @@ class LogBatches(NamespaceBase):
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogFencedError, LogMetadataError, CorruptLogError
             LogLockedError: A log has a writer.
-            ConfigError: The namespace is federated, or a log has a hash chain.
+            ConfigError: The namespace is federated, or a log has a hash chain, or the settings ask for one or
+                for encryption.
         """
         names = sorted({self._checked(name, Right.WRITE) for name in logs})
         if not names:
@@ -127,7 +128,7 @@ class LogBatches(NamespaceBase):
     async def _open_detached_segment(
         self, plan: BatchPlan, name: str
     ) -> AsyncIterator[DetachedSegmentWriter]:
-        await self._permitted(name, Right.WRITE, Denial.ACQUIRE)
+        await self._check_batch([name])
         async with open_detached(self._client, self._path, self.config, plan, name) as writer:
             yield writer
 
@@ -187,6 +188,11 @@ class LogBatches(NamespaceBase):
 
     async def _check_batch(self, names: Iterable[str]) -> None:
         self._check_open(Right.WRITE)
+        if self.config.writer.encryption is not None or self.config.writer.hash_chain:
+            raise ConfigError(
+                f"the writer settings of namespace {self.uri} ask for encryption or a hash chain, which a"
+                " batch has not. Nothing was changed; use a writer, or settings without them"
+            )
         if isinstance(self._store, FederatedStore):
             raise ConfigError(
                 f"the namespace {self.uri} is federated: its logs have no common transaction, so it takes no"

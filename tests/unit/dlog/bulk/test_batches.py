@@ -450,9 +450,35 @@ async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> N
     chained = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, hash_chain=True))
     async with open_on(cluster, config=chained) as opened:
         await write_segments(opened.namespace, "a", 1)
+        with pytest.raises(dlog.ConfigError, match="ask for encryption or a hash chain"):
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
+    async with open_on(cluster) as opened:
         with pytest.raises(dlog.ConfigError, match="has a hash chain"):
             await opened.namespace.begin_batch(["a"], series="query", number=1)
         assert (await opened.namespace.verify_log("a")).is_sound
+
+
+class Keys:
+    """One key."""
+
+    def current(self) -> tuple[str, bytes]:
+        return "a", bytes(32)
+
+    def key(self, key_id: str) -> bytes:
+        return {"a": bytes(32)}[key_id]
+
+
+async def test_where_payloads_are_encrypted_no_batch_is_written_in_clear(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        await opened.namespace.create_log("a")
+        plan = await begun(opened.namespace, logs=["a"])
+    secret = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, encryption=Keys()))
+    async with open_on(cluster, config=secret) as opened:
+        with pytest.raises(dlog.ConfigError, match="ask for encryption"):
+            await begun(opened.namespace, logs=["a"])
+        with pytest.raises(dlog.ConfigError, match="ask for encryption"):
+            await segment(opened.namespace, plan, "a", b"secret")
+        assert await opened.client.ledger_ids() == []
 
 
 async def test_a_number_that_does_not_parse_is_never_replaced(cluster: DictCluster) -> None:

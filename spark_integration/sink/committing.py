@@ -1,0 +1,113 @@
+"""Committing a batch: the parts of all tasks get into their logs together, once.
+
+The commit is one transaction of ``dlog.bulk``: the segments of the tasks, one segment for each stream with
+the rows that tasks returned, and the number of the batch in the series of the query. So a driver that dies
+before the transaction has written nothing, and one that dies after it has written all. Spark then runs the
+batch again, under the same number, and the sink finds the number.
+
+Always: nothing is undone that may be committed; segments that are in a log are never deleted.
+Source: our own; docs/spark.md, docs/bulk.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import dlog
+import dlog.blocking
+from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
+from spark_integration.errors import RepeatedBatchError
+from spark_integration.sink.options import SinkOptions
+from spark_integration.sink.parts import Part, begin
+
+logger = logging.getLogger(__name__)
+ATTEMPTS = 5  # of a batch that is only the driver's, if another writer is faster
+
+
+def commit_parts(
+    namespace: dlog.blocking.Namespace,
+    options: SinkOptions,
+    parts: Sequence[Part],
+    series: str | None,
+    number: int,
+) -> None:
+    """Put the parts of all tasks into their logs, unless the batch is there already. Repeating it is safe.
+
+    Raises:
+        RepeatedBatchError: A later batch of the series is there.
+        dlog.bulk.BatchOvertakenError: Another program has written to a stream meanwhile; nothing was written.
+        dlog.LogLockedError: Another program writes to a stream; nothing was written.
+        dlog.DLogError: Nothing was written, or all of it; running the batch again finds out.
+    """
+    if _is_committed(namespace, options, series, number):
+        abandon_parts(namespace, parts)
+        return
+    rows: dict[str, list[bytes]] = {}
+    for part in parts:
+        for stream, payloads in part.rows.items():
+            rows.setdefault(stream, []).extend(payloads)
+    is_ours_alone = not any(part.segments for part in parts)
+    if not rows and is_ours_alone:
+        return
+    for attempt in range(ATTEMPTS):
+        mine: list[DetachedSegment] = []
+        plans = [plan for part in parts for plan in part.plans]
+        if rows:
+            plan = begin(namespace, options, rows, series, number)
+            if plan is None:
+                abandon_parts(namespace, parts)  # another driver of the same query was faster
+                return
+            plans.append(plan)
+            for stream, payloads in rows.items():
+                with namespace.open_detached_segment(plan, stream) as writer:
+                    writer.append_many(payloads)
+                assert writer.result is not None
+                mine.append(writer.result)
+        theirs = [segment for part in parts for segment in part.segments]
+        try:
+            namespace.attach_batch(
+                BatchPlan.merged(plans), [*theirs, *mine], lock_timeout_s=options.lock_timeout_s
+            )
+        except BatchOvertakenError:
+            abandon_parts(namespace, [Part(series, number, plans=tuple(plans[-1:]), segments=tuple(mine))])
+            if not is_ours_alone or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return
+
+
+def _is_committed(
+    namespace: dlog.blocking.Namespace, options: SinkOptions, series: str | None, number: int
+) -> bool:
+    if series is None:
+        return False
+    try:
+        last = namespace.last_batch(series, options.stream)
+    except dlog.LogNotFoundError:
+        return False
+    if last is not None and last > number:
+        raise RepeatedBatchError(
+            f"stream {options.stream!r} has batch {last} of {series!r}, and this is batch {number}. The"
+            " checkpoint is older than the stream, or belongs to another query: use the newest checkpoint, or"
+            " another value of the option series. Nothing was written"
+        )
+    return last == number
+
+
+def abandon_parts(namespace: dlog.blocking.Namespace, parts: Sequence[Part]) -> None:
+    """Delete segments of tasks that are in no log. What cannot be deleted now is an orphan."""
+    for part in parts:
+        if not part.segments:
+            continue
+        for plan in part.plans:
+            segments = [segment for segment in part.segments if segment.log in plan.logs]
+            try:
+                namespace.abandon_batch(plan, segments)
+            except dlog.DLogError as exc:
+                logger.warning(
+                    "%d segments of batch %s are left, which `dlog log orphans` deletes: %s",
+                    len(segments),
+                    plan.name,
+                    exc,
+                )

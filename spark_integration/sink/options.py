@@ -1,0 +1,80 @@
+"""The options of the sink, parsed strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from dlog.metadata.log_name import check_log_name
+from spark_integration.errors import OptionError
+from spark_integration.options import (
+    ClientOptions,
+    by_lower_name,
+    client_options,
+    flag,
+    positive,
+    required,
+    size,
+    uri_of,
+)
+
+KNOWN = (
+    "uri",
+    "stream",
+    "createStream",
+    "driverBytesMax",
+    "lockTimeoutMs",
+    "series",
+    "number",
+    "bookieSecurity",
+    "configFile",
+)
+DRIVER_BYTES_MAX = 1 << 20  # of one task's rows, that go through the driver
+
+
+@attrs.frozen
+class SinkOptions:
+    """The options of a query that writes. They are picklable, because Spark sends them to the executors."""
+
+    uri: str
+    stream: str  # the log of rows without a stream; its properties record what the query has written
+    create_stream: bool
+    driver_bytes_max: int
+    lock_timeout_s: float
+    series: str | None  # in place of the id of a streaming query
+    number: int | None  # of a batch write in its series
+    client: ClientOptions
+
+
+def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Parse the options of a query that writes.
+
+    Raises:
+        OptionError: An option is missing, unknown or invalid, or gives a secret; the message names it.
+        dlog.InvalidUriError: The URI does not parse, or has a user name or a password.
+        dlog.InvalidLogNameError: No log can have this name.
+    """
+    names = {key.lower() for key in given}
+    if "keyfile" in names or "client.key_file" in names:
+        raise OptionError(
+            "option keyFile: the sink does not encrypt payloads; encrypt the column, or remove it"
+        )
+    options = by_lower_name(given, KNOWN)
+    series, number = options.get("series"), options.get("number")
+    if streaming and number is not None:
+        raise OptionError("option number is for batch writes; Spark numbers the batches of a streaming query")
+    if not streaming and (series is None) != (number is None):
+        raise OptionError("options series and number belong together: give both, or none")
+    if number is not None and not (number.isascii() and number.isdecimal()):
+        raise OptionError(f"option number must be a whole number of at least 0, not {number!r}")
+    return SinkOptions(
+        uri=uri_of(options),
+        stream=check_log_name(required(options, "stream")),
+        create_stream=flag(options, "createStream", default="true"),
+        driver_bytes_max=size(options, "driverBytesMax") or DRIVER_BYTES_MAX,
+        lock_timeout_s=(positive(options, "lockTimeoutMs") or 10_000) / 1000,
+        series=series,
+        number=None if number is None else int(number),
+        client=client_options(options),
+    )

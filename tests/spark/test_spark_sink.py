@@ -1,0 +1,182 @@
+"""Real Spark writes to streams: exactly once over failures, restarts and second drivers."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import dlog
+import dlog.blocking
+from tests.places import ROOT
+from tests.spark.conftest import CONF
+from tests.spark.dying_sink import DyingSource
+from tests.spark.queries import QUERY_TIMEOUT_S, Orders, finish, reading
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[dlog.blocking.Namespace]:
+    with dlog.blocking.open_namespace((tmp_path / "target").as_uri()) as namespace:
+        yield namespace
+
+
+def written(namespace: dlog.blocking.Namespace, log: str) -> list[bytes]:
+    with namespace.open_reader(log, follow=False) as reader:
+        return [record.payload for record in reader]
+
+
+def to_log(
+    frame: DataFrame,
+    namespace: dlog.blocking.Namespace,
+    directory: Path,
+    *,
+    name: str = "dlog",
+    **options: object,
+) -> StreamingQuery:
+    writer = frame.writeStream.format(name).option("uri", namespace.uri).option("stream", "copy")
+    for option, value in options.items():
+        writer = writer.option(option, str(value))
+    writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
+    return writer.trigger(availableNow=True).start()
+
+
+@pytest.mark.parametrize("driver_bytes_max", ["1", "1m"])
+def test_a_stream_is_copied_once_over_restarts(
+    spark: SparkSession,
+    orders: Orders,
+    target: dlog.blocking.Namespace,
+    tmp_path: Path,
+    driver_bytes_max: str,
+) -> None:
+    for count in (300, 0, 200):
+        orders.append(count)
+        frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=120)
+        finish(to_log(frame.select("payload"), target, tmp_path, driverBytesMax=driver_bytes_max))
+    assert sorted(written(target, "copy")) == sorted(payload for *_, payload in orders.written)
+    assert target.find_orphans(older_than=datetime.timedelta()) == []
+
+
+def test_rows_go_to_the_stream_that_their_column_names(
+    spark: SparkSession, target: dlog.blocking.Namespace
+) -> None:
+    frame = spark.createDataFrame(
+        [("a", "1"), ("b", "2"), (None, "3"), ("a", "4")], "stream STRING, value STRING"
+    )
+    for _ in range(2):  # the same number is written once
+        frame.coalesce(1).write.format("dlog").mode("append").option("uri", target.uri).option(
+            "stream", "rest"
+        ).option("series", "import").option("number", "7").save()
+    assert [written(target, log) for log in ("a", "b", "rest")] == [[b"1", b"4"], [b"2"], [b"3"]]
+    with pytest.raises(Exception, match="mode overwrite"):
+        frame.write.format("dlog").mode("overwrite").option("uri", target.uri).option("stream", "rest").save()
+    with pytest.raises(Exception, match="would be lost"):
+        frame.selectExpr("value", "1 AS id").write.format("dlog").mode("append").option(
+            "uri", target.uri
+        ).option("stream", "rest").save()
+
+
+def test_a_task_that_fails_once_writes_its_rows_once(
+    spark: SparkSession, target: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    failed = str(tmp_path / "failed")
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        try:
+            os.close(os.open(failed, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        raise RuntimeError("the first attempt of a task fails after its rows")
+
+    frame = spark.range(1_000, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
+    frame.mapInArrow(fail_once, "value STRING").write.format("dlog").mode("append").option(
+        "uri", target.uri
+    ).option("stream", "numbers").option("driverBytesMax", "1k").save()
+    assert Path(failed).exists()
+    assert sorted(map(int, written(target, "numbers"))) == list(range(1_000))
+    assert target.find_orphans(older_than=datetime.timedelta()) == []
+
+
+@pytest.mark.parametrize("step", ["before", "after"])
+def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
+    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path, step: str
+) -> None:
+    orders.append(300)
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=100)
+    spark.dataSource.register(DyingSource)
+    marker = tmp_path / "killed"
+    dying = to_log(frame.select("payload"), target, tmp_path, name="dlog_dying", series=f"{step}:{marker}")
+    with pytest.raises(StreamingQueryException):
+        dying.awaitTermination(QUERY_TIMEOUT_S)
+    assert marker.exists()
+    done = len(written(target, "copy")) if target.log_exists("copy") else 0
+    assert done == (100 if step == "after" else 0)
+    finish(to_log(frame.select("payload"), target, tmp_path, series=f"{step}:{marker}"))
+    assert written(target, "copy") == [payload for *_, payload in orders.written]
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import json
+from pyspark.sql import SparkSession
+import spark_integration
+builder = SparkSession.builder.master("local[2]")
+for key, value in json.loads(sys.argv[2]).items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+spark_integration.register(spark)
+options = {"uri": sys.argv[3], "stream": "orders", "startingOffsets": "earliest"}
+query = (
+    spark.readStream.format("dlog").options(**options).option("maxRecordsPerTrigger", 20).load()
+    .select("payload").writeStream.format("dlog").option("uri", sys.argv[4]).option("stream", "copy")
+    .option("checkpointLocation", sys.argv[5] + "/checkpoint").start()
+)
+query.awaitTermination()
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_driver_writes_each_batch_once(
+    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    """The driver is killed with its JVM and workers in the midst of batches; another one goes on."""
+    orders.append(2_000)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, str(ROOT), json.dumps(CONF), orders.uri, target.uri, str(tmp_path)],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    target.create_log("copy")
+    try:
+        with target.open_reader("copy") as reader:
+            for _ in range(60):
+                assert reader.read(wait_s=QUERY_TIMEOUT_S) is not None
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        _, errors = driver.communicate()
+    done = len(written(target, "copy"))
+    assert 0 < done < 2_000, errors.decode()[-3000:]
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest").select("payload")
+    finish(to_log(frame, target, tmp_path))
+    assert written(target, "copy") == [payload for *_, payload in orders.written]

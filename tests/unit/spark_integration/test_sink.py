@@ -1,0 +1,289 @@
+"""The sink without Spark: parts of tasks, the commit of a batch, and what is left of what failed."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
+
+import dlog
+import dlog.blocking
+from dlog.bulk import BatchOvertakenError
+from spark_integration.errors import OptionError, RepeatedBatchError, RowFormatError
+from spark_integration.sink.committing import abandon_parts, commit_parts
+from spark_integration.sink.options import SinkOptions, parse_sink_options
+from spark_integration.sink.parts import Part, write_part
+from spark_integration.sink.rows import check_schema, payloads_of
+
+NOW = datetime.timedelta()
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> Iterator[dlog.blocking.Namespace]:
+    with dlog.blocking.open_namespace((tmp_path / "log").as_uri()) as opened:
+        yield opened
+
+
+def options_of(namespace: dlog.blocking.Namespace, **more: object) -> SinkOptions:
+    given = {"uri": namespace.uri, "stream": "out", **{name: str(value) for name, value in more.items()}}
+    return parse_sink_options(given, streaming="number" not in given)
+
+
+def rows(*payloads: bytes, stream: str | None = None) -> pa.RecordBatch:
+    columns: dict[str, Any] = {"payload": list(payloads)}
+    if stream is not None:
+        columns["stream"] = [stream] * len(payloads)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def written(namespace: dlog.blocking.Namespace, log: str = "out") -> list[bytes]:
+    with namespace.open_reader(log, follow=False) as reader:
+        return [record.payload for record in reader]
+
+
+def part(
+    namespace: dlog.blocking.Namespace, options: SinkOptions, number: int, *batches: pa.RecordBatch
+) -> Part:
+    """What a task returns, as the driver gets it."""
+    found = pickle.loads(pickle.dumps(write_part(namespace, options, batches, "query", number)))
+    assert isinstance(found, Part)
+    return found
+
+
+def orphans(namespace: dlog.blocking.Namespace) -> list[int]:
+    return [each.ledger_id for each in namespace.find_orphans(older_than=NOW)]
+
+
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+def test_few_rows_go_through_the_driver_and_many_by_segments(
+    namespace: dlog.blocking.Namespace, driver_bytes_max: int
+) -> None:
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    for number in range(3):
+        parts = [
+            part(
+                namespace, options, number, rows(b"%d a" % number, b"%d b" % number), rows(b"%d c" % number)
+            ),
+            part(namespace, options, number),
+            part(namespace, options, number, rows(b"%d d" % number, stream="other")),
+        ]
+        assert [bool(each.segments) for each in parts] == [
+            driver_bytes_max == 1,
+            False,
+            driver_bytes_max == 1,
+        ]
+        commit_parts(namespace, options, parts, "query", number)
+    assert written(namespace) == [
+        b"%d %s" % (number, letter) for number in range(3) for letter in (b"a", b"b", b"c")
+    ]
+    assert written(namespace, "other") == [b"%d d" % number for number in range(3)]
+    assert orphans(namespace) == []
+
+
+def test_small_and_large_parts_are_committed_together(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace, driverBytesMax=10)
+    parts = [part(namespace, options, 0, rows(b"small")), part(namespace, options, 0, rows(bytes(100)))]
+    assert not namespace.log_exists("other")
+    commit_parts(namespace, options, parts, "query", 0)
+    assert sorted(written(namespace)) == sorted([b"small", bytes(100)])
+
+
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+def test_a_batch_that_spark_runs_again_is_written_once(
+    namespace: dlog.blocking.Namespace, driver_bytes_max: int
+) -> None:
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    first, zombie = [[part(namespace, options, 5, rows(b"xx"))] for _ in range(2)]
+    commit_parts(namespace, options, first, "query", 5)
+    commit_parts(namespace, options, first, "query", 5)
+    commit_parts(namespace, options, zombie, "query", 5)
+    again = part(namespace, options, 5, rows(b"xx"))
+    assert again.is_repeated == (driver_bytes_max == 1)
+    commit_parts(namespace, options, [again], "query", 5)
+    abandon_parts(namespace, first)  # Spark aborts with the same parts if a commit seems to fail
+    assert written(namespace) == [b"xx"]
+    assert orphans(namespace) == []
+
+
+def test_a_checkpoint_older_than_the_stream_is_an_error(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace)
+    commit_parts(namespace, options, [part(namespace, options, 5, rows(b"x"))], "query", 5)
+    with pytest.raises(RepeatedBatchError, match="has batch 5 of 'query', and this is batch 3"):
+        commit_parts(namespace, options, [part(namespace, options, 3, rows(b"y"))], "query", 3)
+    assert written(namespace) == [b"x"]
+
+
+def test_a_batch_without_rows_writes_nothing(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace)
+    commit_parts(namespace, options, [part(namespace, options, 0)], "query", 0)
+    assert namespace.list_logs() == []
+
+
+def test_another_writer_delays_small_batches_and_keeps_out_large_ones(
+    namespace: dlog.blocking.Namespace,
+) -> None:
+    for driver_bytes_max in (1_000_000, 1):
+        options = options_of(namespace, driverBytesMax=driver_bytes_max)
+        number = 0 if driver_bytes_max > 1 else 1
+        parts = [part(namespace, options, number, rows(b"batch"))]
+        with namespace.open_writer("out", create=True) as writer:
+            writer.append(b"other")
+        if parts[0].segments:
+            with pytest.raises(BatchOvertakenError):
+                commit_parts(namespace, options, parts, "query", number)
+            abandon_parts(namespace, parts)
+        else:
+            commit_parts(namespace, options, parts, "query", number)
+    assert written(namespace) == [b"other", b"batch", b"other"]
+    assert orphans(namespace) == []
+
+
+class CrashError(Exception):
+    """The driver or the task is dead from here on."""
+
+
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+@pytest.mark.parametrize("is_done", [True, False])
+@pytest.mark.parametrize("call", ["last_batch", "begin_batch", "open_detached_segment", "attach_batch"])
+def test_a_driver_that_dies_at_any_step_has_written_all_or_nothing_and_the_batch_runs_again(
+    namespace: dlog.blocking.Namespace,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    is_done: bool,
+    driver_bytes_max: int,
+) -> None:
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    commit_parts(namespace, options, [part(namespace, options, 0, rows(b"0"))], "query", 0)
+
+    def task() -> list[Part]:
+        return [part(namespace, options, 1, rows(b"1", b"2"), rows(b"3", stream="other"))]
+
+    parts, before = task(), getattr(namespace, call)
+
+    def dying(*args: Any, **kwargs: Any) -> object:
+        if is_done:
+            before(*args, **kwargs)
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(namespace, call, dying)
+        try:
+            commit_parts(namespace, options, parts, "query", 1)
+        except CrashError:
+            is_all = call == "attach_batch" and is_done
+        else:
+            is_all = True  # the tasks had made these calls
+    assert written(namespace) == ([b"0", b"1", b"2"] if is_all else [b"0"])
+    assert namespace.log_exists("other") in (True, is_all)
+    commit_parts(namespace, options, task(), "query", 1)
+    assert written(namespace) == [b"0", b"1", b"2"]
+    assert written(namespace, "other") == [b"3"]
+
+
+def test_a_task_that_fails_leaves_nothing(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace, driverBytesMax=1)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield rows(b"xx")
+        raise CrashError
+
+    with pytest.raises(CrashError):
+        write_part(namespace, options, failing(), "query", 0)
+    with pytest.raises(RowFormatError, match="a payload is null"):
+        write_part(
+            namespace,
+            options,
+            [rows(b"xx"), pa.RecordBatch.from_pydict({"payload": [b"y", None]})],
+            "query",
+            0,
+        )
+    assert written(namespace) == []
+    assert orphans(namespace) == []
+
+
+def test_a_batch_write_without_a_series_is_recorded_nowhere(namespace: dlog.blocking.Namespace) -> None:
+    options = options_of(namespace)
+    found = write_part(namespace, options, [rows(b"x")], None, 0)
+    commit_parts(namespace, options, [found], None, 0)
+    assert written(namespace) == [b"x"]
+    assert namespace.properties("out").values == {}
+
+
+def test_a_missing_stream_is_an_error_if_none_may_be_created(namespace: dlog.blocking.Namespace) -> None:
+    options = attrs.evolve(options_of(namespace), create_stream=False)
+    with pytest.raises(dlog.LogNotFoundError):
+        commit_parts(namespace, options, [part(namespace, options, 0, rows(b"x"))], "query", 0)
+    assert namespace.list_logs() == []
+
+
+def test_rows_of_each_stream_keep_their_order() -> None:
+    table = pa.RecordBatch.from_pydict(
+        {"value": ["1", "2", "3", "4"], "stream": ["a", None, "a", "b"]},
+    )
+    assert dict(payloads_of(table, "out")) == {"a": [b"1", b"3"], "out": [b"2"], "b": [b"4"]}
+    long = pa.RecordBatch.from_pydict({"payload": [bytes(dlog.PAYLOAD_BYTES_MAX + 1)]})
+    with pytest.raises(RowFormatError, match="at most"):
+        dict(payloads_of(long, "out"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"payload": BinaryType()}, None),
+        ({"value": StringType(), "stream": StringType()}, None),
+        ({"id": LongType()}, "need one column 'payload' or 'value'"),
+        ({"payload": BinaryType(), "value": BinaryType()}, "need one column"),
+        (
+            {"payload": BinaryType(), "id": LongType(), "at": LongType()},
+            r"columns \['id', 'at'\] would be lost",
+        ),
+        ({"payload": LongType()}, "it must be binary or string"),
+        ({"payload": BinaryType(), "stream": BinaryType()}, "it must be string"),
+    ],
+)
+def test_no_column_is_left_out_silently(columns: dict[str, DataType], message: str | None) -> None:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    if message is None:
+        check_schema(schema)
+    else:
+        with pytest.raises(RowFormatError, match=message):
+            check_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "message"),
+    [
+        ({"stream": ""}, True, "option stream is required"),
+        ({"strean": "x"}, True, "did you mean stream"),
+        ({"keyFile": "/keys"}, True, "does not encrypt"),
+        ({"number": "1"}, True, "Spark numbers the batches"),
+        ({"series": "nightly"}, False, "belong together"),
+        ({"series": "nightly", "number": "x"}, False, "whole number"),
+        ({"driverBytesMax": "many"}, True, "option driverBytesMax must be bytes"),
+        ({"startingOffsets": "earliest"}, True, "unknown option"),
+    ],
+)
+def test_options_of_the_sink_are_parsed_strictly(
+    given: dict[str, str], streaming: bool, message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_sink_options({"uri": "file:///somewhere", "stream": "out", **given}, streaming=streaming)
+
+
+def test_the_options_that_spark_sends_hold_no_secret(tmp_path: Path) -> None:
+    given = {"uri": "file:///somewhere", "stream": "out", "client.password_file": str(tmp_path / "secret")}
+    (tmp_path / "secret").write_text("hunter2")
+    sent: Sequence[Callable[[SinkOptions], object]] = (repr, pickle.dumps)
+    try:
+        options = parse_sink_options(given, streaming=True)
+    except OptionError:
+        pytest.fail("the setting is known")
+    for form in sent:
+        assert "hunter2" not in str(form(options))
