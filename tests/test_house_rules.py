@@ -256,6 +256,9 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/ranges.py",
     "spark_integration/source.py",
     "spark_integration/stream.py",
+    "spark_integration/sink/committing.py",
+    "spark_integration/sink/parts.py",
+    "spark_integration/sink/writers.py",
 )
 
 # Settings of a whole are made of the settings of its parts, which stand beside the parts.

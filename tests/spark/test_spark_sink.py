@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -97,18 +96,18 @@ def test_a_task_that_fails_once_writes_its_rows_once(
 ) -> None:
     failed = str(tmp_path / "failed")
 
-    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
+    def fail_once(numbers: Iterable[int]) -> Iterable[tuple[str]]:
+        for number in numbers:
+            yield (str(number),)
         try:
             os.close(os.open(failed, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
         raise RuntimeError("the first attempt of a task fails after its rows")
 
-    frame = spark.range(1_000, numPartitions=2).selectExpr("CAST(id AS STRING) AS value")
-    frame.mapInArrow(fail_once, "value STRING").write.format("dlog").mode("append").option(
-        "uri", target.uri
-    ).option("stream", "numbers").option("driverBytesMax", "1k").save()
+    rows = spark.sparkContext.parallelize(range(1_000), 2).mapPartitions(fail_once)
+    writer = spark.createDataFrame(rows, "value STRING").write.format("dlog").mode("append")
+    writer.option("uri", target.uri).option("stream", "numbers").option("driverBytesMax", "1k").save()
     assert Path(failed).exists()
     assert sorted(map(int, written(target, "numbers"))) == list(range(1_000))
     assert target.find_orphans(older_than=datetime.timedelta()) == []
@@ -127,7 +126,7 @@ def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
         dying.awaitTermination(QUERY_TIMEOUT_S)
     assert marker.exists()
     done = len(written(target, "copy")) if target.log_exists("copy") else 0
-    assert done == (100 if step == "after" else 0)
+    assert (0 < done < 300) if step == "after" else done == 0
     finish(to_log(frame.select("payload"), target, tmp_path, series=f"{step}:{marker}"))
     assert written(target, "copy") == [payload for *_, payload in orders.written]
 
@@ -170,8 +169,11 @@ def test_a_killed_driver_writes_each_batch_once(
     target.create_log("copy")
     try:
         with target.open_reader("copy") as reader:
-            for _ in range(60):
-                assert reader.read(wait_s=QUERY_TIMEOUT_S) is not None
+            seen = 0
+            while seen < 60:
+                batch = reader.read_batch(60, wait_s=QUERY_TIMEOUT_S)
+                assert batch, "the driver wrote nothing in time"
+                seen += len(batch)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         _, errors = driver.communicate()
