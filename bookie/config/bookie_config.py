@@ -27,6 +27,7 @@ from bookie.config.gc_settings import read_compaction, read_gc, read_new_ledgers
 from bookie.config.keys import (
     PLUGIN_PREFIX,
     PREFIXES_OF_OTHERS,
+    REFUSED,
     SUPPORTED,
     UNSUPPORTED,
     WITHOUT_EFFECT,
@@ -152,6 +153,9 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
             ineffective["only a JVM can use them"].append(key)
         elif key in UNSUPPORTED:
             ineffective["not offered by this bookie"].append(key)
+        elif key in REFUSED:
+            if setting.first:
+                raise settings.error(key, "no value: this bookie trusts other bookies by tlsTrustStore alone")
         elif key not in SUPPORTED and not key.startswith(PLUGIN_PREFIX):
             nearest = nearest_key(key)
             hint = f"; did you mean {nearest}?" if nearest else ""

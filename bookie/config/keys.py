@@ -124,6 +124,14 @@ WITHOUT_EFFECT = _names(
     reppDisallowBookiePlacementInRegionFeatureName useHostnameResolveLocalNodePlacementPolicy
     storageserver.grpc.port dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize dlog.bkcAckQuorumSize
     storage.range.store.dirs storage.serve.readonly.tables storage.cluster.controller.schedule.interval.ms
+    metastoreImplClass metastoreMaxEntriesPerScan registrationManagerClass registrationClientClass
+    ledgerManagerFactoryDisableClassCheck entryFormatterClass ledgerIdFormatterClass nettyUsePooledBuffers
+    taskExecutionWarnTimeMicros enableHealthCheck ensemblePlacementPolicyOrderSlowBookies
+    clientConnectBookieUnavailableLogThrottling clientTcpUserTimeoutMillis tcpKeepIdle tcpKeepIntvl tcpKeepCnt
+    clientKeyStore clientKeyStoreType clientKeyStorePasswordPath
+    speculativeReadTimeoutBackoffMultiplier speculativeReadLACTimeoutBackoffMultiplier
+    timeoutTaskIntervalMillis timeoutTimerTickDurationMs timeoutTimerNumTicks
+    pcbcTimeoutTimerTickDurationMs pcbcTimeoutTimerNumTicks bookieConnectionErrorQuarantineEnabled
     """
 )
 
@@ -143,7 +151,11 @@ UNSUPPORTED = _names(
     """
 )
 
-KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED
+# They decide which bookies this bookie trusts, which it decides by tlsTrustStore alone. To ignore them would
+# be unsafe.
+REFUSED = _names("clientTrustStore clientTrustStoreType clientTrustStorePasswordPath")
+
+KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED | REFUSED
 
 # Keys of an authentication plug-in of another package (``bookie.auth.plugins``).
 PLUGIN_PREFIX = "authPlugin."

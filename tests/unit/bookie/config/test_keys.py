@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from bookie.config.keys import KNOWN, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
+from bookie.config.keys import KNOWN, REFUSED, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
 from tests.unit.bookie.config.test_config import LEAST, parse
 
 
 def test_every_key_has_exactly_one_effect() -> None:
-    assert len(KNOWN) == len(SUPPORTED) + len(WITHOUT_EFFECT) + len(UNSUPPORTED)
+    assert len(KNOWN) == len(SUPPORTED) + len(WITHOUT_EFFECT) + len(UNSUPPORTED) + len(REFUSED)
+
+
+def test_every_key_of_apaches_configuration_classes_is_known() -> None:
+    apache = frozenset(Path(__file__).with_name("apache_keys.txt").read_text("utf-8").split())
+    assert "metastoreImplClass" in apache
+    assert apache - KNOWN == frozenset()
+
+
+def test_a_key_of_apaches_own_tests_does_not_stop_the_start() -> None:
+    config = parse("metastoreImplClass=org.apache.bookkeeper.metastore.InMemoryMetaStore\n")
+    assert any("metastoreImplClass" in warning for warning in config.warnings)
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED))
+def test_a_key_of_trust_that_is_not_obeyed_is_refused(key: str) -> None:
+    with pytest.raises(BookieConfigError, match=f"line 5: {key} = .*tlsTrustStore alone"):
+        parse(f"{key}=JKS\n")
 
 
 def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
