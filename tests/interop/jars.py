@@ -54,7 +54,7 @@ def class_path(version: str) -> str:
 
 
 def find_program(name: str) -> str:
-    """The path of ``java``, ``javac`` or ``mvn``, from JAVA_HOME or else from the PATH.
+    """The path of ``java``, ``javac``, ``javap`` or ``mvn``, from JAVA_HOME or else from the PATH.
 
     Raises:
         JarsError: The program is not installed; the message names Debian's packages.
