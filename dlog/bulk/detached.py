@@ -59,7 +59,7 @@ class DetachedSegmentWriter:
     async def append_many(self, payloads: Sequence[bytes | bytearray | memoryview]) -> None:
         """Add records after the others. They are durable once the block was left.
 
-        If cancelled, some of the records may be added; leave the block by an exception then.
+        If cancelled, all of them are added, or none if the segment has failed; the writer stays usable.
 
         Raises:
             RecordTooLongError: A payload has more than ``PAYLOAD_BYTES_MAX`` bytes. None was added.
@@ -74,8 +74,11 @@ class DetachedSegmentWriter:
 
     async def _send(self) -> None:
         with translated(self.log, "writing a detached segment"):
-            while (batch := self._batcher.take(idle=False)) is not None:
+            while True:
+                # First the wait: a call that is cancelled in it leaves every batch in its place.
                 await self._handle.wait_bytes_in_flight_below(self._config.writer.bytes_in_flight_max)
+                if (batch := self._batcher.take(idle=False)) is None:
+                    return
                 self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:

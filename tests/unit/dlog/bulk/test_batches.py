@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import attrs
 import pytest
+import trio
 
 import dlog
 from dlog.bulk import AttachedBatch, BatchOvertakenError, BatchPlan, DetachedSegment
@@ -98,6 +99,30 @@ async def test_a_long_segment_has_many_entries(cluster: DictCluster) -> None:
         assert writer.result.last_entry_id > 5
         await namespace.attach_batch(plan, [writer.result])
         assert await read_all(namespace, "a") == payloads
+
+
+async def test_a_cancelled_call_loses_no_record_and_keeps_their_order(cluster: DictCluster) -> None:
+    config = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, bytes_in_flight_max=1))
+    async with open_on(cluster, config=config) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        payloads = [b"%05d" % number * 100 for number in range(1_000)]
+        async with namespace.open_detached_segment(plan, "a") as writer:
+            await writer.append_many(payloads[:1])
+            cancelled = 0
+            for first in range(1, 1_000, 111):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await writer.append_many(payloads[first : first + 111])
+                cancelled += scope.cancelled_caught
+            assert cancelled
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.append_many, payloads[:500])
+                nursery.start_soon(writer.append_many, [])
+        assert writer.result is not None
+        await namespace.attach_batch(plan, [writer.result])
+        assert await read_all(namespace, "a") == [*payloads, *payloads[:500]]
 
 
 async def test_a_follower_reads_a_batch(cluster: DictCluster) -> None:
