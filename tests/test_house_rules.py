@@ -28,7 +28,7 @@ ONLY_IN = {
         "namespace/sqlite_failures.py",
         "dlog/cli/bench/peers/sqlite.py",
     ),
-    "pyspark": ("spark_integration/", SPARK_ROOT),
+    "pyspark": ("spark_integration/", SPARK_ROOT, "dlog/cli/bench/spark.py"),
     "pyarrow": ("spark_integration/", "dlog/read/record_batch.py"),
     "rocksdict": ("bookie/",),
     "click": ("dlog/cli/",),

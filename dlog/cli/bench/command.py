@@ -15,7 +15,16 @@ import attrs
 import click
 
 import dlog
-from dlog.cli.bench import floor, ledger_level, lone_appends, resting, stream_level, tail_rate, throughput
+from dlog.cli.bench import (
+    floor,
+    ledger_level,
+    lone_appends,
+    resting,
+    spark,
+    stream_level,
+    tail_rate,
+    throughput,
+)
 from dlog.cli.bench.meter import Meter, Reading, Usage
 from dlog.cli.bench.options import BenchOptions, Outcome
 from dlog.cli.bench.peers.seam import Peer
@@ -80,7 +89,8 @@ def command() -> None:
     --cluster is given. Every acknowledged record is synced to disk. The floor is a plain loop on the same
     disk: it writes the same bytes to three files in groups and calls fdatasync for each. For catchup, it
     reads the bytes from one file. latency measures one awaited append at a time; idle, followers that wait;
-    logs, the life of a log and the start of programs. storage measures one bookie without a network.
+    logs, the life of a log and the start of programs; spark, reading and writing from Spark. storage measures
+    one bookie without a network.
     """
 
 
@@ -88,6 +98,7 @@ command.add_command(storage.command)
 command.add_command(lone_appends.command)
 command.add_command(resting.idle)
 command.add_command(resting.life_of_logs)
+command.add_command(spark.command)
 
 
 @command.command()
