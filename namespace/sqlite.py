@@ -100,6 +100,12 @@ class SqliteStore(MetadataStore):
             self._add_watch(WatchKind.DATA, path, watch, change)
         return node
 
+    async def get_many(self, paths: Sequence[str]) -> dict[str, Node | None]:
+        for path in paths:
+            check_path(path)
+        async with self._turn:
+            return await self._call(paths[0] if paths else "/", lambda: self._tree.get_many(paths))
+
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         check_path(path)
         async with self._turn:

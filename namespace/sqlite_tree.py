@@ -213,6 +213,12 @@ class SqliteTree:
             row = self._row(path)
         return Node(row.value, row.stat()), row.data_change
 
+    def get_many(self, paths: Sequence[str]) -> dict[str, Node | None]:
+        """The nodes at one moment; None for a missing one."""
+        with self._reading():
+            rows = {path: self._find(path) for path in paths}
+        return {path: None if row is None else Node(row.value, row.stat()) for path, row in rows.items()}
+
     def exists(self, path: str) -> tuple[Stat | None, int]:
         """The node's stat, and the number of the last change of its data or ``ABSENT``."""
         with self._reading():

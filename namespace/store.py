@@ -20,7 +20,7 @@ from typing import assert_never
 import attrs
 import trio
 
-from namespace.errors import InvalidPathError, NodeTooLargeError
+from namespace.errors import InvalidPathError, NodeTooLargeError, NoNodeError
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, minus space for the rest of a request
@@ -146,6 +146,29 @@ class MetadataStore(abc.ABC):
         Raises:
             NoNodeError: No such node; then there is no watch.
         """
+
+    async def get_many(self, paths: Sequence[str]) -> dict[str, Node | None]:
+        """Each path with its node; None for a missing node. The nodes may be read at different moments.
+
+        All reads of a call are under way at once, so a caller limits the number of paths.
+        """
+        nodes: dict[str, Node | None] = {}
+        failures: list[Exception] = []
+
+        async def read(path: str) -> None:
+            try:
+                nodes[path] = await self.get(path)
+            except NoNodeError:
+                nodes[path] = None
+            except Exception as exc:
+                failures.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            for path in paths:
+                nursery.start_soon(read, path)
+        if failures:
+            raise failures[0]
+        return nodes
 
     @abc.abstractmethod
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:

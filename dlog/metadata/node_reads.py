@@ -18,15 +18,8 @@ READS_AT_ONCE = 64
 async def read_nodes(store: MetadataStore, paths: Sequence[str]) -> dict[str, Node | None]:
     """Each path with its node; None for a node that does not exist."""
     nodes: dict[str, Node | None] = {}
-
-    async def read(path: str) -> None:
-        try:
-            nodes[path] = await store.get(path)
-        except NoNodeError:
-            nodes[path] = None
-
     for start in range(0, len(paths), READS_AT_ONCE):
-        await for_each(read, paths[start : start + READS_AT_ONCE])
+        nodes |= await store.get_many(paths[start : start + READS_AT_ONCE])
     return nodes
 
 

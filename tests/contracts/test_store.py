@@ -60,6 +60,21 @@ async def test_a_new_node_has_version_zero_and_no_children(backend: Backend) -> 
         assert await store.exists(path) == node.stat
 
 
+async def test_several_nodes_are_read_by_one_call_and_a_missing_one_is_none(backend: Backend) -> None:
+    async with opened(backend) as (store, root):
+        await store.create(f"{root}/a", b"one")
+        await store.put(f"{root}/a", b"two")
+        found = await store.get_many([f"{root}/a", f"{root}/none", root])
+        assert found == {
+            f"{root}/a": await store.get(f"{root}/a"),
+            f"{root}/none": None,
+            root: await store.get(root),
+        }
+        assert await store.get_many([]) == {}
+        with pytest.raises(InvalidPathError):
+            await store.get_many([root, "bad"])
+
+
 async def test_each_put_adds_one_to_the_version(backend: Backend) -> None:
     async with opened(backend) as (store, root):
         await store.create(f"{root}/a")
