@@ -65,7 +65,11 @@ class Register:
 
     get_newest = get
 
-    async def put(self, ledger_id: int, metadata: LedgerMetadata, *, expected: int) -> Versioned:
+    async def put(
+        self, ledger_id: int, metadata: LedgerMetadata, *, expected: int, lock: str | None = None
+    ) -> Versioned:
+        assert lock is None, "a writer holds no lock of re-replication"
+
         def write() -> None:
             if expected != self.version:
                 raise BadVersionError("another client wrote")
@@ -405,9 +409,11 @@ def too_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def assume_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The writer takes a change for stored if the reply was lost."""
 
-    async def put(self: Register, ledger_id: int, metadata: LedgerMetadata, *, expected: int) -> Versioned:
+    async def put(
+        self: Register, ledger_id: int, metadata: LedgerMetadata, *, expected: int, lock: str | None = None
+    ) -> Versioned:
         try:
-            return await real(self, ledger_id, metadata, expected=expected)
+            return await real(self, ledger_id, metadata, expected=expected, lock=lock)
         except ConnectionLostError:
             return Versioned(ledger_id, metadata, expected + 1)
 

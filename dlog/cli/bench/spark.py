@@ -9,6 +9,7 @@ Source: our own; docs/spark.md, docs/performance.md.
 
 from __future__ import annotations
 
+import secrets
 import statistics
 import time
 from collections.abc import Callable
@@ -103,11 +104,12 @@ def measure(target: Target, directory: Path, *, records: int, size: int, partiti
     for key, value in SESSION.items():
         builder = builder.config(key, value)
     spark = builder.config("spark.sql.warehouse.dir", str(directory / "warehouse")).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("FATAL")  # stopping a query writes errors of its tasks
     try:
         register(spark)
         with dlog.blocking.open_namespace(target.uri) as namespace:
-            names = [f"{LOG}-{kind}-{time.time_ns()}" for kind in ("read", "small", "segments", "driver")]
+            mark = secrets.token_hex(4)
+            names = [f"{LOG}-{kind}-{mark}" for kind in ("read", "small", "segments", "driver")]
             try:
                 return _Runs(spark, namespace, target.uri, directory, records, size, partitions).all(*names)
             finally:
