@@ -85,6 +85,23 @@ def with_namespace(uri: str, options: ClientOptions, request: Callable[[dlog.blo
     return _call(NamedLog(uri, "", 0, options), request)
 
 
+def with_namespace_once(
+    uri: str, options: ClientOptions, request: Callable[[dlog.blocking.Namespace], T]
+) -> T:
+    """The result of a request that must not be repeated, such as one that consumes an iterator.
+
+    Raises:
+        dlog.NamespaceLostError, dlog.NamespaceClosedError: The namespace was lost. The next request of this
+            process opens another one.
+    """
+    current = namespace(uri, options)
+    try:
+        return request(current)
+    except (dlog.NamespaceLostError, dlog.NamespaceClosedError):
+        _replace(NamedLog(uri, "", 0, options), current)
+        raise
+
+
 def _replace(log: NamedLog, lost: dlog.blocking.Namespace) -> None:
     with _opening:
         key = (os.getpid(), log.uri, log.options)

@@ -1,7 +1,7 @@
 """The writers that Spark calls. Spark makes a new one for each batch, and sends it to the executors.
 
 Always: nothing is opened before ``write``, ``commit`` or ``abort`` runs, so the pickled object holds only
-options.
+options; a task that has taken a row returns all of its rows or fails, and Spark runs it again.
 
 Source: PySpark 4.3, pyspark.sql.datasource.
 """
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_integration.client import with_namespace
+from spark_integration.client import with_namespace, with_namespace_once
 from spark_integration.errors import SparkDlogError
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.options import SinkOptions
@@ -41,7 +41,8 @@ class DlogStreamWriter(DataSourceStreamArrowWriter):
             raise SparkDlogError("Spark does not tell the task its query and batch, so it cannot write once")
         options = self._options
         series = query if options.series is None else options.series
-        return with_namespace(
+        # Once: a second call would find the iterator without the rows that the first one took.
+        return with_namespace_once(
             options.uri,
             options.client,
             lambda namespace: write_part(namespace, options, iterator, series, int(number)),
@@ -76,7 +77,8 @@ class DlogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """In an executor."""
         options = self._options
-        return with_namespace(
+        # Once: a second call would find the iterator without the rows that the first one took.
+        return with_namespace_once(
             options.uri,
             options.client,
             lambda namespace: write_part(namespace, options, iterator, options.series, options.number or 0),

@@ -16,7 +16,9 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError
+from spark_integration import client
 from spark_integration.errors import OptionError, RepeatedBatchError, RowFormatError
+from spark_integration.sink import DlogBatchWriter
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.options import SinkOptions, parse_sink_options
 from spark_integration.sink.parts import Part, write_part
@@ -206,6 +208,30 @@ def test_a_task_that_fails_leaves_nothing(namespace: dlog.blocking.Namespace) ->
         )
     assert written(namespace) == []
     assert orphans(namespace) == []
+
+
+@pytest.mark.parametrize("call", ["begin_batch", "open_detached_segment"])
+def test_a_task_that_loses_its_namespace_fails_and_its_next_attempt_writes_all_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The rows that the first attempt took are gone from its iterator, so it must not begin again."""
+    uri = (tmp_path / "log").as_uri()
+    options = parse_sink_options({"uri": uri, "stream": "out", "driverBytesMax": "1"}, streaming=False)
+    monkeypatch.setattr(client, "_opened", {})  # of this process; the test closes it
+    first, writer = client.namespace(uri, options.client), DlogBatchWriter(options)
+
+    def lose(*args: object, **kwargs: object) -> None:
+        raise dlog.NamespaceLostError("the session is over")
+
+    monkeypatch.setattr(first, call, lose)
+    batches = [rows(b"1", b"2"), rows(b"3"), rows(b"4")]
+    with pytest.raises(dlog.NamespaceLostError):
+        writer.write(iter(batches))
+    again = client.namespace(uri, options.client)
+    assert again is not first
+    with again:
+        writer.commit([writer.write(iter(batches))])
+        assert written(again) == [b"1", b"2", b"3", b"4"]
 
 
 def test_a_batch_write_without_a_series_is_recorded_nowhere(namespace: dlog.blocking.Namespace) -> None:
