@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
-from spark_integration.errors import RepeatedBatchError
+from spark_integration.errors import RepeatedBatchError, SparkDlogError
 from spark_integration.sink.options import SinkOptions
 from spark_integration.sink.parts import Part, begin
 
@@ -36,6 +36,7 @@ def commit_parts(
 
     Raises:
         RepeatedBatchError: A later batch of the series is there.
+        SparkDlogError: A task found the batch in its log, and it is not there any more.
         dlog.bulk.BatchOvertakenError: Another program has written to a stream meanwhile; nothing was written.
         dlog.LogLockedError: Another program writes to a stream; nothing was written.
         dlog.DLogError: Nothing was written, or all of it; running the batch again finds out.
@@ -43,6 +44,11 @@ def commit_parts(
     if _is_committed(namespace, options, series, number):
         abandon_parts(namespace, parts)
         return
+    if any(part.is_repeated for part in parts):
+        raise SparkDlogError(
+            f"batch {number} of {series!r}: a task found it in {options.stream!r}, and now it is not there:"
+            " the stream was deleted or its properties were removed. Nothing was written"
+        )
     rows: dict[str, list[bytes]] = {}
     for part in parts:
         for stream, payloads in part.rows.items():
@@ -66,14 +72,15 @@ def commit_parts(
                 mine.append(writer.result)
         theirs = [segment for part in parts for segment in part.segments]
         try:
-            namespace.attach_batch(
-                BatchPlan.merged(plans), [*theirs, *mine], lock_timeout_s=options.lock_timeout_s
-            )
+            plan = BatchPlan.merged(plans)
+            found = namespace.attach_batch(plan, [*theirs, *mine], lock_timeout_s=options.lock_timeout_s)
         except BatchOvertakenError:
             abandon_parts(namespace, [Part(series, number, plans=tuple(plans[-1:]), segments=tuple(mine))])
             if not is_ours_alone or attempt == ATTEMPTS - 1:
                 raise
         else:
+            if found.is_repeated:  # another driver of the same query was faster
+                abandon_parts(namespace, [Part(series, number, plans=(plan,), segments=(*theirs, *mine))])
             return
 
 

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ import dlog
 import dlog.blocking
 from dlog.cli.bench.rows import print_rows
 from dlog.cli.bench.target import Target, open_target
-from dlog.cli.demo.spark_count import SparkError, check_spark_is_installed
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json
 from dlog.cli.terminal.scratch import open_scratch
@@ -76,10 +76,10 @@ def command(
     """
     if uri is not None and bookies is not None:
         raise click.UsageError("--uri and --cluster exclude each other; give one of them")
-    try:
-        check_spark_is_installed()
-    except SparkError as exc:
-        raise click.ClickException(str(exc)) from exc
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise click.ClickException(
+            "PySpark is not installed; install it with: pip install 'dlog-streams[spark]'"
+        )
     with open_scratch("bench") as directory:
 
         async def measured() -> list[Row]:

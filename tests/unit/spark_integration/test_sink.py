@@ -17,7 +17,7 @@ import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError
 from spark_integration import client
-from spark_integration.errors import OptionError, RepeatedBatchError, RowFormatError
+from spark_integration.errors import OptionError, RepeatedBatchError, RowFormatError, SparkDlogError
 from spark_integration.sink import DlogBatchWriter
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.options import SinkOptions, parse_sink_options
@@ -120,6 +120,37 @@ def test_a_checkpoint_older_than_the_stream_is_an_error(namespace: dlog.blocking
     with pytest.raises(RepeatedBatchError, match="has batch 5 of 'query', and this is batch 3"):
         commit_parts(namespace, options, [part(namespace, options, 3, rows(b"y"))], "query", 3)
     assert written(namespace) == [b"x"]
+
+
+def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
+    namespace: dlog.blocking.Namespace,
+) -> None:
+    options = options_of(namespace, driverBytesMax=1)
+    commit_parts(namespace, options, [part(namespace, options, 0, rows(b"xx"))], "query", 0)
+    repeated = part(namespace, options, 0, rows(b"xx"))
+    assert repeated.is_repeated
+    namespace.change_properties("out", {"dlog.batch.query": None})
+    with pytest.raises(SparkDlogError, match="now it is not there"):
+        commit_parts(namespace, options, [repeated, Part("query", 0, {"out": [b"y"]})], "query", 0)
+    assert written(namespace) == [b"xx"]
+
+
+def test_a_driver_that_is_overtaken_in_its_commit_leaves_no_orphan(
+    namespace: dlog.blocking.Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(namespace)
+    first, second = [[part(namespace, options, 0, rows(b"x"))] for _ in range(2)]
+    attach = namespace.attach_batch
+
+    def overtaken(*args: Any, **kwargs: Any) -> object:
+        monkeypatch.setattr(namespace, "attach_batch", attach)
+        commit_parts(namespace, options, second, "query", 0)
+        return attach(*args, **kwargs)
+
+    monkeypatch.setattr(namespace, "attach_batch", overtaken)
+    commit_parts(namespace, options, first, "query", 0)
+    assert written(namespace) == [b"x"]
+    assert orphans(namespace) == []
 
 
 def test_a_batch_without_rows_writes_nothing(namespace: dlog.blocking.Namespace) -> None:
