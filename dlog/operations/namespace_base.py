@@ -137,9 +137,17 @@ class NamespaceBase:
             await self._permissions.check(name, right)
             await self._access.check(name, operations)
 
+        record: SourceRecord | None = None
+
+        async def look() -> None:
+            nonlocal record
+            if self._open_target is not None:
+                record = await read_source(self._store, self._path, name)
+
         with translated(name, "reading the policy"):
             await retry_lost_connection(check, timeout_s=self._retry_timeout_s(right))
-        record = await self._promotion(name)
+        with translated(name, "looking whether it was promoted"):
+            await retry_lost_connection(look, timeout_s=self._retry_timeout_s(right))
         if record is not None and record.is_closed:
             raise LogPromotedError(name, record.target)
         return name
