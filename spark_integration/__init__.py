@@ -7,10 +7,12 @@ from spark_integration.errors import (
     OffsetFormatError,
     OptionError,
     PayloadFormatError,
+    PipelineError,
     RangeUnreadableError,
     RepeatedBatchError,
     RowFormatError,
     SparkDlogError,
+    SparkStartError,
     WorkerInterpreterError,
 )
 from spark_integration.source import DlogDataSource, register
@@ -21,10 +23,12 @@ __all__ = [
     "OffsetFormatError",
     "OptionError",
     "PayloadFormatError",
+    "PipelineError",
     "RangeUnreadableError",
     "RepeatedBatchError",
     "RowFormatError",
     "SparkDlogError",
+    "SparkStartError",
     "WorkerInterpreterError",
     "register",
 ]

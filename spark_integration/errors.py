@@ -37,3 +37,11 @@ class RepeatedBatchError(SparkDlogError):
 
 class WorkerInterpreterError(SparkDlogError):
     """Spark would start its Python workers with an interpreter that has no DLog."""
+
+
+class SparkStartError(SparkDlogError):
+    """The session of a command did not start."""
+
+
+class PipelineError(SparkDlogError):
+    """A pipeline cannot do what it was told; the message says why, and what is unchanged."""

@@ -253,6 +253,7 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/arrow.py",
     "spark_integration/client.py",
     "spark_integration/interpreter.py",
+    "spark_integration/pipelines/session.py",
     "spark_integration/ranges.py",
     "spark_integration/source.py",
     "spark_integration/stream.py",

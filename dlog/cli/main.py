@@ -39,6 +39,9 @@ SECTIONS = {
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
     },
+    "Spark": {
+        "pipeline": ("dlog.cli.pipelines.command", "Archive and restore logs with Spark."),
+    },
     "This program": {
         "config": ("dlog.cli.setup.config", "Show the settings that hold, or check a file with settings."),
         "completion": ("dlog.cli.setup.completion", "Print the script of completion for bash or zsh."),

@@ -1,0 +1,1 @@
+"""`dlog pipeline`: archives, restores and copies of whole logs with Spark."""

@@ -1,0 +1,18 @@
+"""`dlog pipeline`: the group of the commands that run Spark over whole logs.
+
+Inside: the table of commands. Not inside: the commands (one module each), what they do
+(``spark_integration.pipelines``), which is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+import click
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Work on whole logs with Spark.
+
+    Each pipeline may be interrupted at any time and started again: it goes on, and does everything once.
+    Needs PySpark and Java: pip install 'dlog-streams[spark]'.
+    """
