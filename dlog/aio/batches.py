@@ -25,10 +25,13 @@ class DetachedSegmentWriter:
         """See ``dlog.bulk.DetachedSegmentWriter.result``."""
         return self._inner.result
 
-    async def append_many(self, payloads: Sequence[bytes | bytearray | memoryview]) -> None:
+    async def append_many(
+        self, payloads: Sequence[bytes | bytearray | memoryview], *, txids: Sequence[int] | None = None
+    ) -> None:
         """See ``dlog.bulk.DetachedSegmentWriter.append_many``."""
+        ids = None if txids is None else list(txids)
         # Copied now: the caller may reuse its buffers during the wait.
-        await self._bridge.run(self._inner.append_many, list(map(as_bytes, payloads)))
+        await self._bridge.run(self._inner.append_many, list(map(as_bytes, payloads)), txids=ids)
 
     def give_up(self) -> None:
         """See ``dlog.bulk.DetachedSegmentWriter.give_up``."""

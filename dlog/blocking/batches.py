@@ -34,9 +34,11 @@ class DetachedSegmentWriter:
         """See ``dlog.bulk.DetachedSegmentWriter.result``."""
         return self._writer.result
 
-    def append_many(self, payloads: Sequence[bytes | bytearray | memoryview]) -> None:
+    def append_many(
+        self, payloads: Sequence[bytes | bytearray | memoryview], *, txids: Sequence[int] | None = None
+    ) -> None:
         """See ``dlog.bulk.DetachedSegmentWriter.append_many``."""
-        self._loop.run(self._writer.append_many, payloads)
+        self._loop.run(self._writer.append_many, payloads, txids=txids)
 
     def give_up(self) -> None:
         """See ``dlog.bulk.DetachedSegmentWriter.give_up``."""

@@ -309,10 +309,21 @@ class Namespace:
         return writer
 
     def attach_batch(
-        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+        self,
+        plan: BatchPlan,
+        segments: Sequence[DetachedSegment],
+        *,
+        properties: Mapping[str, str] | None = None,
+        lock_timeout_s: float = 0,
     ) -> AttachedBatch:
         """See ``dlog.Namespace.attach_batch``."""
-        return self._loop.run(self._namespace.attach_batch, plan, segments, lock_timeout_s=lock_timeout_s)
+        return self._loop.run(
+            self._namespace.attach_batch,
+            plan,
+            segments,
+            properties=properties,
+            lock_timeout_s=lock_timeout_s,
+        )
 
     def abandon_batch(
         self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0

@@ -14,7 +14,7 @@ Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -78,7 +78,12 @@ def _number_in(properties: LogProperties, plan: BatchPlan) -> int | None:
     return int(text)
 
 
-async def attach(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> AttachedBatch:
+async def attach(
+    place: BatchPlace,
+    plan: BatchPlan,
+    segments: Sequence[DetachedSegment],
+    changes: Mapping[str, str],
+) -> AttachedBatch:
     """Attach the segments; see ``Namespace.attach_batch``. The locks are held. Repeating it is safe."""
     _check(plan, segments)
     while True:
@@ -94,7 +99,7 @@ async def attach(place: BatchPlace, plan: BatchPlan, segments: Sequence[Detached
                 raise BatchOvertakenError(plan.name, name, why)
         await _check_ledgers(place, plan, segments)
         added = {name: log.following(place, segments) for name, log in logs.items()}
-        operations = [] if plan.series is None else [_number_stored(place, plan, properties)]
+        operations = _properties_stored(place, plan, properties, changes)
         for name, log in logs.items():
             operations += log.operations(added[name])
         try:
@@ -134,10 +139,16 @@ async def _check_ledgers(place: BatchPlace, plan: BatchPlan, segments: Sequence[
     await for_each(check, segments)
 
 
-def _number_stored(place: BatchPlace, plan: BatchPlan, properties: LogProperties) -> Operation:
+def _properties_stored(
+    place: BatchPlace, plan: BatchPlan, properties: LogProperties, changes: Mapping[str, str]
+) -> list[Operation]:
+    if plan.series is not None:
+        changes = {**changes, plan.property_key: str(plan.number)}
+    if not changes:
+        return []
     path = paths.properties_path(place.namespace_path, plan.record_log)
-    data = encode_properties(changed(properties.values, {plan.property_key: str(plan.number)}))
-    return Create(path, data) if properties.version is None else Put(path, data, properties.version)
+    data = encode_properties(changed(properties.values, changes))
+    return [Create(path, data) if properties.version is None else Put(path, data, properties.version)]
 
 
 def _positions(segments: Sequence[LogSegment]) -> tuple[DLSN, DLSN]:

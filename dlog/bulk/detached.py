@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from dlog.bulk.plan import BatchPlan, DetachedSegment
+from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
-from dlog.errors import RecordTooLongError, translated
+from dlog.errors import RecordTooLongError, TxidOutOfOrderError, translated
 from dlog.format.envelope import seal_envelope
-from dlog.format.record import PAYLOAD_BYTES_MAX, encode_records
+from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, encode_records
 from dlog.metadata.log_metadata import ALLOCATION_KEY
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.log_writer import as_bytes
@@ -35,9 +35,11 @@ CLEANUP_S = 5.0  # deleting the ledger of a segment that failed; what is left is
 class DetachedSegmentWriter:
     """Takes the records of one detached segment, in order. Made by ``Namespace.open_detached_segment``."""
 
-    def __init__(self, log: str, txid: int, handle: WriteHandle, config: NamespaceConfig) -> None:
+    def __init__(self, log: str, planned: LogPlan, handle: WriteHandle, config: NamespaceConfig) -> None:
         self.log = log
-        self._txid, self._handle, self._config = txid, handle, config
+        self._planned, self._handle, self._config = planned, handle, config
+        self._first_txid: int | None = None
+        self._last_txid = planned.txid_min
         self._batcher = Batcher(entry_bytes_target=config.writer.entry_bytes_target)
         self._record_count = self._size_bytes = 0
         self._last_entry_id = self._last_slot_id = -1
@@ -56,12 +58,20 @@ class DetachedSegmentWriter:
         """Have the end of the block delete the segment, as if the block had raised an error."""
         self._is_given_up = True
 
-    async def append_many(self, payloads: Sequence[bytes | bytearray | memoryview]) -> None:
+    async def append_many(
+        self, payloads: Sequence[bytes | bytearray | memoryview], *, txids: Sequence[int] | None = None
+    ) -> None:
         """Add records after the others. They are durable once the block was left.
 
         If cancelled, all of them are added, or none if the segment has failed; the writer stays usable.
 
+        Args:
+            txids: The transaction id of each record, none less than that of the record before it in the log.
+                None: all records have the plan's.
+
         Raises:
+            ValueError: There are not as many ids as records, or one is negative or too great. None was added.
+            TxidOutOfOrderError: An id is less than that of the record before it. None was added.
             RecordTooLongError: A payload has more than ``PAYLOAD_BYTES_MAX`` bytes. None was added.
             LogUnavailableError: Bookies are out of reach. Give the segment up, and write another.
         """
@@ -69,8 +79,24 @@ class DetachedSegmentWriter:
         longest = max(map(len, taken), default=0)
         if longest > PAYLOAD_BYTES_MAX:
             raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
-        self._batcher.add_many(taken, [self._txid] * len(taken))
+        ids = [self._planned.txid] * len(taken) if txids is None else list(txids)
+        self._check_txids(ids, len(taken))
+        if taken:
+            self._first_txid = ids[0] if self._first_txid is None else self._first_txid
+            self._last_txid = ids[-1]
+        self._batcher.add_many(taken, ids)
         await self._send()
+
+    def _check_txids(self, txids: Sequence[int], count: int) -> None:
+        if len(txids) != count:
+            raise ValueError(f"log {self.log!r}: {len(txids)} transaction ids for {count} records")
+        before = self._last_txid
+        for txid in txids:
+            if not 0 <= txid < TXID_MAX:
+                raise ValueError(f"log {self.log!r}: invalid transaction id {txid}")
+            if txid < before:
+                raise TxidOutOfOrderError(self.log, txid, before)
+            before = txid
 
     async def _send(self) -> None:
         with translated(self.log, "writing a detached segment"):
@@ -101,10 +127,12 @@ class DetachedSegmentWriter:
                 await self._handle.wait_confirmed(self._last_entry_id)
             await self._handle.close()
         if self._record_count:
+            assert self._first_txid is not None
             self._result = DetachedSegment(
                 log=self.log,
                 ledger_id=self._handle.ledger_id,
-                txid=self._txid,
+                txid=self._first_txid,
+                last_txid=self._last_txid,
                 record_count=self._record_count,
                 last_entry_id=self._last_entry_id,
                 last_slot_id=self._last_slot_id,
@@ -131,7 +159,7 @@ async def open_detached(
             password=config.password,
             custom=LogMark(namespace_path, log).custom | {ALLOCATION_KEY: stamp},
         )
-    writer = DetachedSegmentWriter(log, planned.txid, handle, config)
+    writer = DetachedSegmentWriter(log, planned, handle, config)
     try:
         yield writer
         await writer.finish()

@@ -25,15 +25,17 @@ SEGMENTS_MAX = 1_000  # in one transaction; ZooKeeper takes 1 MiB
 class LogPlan:
     """What a batch may follow in one log."""
 
-    txid: int  # of every record written with this plan
+    txid: int  # of every record that is written without an id of its own
+    txid_min: int  # of records with ids of their own: no record of the log has a greater id
     allocation_created_ms: int  # tells this log from another one of its name
     versions: tuple[int, int, int]  # of the nodes maxtxid, ledgers, allocation
 
     @classmethod
-    def of(cls, metadata: LogMetadata, txid: int) -> LogPlan:
+    def of(cls, metadata: LogMetadata, txid: int, txid_min: int) -> LogPlan:
         """The plan for a log in this state."""
         return cls(
             txid=txid,
+            txid_min=txid_min,
             allocation_created_ms=metadata.allocation_created_ms,
             versions=_versions(metadata),
         )
@@ -99,7 +101,8 @@ class DetachedSegment:
 
     log: str
     ledger_id: int
-    txid: int  # of each record
+    txid: int  # of the first record
+    last_txid: int  # of the last record
     record_count: int
     last_entry_id: int
     last_slot_id: int
@@ -126,14 +129,22 @@ def completed_segments(
     Args:
         first_seqno: Of the first one.
         before: The log's last segment, which is completed; None if it has none.
+
+    Raises:
+        ValueError: The ids of two segments overlap.
     """
     completed: list[LogSegment] = []
     for segment in sorted(segments, key=lambda each: each.txid):
+        if completed and segment.txid < completed[-1].last_txid:
+            raise ValueError(
+                f"segments of log {segment.log!r}: one begins with transaction id {segment.txid}, the one"
+                f" before it ends with {completed[-1].last_txid}; give them in the order of their records"
+            )
         started = LogSegment(
             segment_seqno=first_seqno + len(completed), ledger_id=segment.ledger_id, first_txid=segment.txid
         )
         before = started.completed(
-            last_txid=segment.txid,
+            last_txid=segment.last_txid,
             record_count=segment.record_count,
             last_entry_id=segment.last_entry_id,
             last_slot_id=segment.last_slot_id,

@@ -9,7 +9,7 @@ Source: our own; docs/bulk.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 from dlog.access_control.entries import Denial
@@ -133,20 +133,27 @@ class LogBatches(NamespaceBase):
             yield writer
 
     async def attach_batch(
-        self, plan: BatchPlan, segments: Sequence[DetachedSegment], *, lock_timeout_s: float = 0
+        self,
+        plan: BatchPlan,
+        segments: Sequence[DetachedSegment],
+        *,
+        properties: Mapping[str, str] | None = None,
+        lock_timeout_s: float = 0,
     ) -> AttachedBatch:
         """Put the segments of a batch into its logs and record its number, all in one transaction.
 
-        In each log the records follow in the order of ``segments``. All of them have the transaction id of
-        the plan. (Segments of several plans, see ``BatchPlan.merged``, are ordered by their ids first.) If
+        In each log the records follow in the order of ``segments``. (Segments with different transaction
+        ids, such as those of several plans, are ordered by their ids first.) If
         the call is cancelled, or fails with ``LogUnavailableError``, all of it happened or nothing; call it
         again. If another attempt has attached the batch, this one changes nothing.
 
         Args:
             segments: What was written for the batch; up to 1,000. Those left out are orphans: give them to
                 ``abandon_batch``.
+            properties: Properties of the log ``record_log`` to set in the same transaction.
 
         Raises:
+            ValueError: The transaction ids of two segments of a log overlap.
             BatchOvertakenError: Another writer has changed one of the logs. Begin the batch again.
             LogNotFoundError, LogMetadataError, LogPromotedError
             LogLockedError: A log has a writer.
@@ -157,7 +164,9 @@ class LogBatches(NamespaceBase):
 
                 async def attach() -> AttachedBatch:
                     async with self._all_locked(plan.logs, lock_timeout_s) as session:
-                        return await attaching.attach(self._batch_place(session), plan, segments)
+                        return await attaching.attach(
+                            self._batch_place(session), plan, segments, properties or {}
+                        )
 
                 return await self._change(plan.record_log, "attaching a batch", attach)
 
@@ -232,7 +241,7 @@ class LogBatches(NamespaceBase):
             raise EndOfStreamError(name)
         txid = max(lifecycle.last_txid + 1, self._wall_ms())
         check_start_txid(metadata, txid)
-        return LogPlan.of(metadata, txid)
+        return LogPlan.of(metadata, txid, max(lifecycle.last_txid, metadata.max_txid, 0))
 
     def _batch_place(self, session: MetadataStore) -> attaching.BatchPlace:
         return attaching.BatchPlace(

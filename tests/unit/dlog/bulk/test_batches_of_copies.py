@@ -1,0 +1,83 @@
+"""Batches that copy records: with the transaction ids of their source, and a note how far the copy is."""
+
+from __future__ import annotations
+
+import pytest
+
+import dlog
+from dlog.bulk import BatchOvertakenError
+from tests.fakes.dict_bookies import DictCluster
+from tests.fakes.dict_namespace import open_on, read_all
+from tests.unit.dlog.bulk.test_batches import begun, cluster, make_logs, segment
+
+__all__ = ["cluster"]
+
+
+async def test_records_keep_their_own_transaction_ids_in_order(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        async with namespace.open_writer("a") as log:
+            await log.append(b"0", txid=10)
+        plan = await begun(namespace, logs=["a"])
+        async with namespace.open_detached_segment(plan, "a") as second:
+            await second.append_many([b"3", b"4"], txids=[12, 30])
+        async with namespace.open_detached_segment(plan, "a") as first:
+            for wrong in ([9, 9], [11, 10], [-1, 10], [10], [10, 2**63 - 1]):
+                with pytest.raises((ValueError, dlog.TxidOutOfOrderError)):
+                    await first.append_many([b"x", b"y"], txids=wrong)
+            await first.append_many([b"1"], txids=[10])
+            with pytest.raises(dlog.TxidOutOfOrderError):
+                await first.append_many([b"x"], txids=[9])
+            await first.append_many([b"2"], txids=[12])
+        assert first.result is not None
+        assert second.result is not None
+        await namespace.attach_batch(plan, [first.result, second.result])
+        async with namespace.open_reader("a", follow=False) as reader:
+            records = [(record.txid, record.payload) async for record in reader]
+        assert records == [(10, b"0"), (10, b"1"), (12, b"2"), (12, b"3"), (30, b"4")]
+        async with namespace.open_reader("a", start=12, follow=False) as reader:
+            assert (await anext(reader)).payload == b"2"
+        assert (await namespace.verify_log("a")).is_sound
+        async with namespace.open_writer("a") as log:
+            with pytest.raises(dlog.TxidOutOfOrderError):
+                await log.append(b"5", txid=29)
+
+
+async def test_segments_whose_transaction_ids_overlap_are_refused(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        segments = []
+        for txids in ([5, 9], [7, 8]):
+            async with namespace.open_detached_segment(plan, "a") as writer:
+                await writer.append_many([b"x", b"y"], txids=txids)
+            assert writer.result is not None
+            segments.append(writer.result)
+        with pytest.raises(ValueError, match="begins with transaction id 7"):
+            await namespace.attach_batch(plan, segments)
+        assert await read_all(namespace, "a") == []
+
+
+async def test_properties_are_set_with_the_batch_or_not_at_all(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        await namespace.change_properties("a", {"owner": "shop"})
+        plan = await begun(namespace)
+        other = await begun(namespace, number=2)
+        await namespace.attach_batch(
+            plan, [await segment(namespace, plan, "b", b"1")], properties={"done": "through 1"}
+        )
+        expected = {"owner": "shop", "done": "through 1", "dlog.batch.query": "1"}
+        assert dict((await namespace.properties("a")).values) == expected
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(
+                other, [await segment(namespace, other, "b", b"2")], properties={"done": "through 2"}
+            )
+        assert dict((await namespace.properties("a")).values) == expected
+        unnumbered = await namespace.begin_batch(["b"], record_log="a")
+        assert unnumbered is not None
+        await namespace.attach_batch(unnumbered, [], properties={"done": "through 3"})
+        assert (await namespace.properties("a")).values["done"] == "through 3"
