@@ -253,6 +253,8 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/arrow.py",
     "spark_integration/client.py",
     "spark_integration/interpreter.py",
+    "spark_integration/pipelines/copying/copier.py",
+    "spark_integration/pipelines/copying/parts.py",
     "spark_integration/pipelines/session.py",
     "spark_integration/ranges.py",
     "spark_integration/source.py",

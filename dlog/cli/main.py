@@ -40,7 +40,7 @@ SECTIONS = {
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
     },
     "Spark": {
-        "pipeline": ("dlog.cli.pipelines.command", "Archive and restore logs with Spark."),
+        "pipeline": ("dlog.cli.pipelines.command", "Work on whole logs with Spark: copy, verify, archive."),
     },
     "This program": {
         "config": ("dlog.cli.setup.config", "Show the settings that hold, or check a file with settings."),
@@ -54,7 +54,7 @@ SECTIONS = {
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
-OUR_PACKAGES = ("dlog", "ledger", "namespace", "bookie")
+OUR_PACKAGES = ("dlog", "ledger", "namespace", "bookie", "spark_integration")
 
 
 class OutputClosedError(Exception):

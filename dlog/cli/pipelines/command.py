@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import click
 
+from dlog.cli.pipelines.copy import copy
+
 
 @click.group("pipeline")
 def command() -> None:
@@ -16,3 +18,6 @@ def command() -> None:
     Each pipeline may be interrupted at any time and started again: it goes on, and does everything once.
     Needs PySpark and Java: pip install 'dlog-streams[spark]'.
     """
+
+
+command.add_command(copy)

@@ -1,0 +1,63 @@
+"""Running the tasks of a pipeline: through Spark, or one by one.
+
+Inside: the seam between a pipeline and Spark. Not inside: what a task does.
+Always: the results are in the order of the items; a task may have run more than once, so what it does must
+bear repetition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from spark_integration.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_ERROR_LINE = re.compile(r"^[\w.]*(?:Error|Exception|Interrupt): .*$", re.MULTILINE)
+
+
+class RunTasks(Protocol):
+    """Runs a function on each item. The function, the items and the results can be pickled."""
+
+    def __call__(self, function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+        """The results, in the order of the items.
+
+        Raises:
+            PipelineError: A task failed as often as Spark tries it; the message has its error.
+        """
+
+
+def one_by_one(function: Callable[[Item], Result], items: Sequence[Item], /) -> list[Result]:
+    """Run the tasks in this process. It is a ``RunTasks``."""
+    return list(map(function, items))
+
+
+def through_spark(spark: SparkSession) -> RunTasks:
+    """Run each task as a task of Spark, all at the same time as far as Spark has cores."""
+
+    def run_tasks(function: Callable[[Any], Any], items: Sequence[Any], /) -> list[Any]:
+        if not items:
+            return []
+        try:
+            return spark.sparkContext.parallelize(items, len(items)).map(function).collect()
+        except Exception as exc:  # PySpark raises errors of py4j with the trace of the worker as text
+            lines = _ERROR_LINE.findall(str(exc))
+            raise PipelineError(f"a task of Spark failed: {lines[-1] if lines else exc}") from exc
+
+    return run_tasks
+
+
+def tasks_of(spark: SparkSession | RunTasks) -> RunTasks:
+    """How to run tasks: through a session, or as the caller does."""
+    return spark if callable(spark) else through_spark(spark)
+
+
+def cores_of(spark: SparkSession | RunTasks) -> int:
+    """How many tasks run at the same time; 1 if only the caller knows."""
+    return 1 if callable(spark) else spark.sparkContext.defaultParallelism

@@ -1,0 +1,72 @@
+"""Real Spark copies logs: in parallel, with their transaction ids, each record once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import dlog
+import dlog.blocking
+from dlog.cli.main import main
+from dlog.cli.pipelines import copy as copy_command
+from tests.spark.queries import Orders
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `dlog pipeline` with the session of the tests; returns the code and the JSON document."""
+
+    @contextmanager
+    def session(*_arguments: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(copy_command, "spark_session", session)
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        capfd.readouterr()
+        code = main(["pipeline", *arguments, "--json"])
+        return code, json.loads(capfd.readouterr().out)
+
+    return run
+
+
+def test_spark_copies_logs_in_parallel_and_goes_on(pipeline: Command, orders: Orders, tmp_path: Path) -> None:
+    target = (tmp_path / "target").as_uri()
+    with orders.namespace.open_writer("payments", create=True) as writer:
+        writer.append_many([b"p1", b"p2"], txids=[5, 5])
+    for count in (400, 100):
+        orders.append(count)
+        code, found = pipeline("copy", "orders", "--uri", orders.uri, "--to", target, "--pattern", "pay*")
+        assert (code, [each["error"] for each in found]) == (0, [None, None])
+        assert found[0]["records"] == count
+    with dlog.blocking.open_namespace(target) as namespace:
+        assert [(each.txid, each.payload) for each in read(namespace, "orders")] == [
+            (txid, payload) for *_, txid, payload in orders.written
+        ]
+        assert [(each.txid, each.payload) for each in read(namespace, "payments")] == [(5, b"p1"), (5, b"p2")]
+        namespace.delete_log("payments")
+    orders.namespace.create_log("x")
+    code, found = pipeline("copy", "orders", "y", "--uri", orders.uri, "--to", target)
+    assert code == 3
+    assert found[0]["error"] is None
+
+
+def read(namespace: dlog.blocking.Namespace, log: str) -> list[dlog.Record]:
+    with namespace.open_reader(log, follow=False) as reader:
+        return list(reader)
