@@ -45,3 +45,11 @@ class SparkStartError(SparkDlogError):
 
 class PipelineError(SparkDlogError):
     """A pipeline cannot do what it was told; the message says why, and what is unchanged."""
+
+
+class ArchiveGapError(PipelineError):
+    """Records between an archive and its log are gone; nothing was changed."""
+
+
+class ArchiveDamagedError(PipelineError):
+    """A file of an archive is missing, cut or changed; nothing was changed."""

@@ -84,7 +84,6 @@ RESTRICTIONS = (
         for key in (
             "tlsClientAuthentication",
             "tlsRequired",
-            "tlsHostnameVerificationEnabled",
             "tlsKeyStore",
             "tlsCertificatePath",
             "tlsTrustStore",
@@ -121,9 +120,7 @@ RESTRICTIONS = (
         " of ZooKeeper could change the nodes",
     ),
 )
-_BOOLEANS = frozenset(
-    {"tlsClientAuthentication", "tlsRequired", "tlsHostnameVerificationEnabled", "zkEnableSecurity"}
-)
+_BOOLEANS = frozenset({"tlsClientAuthentication", "tlsRequired", "zkEnableSecurity"})
 
 
 def refuse_unobeyed(settings: Settings) -> None:
@@ -142,7 +139,6 @@ def read_tls(settings: Settings) -> TlsConfig | None:
     """The keys ``tls*``; None without TLS. Raises ``BookieConfigError``."""
     provider = settings.text("tlsProviderFactoryClass")
     demand = settings.boolean("tlsClientAuthentication", False)
-    verify_host_names = settings.boolean("tlsHostnameVerificationEnabled", False)
     key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
     trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
     key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
@@ -169,7 +165,6 @@ def read_tls(settings: Settings) -> TlsConfig | None:
         key_type=key_type,
         authorities_type=trust_type,
         demand_client_certificate=demand,
-        verify_host_names=verify_host_names,
         protocols=protocols,
         ciphers=ciphers,
     )

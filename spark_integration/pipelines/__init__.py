@@ -2,11 +2,34 @@
 
 Inside: what each pipeline does, its progress, the Spark session of a command.
 Not inside: the data source and the sink (``spark_integration``), the commands (``dlog.cli.pipelines``).
-Entry point: ``Progress``, which every pipeline reports.
+Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``; all report ``Progress``.
 """
 
+from spark_integration.pipelines.archives import (
+    ArchiveResult,
+    RestoreResult,
+    archive,
+    archived_table,
+    read_manifest,
+    restore,
+    table,
+)
 from spark_integration.pipelines.copying import CopiedLog, copy_logs
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.session import open_session
 
-__all__ = ["CopiedLog", "Progress", "Report", "copy_logs", "ignore_progress", "open_session"]
+__all__ = [
+    "ArchiveResult",
+    "CopiedLog",
+    "Progress",
+    "Report",
+    "RestoreResult",
+    "archive",
+    "archived_table",
+    "copy_logs",
+    "ignore_progress",
+    "open_session",
+    "read_manifest",
+    "restore",
+    "table",
+]

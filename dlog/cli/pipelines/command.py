@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from dlog.cli.pipelines.archive import archive, restore
 from dlog.cli.pipelines.copy import copy
 
 
@@ -20,4 +21,5 @@ def command() -> None:
     """
 
 
-command.add_command(copy)
+for each in (archive, restore, copy):
+    command.add_command(each)

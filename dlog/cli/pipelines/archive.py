@@ -1,0 +1,99 @@
+"""`dlog pipeline archive` and `restore`: a log into Parquet files with a manifest, and back."""
+
+from __future__ import annotations
+
+import attrs
+import click
+
+from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.output import print_json, print_note
+from dlog.cli.terminal.position import dlsn_text
+
+
+@click.command("archive")
+@click.argument("log", shell_complete=log_names)
+@click.option("--into", required=True, metavar="DIRECTORY", help="The directory of the archive.")
+@click.option("--truncate", is_flag=True, help="Truncate the log behind what was archived and read back.")
+@click.option(
+    "--keep-segments",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="So many of the newest archived segments stay in the log.",
+)
+@click.option("--truncate-unread", is_flag=True, help="Truncate also what a cursor has not consumed.")
+@uri_option
+@spark_options
+@json_option("the result, and progress on stderr,")
+def archive(
+    log: str,
+    into: str,
+    truncate: bool,
+    keep_segments: int,
+    truncate_unread: bool,
+    uri: str,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Archive the completed segments of LOG that are not in the archive yet.
+
+    Each segment becomes a Parquet file; a manifest names the files. The directory must be the same for the
+    driver and all executors. Start the command again after any failure, or every night: it adds what is
+    missing.
+    """
+    if not truncate and (keep_segments or truncate_unread):
+        raise click.UsageError("--keep-segments and --truncate-unread belong to --truncate")
+    with spark_session("dlog pipeline archive", master, conf) as spark:
+        from spark_integration.pipelines.archives import archive as run
+
+        with progress_lines(as_json=as_json) as report:
+            result = run(
+                spark,
+                uri,
+                log,
+                into=into,
+                truncate=truncate,
+                keep_segments=keep_segments,
+                truncate_unread=truncate_unread,
+                report=report,
+            )
+    before = None if result.truncated_before is None else dlsn_text(result.truncated_before)
+    if as_json:
+        print_json({**attrs.asdict(result), "truncated_before": before})
+        return
+    print_note(
+        f"{log}: archived {result.records:,} records in {result.segments} segments,"
+        f" {result.size_bytes:,} bytes; {result.archive} has {result.records_total:,} records"
+        f" in {result.segments_total} segments"
+    )
+    if truncate:
+        print_note(f"{log}: " + ("nothing to truncate" if before is None else f"truncated before {before}"))
+
+
+@click.command("restore")
+@click.argument("directory", metavar="DIRECTORY")
+@click.argument("log")
+@uri_option
+@spark_options
+@json_option("the result, and progress on stderr,")
+def restore(
+    directory: str, log: str, uri: str, master: str | None, conf: dict[str, str], as_json: bool
+) -> None:
+    """Restore the archive in DIRECTORY into LOG, which is new or empty.
+
+    Records keep their payloads, transaction ids and order; they get new positions. Start the command again
+    after any failure: it restores what is missing.
+    """
+    with spark_session("dlog pipeline restore", master, conf) as spark:
+        from spark_integration.pipelines.archives import restore as run
+
+        with progress_lines(as_json=as_json) as report:
+            result = run(spark, directory, uri, log, report=report)
+    if as_json:
+        print_json(attrs.asdict(result))
+        return
+    before = f"; {result.records_before:,} were there" if result.records_before else ""
+    print_note(f"{log}: restored {result.records:,} records in {result.segments} segments{before}")

@@ -1,0 +1,141 @@
+"""A segment as a Parquet file: written from the log, and read back, by tasks on the executors.
+
+Always: a file is durable when its task returns; it is named only in the result, so what a failed attempt left
+is never taken for a segment. Rows that are read from a file are compared with what was archived.
+
+Source: our own; docs/pipelines.md. Apache Parquet.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import dlog
+from spark_integration.arrow import BATCH_RECORDS_MAX
+from spark_integration.client import NamedLog
+from spark_integration.errors import ArchiveDamagedError
+from spark_integration.offsets import Position, just_before
+from spark_integration.pipelines.archives.content import SCHEMA, ContentCheck
+from spark_integration.pipelines.archives.directory import ArchiveDirectory, sync_directory
+from spark_integration.pipelines.archives.manifest import ArchivedSegment
+from spark_integration.pipelines.archives.plan import PlannedSegment
+from spark_integration.planning import Range
+
+ROW_GROUP_BYTES = 32 << 20  # of rows, before compression
+
+
+@attrs.frozen
+class WriteSegment:
+    """The task of archiving one segment."""
+
+    log: NamedLog
+    planned: PlannedSegment
+    directory: ArchiveDirectory
+    attempt: str  # the directory of its file, relative to the archive
+
+
+@attrs.frozen
+class ReadSegment:
+    """The task of reading back one segment."""
+
+    directory: ArchiveDirectory
+    segment: ArchivedSegment
+
+
+def write_segment(task: WriteSegment) -> ArchivedSegment:
+    """Write the file of a segment; its rows are durable when this returns.
+
+    Raises:
+        dlog.DLogError: A record cannot be read, or was truncated meanwhile.
+    """
+    about = task.planned.description
+    name: str | None = None
+    size = 0
+    check = ContentCheck(about.segment_seqno)
+    if about.last_entry_id >= 0:
+        name = f"{task.attempt}/segment-{about.segment_seqno:010d}-{secrets.token_hex(4)}.parquet"
+        path = task.directory.path / name
+        with path.open("xb") as file:
+            with pq.ParquetWriter(file, SCHEMA, compression="zstd") as writer:
+                for table in _row_groups(task, check):
+                    writer.write_table(table, row_group_size=max(1, len(table)))
+            file.flush()
+            os.fsync(file.fileno())
+            size = os.fstat(file.fileno()).st_size
+        sync_directory(path.parent)
+    if check.content is None and name is not None:
+        path.unlink()
+        name, size = None, 0
+    return ArchivedSegment(
+        segment=about.segment_seqno,
+        ledger_id=about.ledger_id,
+        completed_ms=about.completed_ms,
+        content=check.content,
+        file=name,
+        size_bytes=size,
+    )
+
+
+def _row_groups(task: WriteSegment, check: ContentCheck) -> Iterator[pa.Table]:
+    about, first = task.planned.description, task.planned.first
+    whole = Range(
+        just_before(first.segment_seqno, first.entry_id, first.slot_id),
+        Position(about.segment_seqno, about.last_entry_id, about.last_slot_id),
+    )
+    gathered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in task.log.read_range(whole, records_max=BATCH_RECORDS_MAX):
+        rows = _rows(batch)
+        check.add(rows)
+        gathered.append(rows)
+        size += rows.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(gathered)
+            gathered, size = [], 0
+    if gathered:
+        yield pa.Table.from_batches(gathered)
+
+
+def _rows(batch: dlog.RecordBatch) -> pa.RecordBatch:
+    columns = batch.to_arrow()
+    names = ["segment", "entry", "slot", "txid", "sequence_id", "payload"]
+    return pa.RecordBatch.from_arrays([columns.column(name) for name in names], schema=SCHEMA)
+
+
+def read_segment(task: ReadSegment) -> Iterator[pa.RecordBatch]:
+    """The rows of an archived segment, in order. They are right only if the iteration ends without an error.
+
+    Raises:
+        ArchiveDamagedError: The file is missing or damaged, or its rows are not those that were archived.
+    """
+    segment = task.segment
+    if segment.file is None:
+        return
+    path = task.directory.path / segment.file
+    check = ContentCheck(segment.segment)
+    try:
+        with closing(pq.ParquetFile(path)) as file:
+            for rows in file.iter_batches(batch_size=BATCH_RECORDS_MAX):
+                plain = rows.replace_schema_metadata(None)
+                check.add(plain)
+                yield plain
+    except (OSError, pa.ArrowException) as exc:
+        raise ArchiveDamagedError(f"{path} of segment {segment.segment} cannot be read: {exc}") from exc
+    if check.content != segment.content:
+        raise ArchiveDamagedError(f"{path} of segment {segment.segment} has other rows than those archived")
+
+
+def check_segment(task: ReadSegment) -> int:
+    """Read a segment back and compare it; return the number of its records.
+
+    Raises:
+        ArchiveDamagedError: As ``read_segment``.
+    """
+    return sum(map(len, read_segment(task)))

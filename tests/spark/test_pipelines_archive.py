@@ -1,0 +1,143 @@
+"""Real Spark archives a log, reads archive and log as one table, and restores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import dlog
+from dlog.cli.main import main
+from dlog.cli.pipelines import archive as commands
+from spark_integration.errors import ArchiveDamagedError, ArchiveGapError, PipelineError
+from spark_integration.pipelines import Progress, archive, archived_table, read_manifest, restore, table
+from tests.spark.queries import Orders, collected
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+Command = Callable[..., Any]
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `dlog pipeline` with the session of the tests; returns the code and the JSON document."""
+
+    @contextmanager
+    def session(*_arguments: object) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr(commands, "spark_session", session)
+
+    def run(*arguments: str) -> tuple[int, Any]:
+        capfd.readouterr()
+        code = main(["pipeline", *arguments, "--json"])
+        out = capfd.readouterr().out
+        return code, json.loads(out) if out else None
+
+    return run
+
+
+def everything(frame: DataFrame) -> list[tuple[int, int, int, int, bytes]]:
+    return sorted(collected(frame))
+
+
+def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_written(
+    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: Command
+) -> None:
+    into = tmp_path / "archive of orders"
+
+    def read() -> DataFrame:
+        return table(spark, orders.uri, "orders", archive=into)
+
+    orders.append(700)
+    with pytest.raises(PipelineError, match="no archive"):
+        read()
+    with pytest.raises(RuntimeError, match="died"):  # the driver, before it adds to the manifest
+        archive(spark, orders.uri, "orders", into=into, report=_dying("wrote files"))
+    code, found = pipeline("archive", "orders", "--into", str(into), "--uri", orders.uri)
+    assert (code, found["records"], found["truncated_before"]) == (0, 700, None)
+    both = read()
+    assert both.columns == ["stream", "segment", "entry", "slot", "txid", "payload", "sequence"]
+    assert everything(both) == orders.written  # all is in the archive and in the log, and once in the table
+    orders.append(200)
+    assert everything(read()) == orders.written
+    with orders.namespace.open_writer("orders") as writer:
+        payloads = [b"tail %d" % number for number in range(5)]
+        positions = writer.append_many(payloads, txids=[904] * 5)
+        orders.written += [
+            (at.segment_seqno, at.entry_id, at.slot_id, 904, payload)
+            for at, payload in zip(positions, payloads, strict=True)
+        ]
+        writer.flush()
+        code, found = pipeline("archive", "orders", "--into", str(into), "--uri", orders.uri, "--truncate")
+        assert (code, found["records"], found["records_total"]) == (0, 200, 900)
+        first = orders.namespace.describe_log("orders").first_dlsn
+        assert first == dlog.DLSN(positions[0].segment_seqno, 0, 0)
+        frame = read()
+        assert everything(frame) == orders.written
+        assert [row.sequence for row in frame.sort("sequence").select("sequence").collect()] == list(
+            range(905)
+        )
+    assert {row.stream for row in frame.select("stream").distinct().collect()} == {"orders"}
+    assert everything(archived_table(spark, archive=into)) == orders.written[:900]
+
+    orders.append(10)
+    orders.namespace.truncate_log("orders", dlog.DLSN(positions[0].segment_seqno + 1, 0, 0))
+    with pytest.raises(ArchiveGapError):
+        read()
+    assert pipeline("archive", "orders", "--into", str(into), "--uri", orders.uri)[0] == 1
+    # A table made before fails too: it does not leave out what is gone.
+    orders.namespace.purge_log("orders")
+    with pytest.raises(Exception, match="truncated"):
+        frame.collect()
+
+    (into / str(read_manifest(into).segments[2].file)).unlink()
+    with pytest.raises(ArchiveDamagedError, match="missing"):
+        archived_table(spark, archive=into)
+
+
+def test_a_log_is_restored_by_spark_and_the_restart_goes_on(
+    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: Command
+) -> None:
+    into = tmp_path / "archive"
+    told: list[Progress] = []
+    orders.append(900)
+    archive(spark, orders.uri, "orders", into=into.as_uri(), truncate=True, report=told.append)
+    assert [each.step for each in told][-2:] == ["read back", "truncated"]
+    target = (tmp_path / "target").as_uri()
+    with pytest.raises(RuntimeError, match="died"):
+        restore(spark, into, target, "again", report=_dying("added to the log"))
+    code, found = pipeline("restore", str(into), "again", "--uri", target)
+    assert (code, found["records"] + found["records_before"]) == (0, 900)
+    with dlog.blocking.open_namespace(target) as namespace:
+        with namespace.open_reader("again", follow=False) as reader:
+            restored = [(record.txid, record.payload) for record in reader]
+        assert restored == [(txid, payload) for *_, txid, payload in orders.written]
+        assert namespace.verify_log("again").is_sound
+        with namespace.open_writer("other", create=True) as writer:
+            writer.append(b"of other origin")
+    assert pipeline("restore", str(into), "other", "--uri", target)[0] == 1
+
+    file = into / str(read_manifest(into).segments[0].file)
+    file.write_bytes(file.read_bytes()[::-1])
+    with pytest.raises(PipelineError, match=r"ArchiveDamagedError: .*cannot be read"):
+        restore(spark, into, target, "damaged")
+
+
+def _dying(step: str) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        if progress.step == step:
+            raise RuntimeError("the driver died")
+
+    return report

@@ -1,0 +1,230 @@
+"""Archiving without Spark: what survives a death at any step, and what is never truncated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import dlog
+from spark_integration.errors import ArchiveDamagedError, ArchiveGapError, PipelineError
+from spark_integration.pipelines import Progress
+from spark_integration.pipelines.archives import read_manifest
+from spark_integration.pipelines.archives.directory import ArchiveDirectory
+from spark_integration.pipelines.archives.manifest import ManifestPart
+from spark_integration.pipelines.archives.segment_files import ReadSegment, read_segment
+from spark_integration.pipelines.tasks import one_by_one
+from tests.unit.spark_integration.pipelines.archived_logs import (
+    ArchivedLog,
+    DiedError,
+    Row,
+    dying_at,
+    rows_of,
+)
+
+
+def archived(orders: ArchivedLog) -> list[Row]:
+    """The rows in the archive, in the order of the manifest."""
+    directory = ArchiveDirectory.at(orders.archive)
+    return [
+        row
+        for segment in read_manifest(orders.archive).segments
+        for rows in read_segment(ReadSegment(directory, segment))
+        for row in zip(rows.column("txid").to_pylist(), rows.column("payload").to_pylist(), strict=True)
+    ]
+
+
+def first_left(orders: ArchivedLog) -> dlog.DLSN | None:
+    return orders.namespace.describe_log(orders.log).first_dlsn
+
+
+def test_completed_segments_are_archived_and_only_once(orders: ArchivedLog) -> None:
+    told: list[Progress] = []
+    orders.write(5, 1, 40)
+    with orders.namespace.open_writer(orders.log) as writer:
+        writer.append(b"in progress", txid=1_000)
+        result = orders.run(told.append)
+    assert (result.segments, result.records, result.truncated_before) == (3, 46, None)
+    assert archived(orders) == orders.rows
+    assert [each.step for each in told] == ["planned", *["wrote files", "added to the manifest"] * 2]
+    assert (told[-1].records, told[-1].records_total, told[-1].records_before) == (46, 46, 0)
+    orders.rows.append((1_000, b"in progress"))
+    again = orders.run()
+    assert (again.segments, again.records, again.records_total) == (1, 1, 47)
+    assert archived(orders) == orders.rows
+    assert orders.run().segments == 0
+
+
+@pytest.mark.parametrize(
+    "step", ["planned", "wrote files", "added to the manifest", "read back", "truncated"]
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_that_dies_at_any_step_is_repeated_and_every_record_is_there_once(
+    orders: ArchivedLog, step: str, count: int
+) -> None:
+    if count == 2 and step not in ("wrote files", "added to the manifest"):
+        count = 1
+    orders.write(4, 3, 2, 5)
+    with pytest.raises(DiedError):
+        orders.run(dying_at(step, count), truncate=True)
+    manifest = ArchiveDirectory.at(orders.archive).manifest()
+    have = 0 if manifest is None else manifest.records
+    left = orders.namespace.describe_log(orders.log).first_dlsn
+    assert left is not None
+    # Whatever was truncated is in the manifest.
+    assert left.segment_seqno - 1 <= (len(manifest.segments) if manifest else 0)
+    orders.write(3)
+    result = orders.run(truncate=True)
+    assert result.records == len(orders.rows) - have
+    assert archived(orders) == orders.rows
+    assert orders.files() == read_manifest(orders.archive).files  # what dead attempts left is deleted
+    assert rows_of(orders.namespace, orders.log) == []
+
+
+def test_a_task_that_dies_leaves_a_file_that_is_never_taken_for_a_segment(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+
+    def second_dies(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        function(items[0])  # an attempt whose result was lost
+        raise PipelineError("the executor is gone")
+
+    with pytest.raises(PipelineError, match="executor"):
+        orders.run(tasks=second_dies)
+    assert len(orders.files()) == 1
+    orders.run()
+    assert archived(orders) == orders.rows
+    assert orders.files() == read_manifest(orders.archive).files
+
+
+def test_what_is_not_read_back_unchanged_is_not_truncated(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+    orders.run()
+    file = orders.archive / str(read_manifest(orders.archive).segments[1].file)
+    data = bytearray(file.read_bytes())
+    for change in (data[:-1], data[:100] + bytes([data[100] ^ 1]) + data[101:], None):
+        file.unlink()
+        if change is not None:
+            file.write_bytes(change)
+        with pytest.raises(ArchiveDamagedError):
+            orders.run(truncate=True)
+        assert rows_of(orders.namespace, orders.log) == orders.rows
+        file.write_bytes(data)
+    orders.run(truncate=True)
+    assert rows_of(orders.namespace, orders.log) == []
+
+
+def test_a_file_with_other_rows_is_not_read_back_as_the_segment(orders: ArchivedLog) -> None:
+    orders.write(3, 3)
+    orders.run()
+    first, second = (orders.archive / str(each.file) for each in read_manifest(orders.archive).segments)
+    second.write_bytes(first.read_bytes())
+    with pytest.raises(ArchiveDamagedError, match="another segment"):
+        orders.run(truncate=True)
+    assert rows_of(orders.namespace, orders.log) == orders.rows
+
+
+def test_newest_segments_and_those_that_a_cursor_has_not_read_stay(orders: ArchivedLog) -> None:
+    orders.write(4, 3, 2, 5)
+    assert orders.run(truncate=True, keep_segments=4).truncated_before is None
+    assert orders.run(truncate=True, keep_segments=3).truncated_before == dlog.DLSN(2, 0, 0)
+    orders.namespace.cursors(orders.log).set("billing", dlog.DLSN(3, 0, 1))
+    assert orders.run(truncate=True).truncated_before == dlog.DLSN(3, 0, 0)
+    assert rows_of(orders.namespace, orders.log) == orders.rows[7:]
+    assert orders.run(truncate=True).truncated_before is None
+    assert orders.run(truncate=True, truncate_unread=True).truncated_before == dlog.DLSN(5, 0, 0)
+    orders.write(2)
+    orders.run()
+    assert archived(orders) == orders.rows
+
+
+def test_a_hole_between_archive_and_log_is_an_error(orders: ArchivedLog) -> None:
+    orders.write(4, 3, 6)
+    orders.run()
+    orders.write(3, 2)
+    orders.namespace.truncate_log(orders.log, dlog.DLSN(4, 0, 1))
+    for _ in range(2):
+        with pytest.raises(ArchiveGapError, match="truncated"):
+            orders.run(truncate=True)
+    assert read_manifest(orders.archive).last_segment == 3
+
+
+def test_an_archive_may_begin_in_the_midst_of_a_truncated_segment(orders: ArchivedLog) -> None:
+    orders.write(4, 30, 2)
+    with orders.namespace.open_reader(orders.log, follow=False) as reader:
+        cut = [record.dlsn for record in reader][14]
+    orders.namespace.truncate_log(orders.log, cut)
+    result = orders.run()
+    assert archived(orders) == orders.rows[14:]
+    assert (result.segments, result.records) == (2, 22)
+
+
+def test_records_that_vanish_while_they_are_archived_are_an_error(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+
+    def truncated_before(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        orders.namespace.truncate_log(orders.log, dlog.DLSN(2, 0, 0))
+        return one_by_one(function, items)
+
+    with pytest.raises(dlog.LogTruncatedError):
+        orders.run(tasks=truncated_before)
+    assert ArchiveDirectory.at(orders.archive).manifest() is None
+
+
+def test_of_two_runs_at_the_same_time_one_adds_its_segments_and_one_fails(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+
+    def other_first(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        written = one_by_one(function, items)
+        orders.run()
+        return written
+
+    with pytest.raises(PipelineError, match="another run added part 1"):
+        orders.run(tasks=other_first, truncate=True)
+    assert archived(orders) == orders.rows
+    assert rows_of(orders.namespace, orders.log) == orders.rows
+
+
+def test_a_log_created_again_is_not_added_to_the_archive_of_the_old_one(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+    orders.run()
+    before = list(orders.rows)
+    orders.namespace.delete_log(orders.log)
+    orders.namespace.create_log(orders.log)
+    for counts in ((), (4,), (3, 5)):
+        orders.write(*counts)
+        with pytest.raises(PipelineError, match="not the log of this archive"):
+            orders.run(truncate=True)
+    other = ArchivedLog(orders.namespace, orders.archive, "other")
+    with pytest.raises(PipelineError, match="of log 'orders'"):
+        other.run()
+    assert archived(orders) == before
+
+
+def test_a_changed_or_missing_part_of_the_manifest_is_an_error(orders: ArchivedLog) -> None:
+    orders.write(4, 3, 2)
+    orders.run(step=1)
+    parts = sorted((orders.archive / "manifest").iterdir())
+    assert len(parts) == 3
+    data = parts[1].read_bytes()
+    document = json.loads(data)
+    document["segments"] = []
+    renumbered = ManifestPart.decoded(parts[2].read_bytes(), "it")
+    for change in (data[:-5], json.dumps(document).encode(), renumbered.encoded(), None):
+        parts[1].unlink()
+        if change is not None:
+            parts[1].write_bytes(change)
+        with pytest.raises(ArchiveDamagedError):
+            orders.run(truncate=True)
+        parts[1].write_bytes(data)
+    assert rows_of(orders.namespace, orders.log) == orders.rows
+    assert orders.run().segments == 0
+
+
+def test_an_archive_is_in_a_directory_that_all_see(orders: ArchivedLog) -> None:
+    with pytest.raises(PipelineError, match="s3a: is not supported"):
+        ArchiveDirectory.at("s3a://lake/orders")
+    assert ArchiveDirectory.at("file:///a%20b").path.as_posix() == "/a b"
+    with pytest.raises(PipelineError, match="no manifest"):
+        read_manifest(orders.archive)
