@@ -27,6 +27,7 @@ import trio
 
 from bookie.disk.descriptors import Descriptors
 from bookie.disk.key_values import KeyValues
+from ledger.tasks.next_turn import call_next_turn
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, not broken
 BLOCK_BYTES = 4096  # direct writes begin and end on a multiple of this, in the file and in memory
@@ -106,7 +107,7 @@ class DiskThread(abc.ABC):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call back on the loop, after the present step of it. Called on the loop."""
-        trio.lowlevel.current_trio_token().run_sync_soon(callback)
+        call_next_turn(callback)
 
     def run_here(self, job: Callable[[], None]) -> bool:
         """Run a job on the loop, in place of the thread; called on the loop. The job must not raise.

@@ -305,6 +305,15 @@ class DeferredReplies:
             return None
         return ledger.lac > request.previous_lac
 
+    def lac_to_wait_beyond(self, request: ReadRequest) -> int | None:
+        """The LAC in memory, if a long poll of several replies can go on after one that says it."""
+        if request.piggyback_entry or request.entry_id != LAST_ENTRY:
+            return None  # their replies depend on the LAC that the request names
+        ledger = self.service.storage.ledger(request.ledger_id)
+        if ledger is None or ledger.limbo or ledger.fenced or _is_lac_on_disk(ledger):
+            return None
+        return ledger.lac
+
     def reply_now(self, poll: WokenPoll) -> int | None:
         """Reply to a long poll from memory; return the size of the entry in it.
 
@@ -354,7 +363,16 @@ class DeferredReplies:
         if body is None:
             return None
         packet = _packet_beyond(ledger, body) if request.wants_lac else None
-        reply = ReadReply(Code.OK, request.ledger_id, LAST_ENTRY, body, ledger.lac, poll.updated_ms, packet)
+        reply = ReadReply(
+            Code.OK,
+            request.ledger_id,
+            LAST_ENTRY,
+            body,
+            ledger.lac,
+            poll.updated_ms,
+            packet,
+            poll.more_follow,
+        )
         self.session.reply(poll.incoming, reply)
         return len(body)
 

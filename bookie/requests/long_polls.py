@@ -3,9 +3,10 @@
 Inside: one task for all long polls of a connection, the order of their deadlines, which are ready. Not
 inside: which reply a long poll gets (``deferred_replies``), the number of slices in one step of the loop
 (``turns``).
-Always: each long poll is answered once, or its connection ends; a long poll that waits has no task, event or
-timer of its own; an event of a ledger marks its long polls as ready at once, and their replies are made in
-slices.
+Always: each long poll gets one last reply, or its connection ends; one that asks for several gets the others
+before it, each for a greater LAC than the one before, at most ``REPLIES_MAX`` in all; a long poll that waits
+has no task, event or timer of its own; an event of a ledger marks its long polls as ready at once, and their
+replies are made in slices.
 
 Source: BookKeeper, LongPollReadEntryProcessorV3.java; docs/protocol.md 9.4.
 """
@@ -29,6 +30,7 @@ from ledger.wire.messages import IncomingRequest, ReadRequest
 SLICE_POLLS = 64  # answered in one slice
 SLICE_BYTES = 1 << 20  # of entries in the replies of one slice
 TIMEOUT_MS_MAX = 3_600_000
+REPLIES_MAX = 64  # to one long poll
 _SORTED_FOR_ONE = 32  # long polls that are looked at, in the time that one reply takes
 _STALE_MAX = 64  # deadlines of answered long polls, besides as many as there are waiting ones
 
@@ -37,6 +39,7 @@ class PollReplies(Protocol):
     """The part of ``DeferredReplies`` that long polls need."""
 
     def is_due(self, request: ReadRequest) -> bool | None: ...
+    def lac_to_wait_beyond(self, request: ReadRequest) -> int | None: ...
     def reply_now(self, poll: WokenPoll) -> int | None: ...
 
 
@@ -45,6 +48,7 @@ class _Waiting:
     incoming: IncomingRequest
     request: ReadRequest
     seen_lac: int
+    replies_left: int
     is_waiting: bool = True
 
 
@@ -110,8 +114,7 @@ class LongPolls:
         """Take a long poll. False if this connection, or all together, have too many."""
         if self._count >= min(self._long_polls_max, self._watches.share(self._count)):
             return False
-        self._count += 1
-        self._watches.long_polls += 1
+        self._count_one()
         self._arrived.append((incoming, request))
         self._wake_task()
         return True
@@ -120,8 +123,7 @@ class LongPolls:
         """Wait for a ledger's LAC; ``add`` has handed the long poll on, because the disk had to be read."""
         if self._is_closed:
             return
-        self._count += 1
-        self._watches.long_polls += 1
+        self._count_one()
         self._wait_for(incoming, request)
         self._wake_task()
 
@@ -174,13 +176,13 @@ class LongPolls:
             left -= 1
             if self._ready:
                 waiting, now_ms = self._ready.popleft()
-                left_bytes -= self._finish(WokenPoll(waiting.incoming, waiting.request, now_ms))
+                left_bytes -= self._answer(waiting, now_ms)
             elif self._woken:
                 left -= self._sort_out(self._woken.popleft())
             elif (due := self._due()) is not None:
                 heapq.heappop(self._deadlines)
                 self._leave(due)
-                left_bytes -= self._finish(WokenPoll(due.incoming, due.request, None))
+                left_bytes -= self._finish(WokenPoll(due.incoming, due.request, None))  # the last reply
             elif self._arrived:
                 left_bytes -= self._begin(*self._arrived.popleft())
             else:
@@ -194,9 +196,27 @@ class LongPolls:
             self._defer(incoming)  # the LAC is on the disk only; ``park`` brings the long poll back
             return 0
         if is_due:
-            return self._finish(WokenPoll(incoming, request, None))
+            assert request.previous_lac is not None
+            left = _replies_of(request)
+            return self._answer(_Waiting(incoming, request, request.previous_lac, left), None)
         self._wait_for(incoming, request)
         return 0
+
+    def _answer(self, waiting: _Waiting, now_ms: int | None) -> int:
+        """Reply to a long poll whose LAC has grown; let it go on if it may have more replies."""
+        incoming, request, left = waiting.incoming, waiting.request, waiting.replies_left - 1
+        lac = self._replies.lac_to_wait_beyond(request) if left else None
+        if lac is None or lac <= waiting.seen_lac:
+            return self._finish(WokenPoll(incoming, request, now_ms))
+        self._forget_one()
+        size_bytes = self._replies.reply_now(WokenPoll(incoming, request, now_ms, more_follow=True))
+        if size_bytes is None:
+            self._defer(WokenPoll(incoming, request, now_ms))  # the last reply
+            return 0
+        # Nothing has changed since the reply: this is one step of the loop.
+        self._count_one()
+        self._wait_beyond(lac, incoming, request, left)
+        return size_bytes
 
     def _finish(self, poll: WokenPoll) -> int:
         """Reply, now or through the disk; return the reply's bytes."""
@@ -232,8 +252,11 @@ class LongPolls:
 
     def _wait_for(self, incoming: IncomingRequest, request: ReadRequest) -> None:
         assert request.previous_lac is not None
+        self._wait_beyond(request.previous_lac, incoming, request, _replies_of(request))
+
+    def _wait_beyond(self, lac: int, incoming: IncomingRequest, request: ReadRequest, left: int) -> None:
         assert request.timeout_ms is not None
-        waiting = _Waiting(incoming, request, request.previous_lac)
+        waiting = _Waiting(incoming, request, lac, left)
         ledger = self._ledgers.get(request.ledger_id)
         if ledger is None:
             ledger = self._ledgers[request.ledger_id] = _LedgerPolls()
@@ -276,6 +299,10 @@ class LongPolls:
             self._deadlines = [one for one in self._deadlines if one[2].is_waiting]
             heapq.heapify(self._deadlines)
 
+    def _count_one(self) -> None:
+        self._count += 1
+        self._watches.long_polls += 1
+
     def _forget_one(self) -> None:
         self._count -= 1
         self._watches.long_polls -= 1
@@ -292,3 +319,7 @@ class LongPolls:
                 await self._wake.wait()
         finally:
             self._wake = None
+
+
+def _replies_of(request: ReadRequest) -> int:
+    return min(max(1, request.replies_max), REPLIES_MAX)

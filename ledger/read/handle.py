@@ -34,6 +34,7 @@ from ledger.read.local_reads import LocalReads
 from ledger.read.recent_entries import RecentEntries
 from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
+from ledger.read.standing_poll import StandingPoll
 from ledger.wire.messages import LocatedReply
 from namespace.errors import NamespaceError, SessionExpiredError
 
@@ -84,6 +85,9 @@ class ReadHandle:
         self._is_open = True
         self._polls: set[LacPoll] = set()  # they restart when the metadata changes
         self._recent = RecentEntries()
+        self._standing = StandingPoll(
+            context.transport, codec, current.ledger_id, self._raise_lac, self._recent.add
+        )
 
     def __repr__(self) -> str:
         state = "closed handle of" if not self._is_open else "of closed" if self.is_closed else "of open"
@@ -204,7 +208,7 @@ class ReadHandle:
             return self._lac
         with trio.move_on_after(timeout_s):
             while self._lac <= entry_id and not self.is_closed:
-                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._recent.add)
+                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._standing)
                 self._polls.add(poll)  # no checkpoint since the metadata were read
                 try:
                     await poll.run(entry_id)
@@ -228,6 +232,7 @@ class ReadHandle:
     def _stop(self) -> None:
         self._is_open = False
         self._scope.cancel()
+        self._standing.end()
         if self._ahead is not None:
             self._ahead.scope.cancel()
         if self._local is not None:
@@ -363,5 +368,6 @@ class ReadHandle:
         self._current = found
         if found.metadata.is_closed:
             self._lac = max(self._lac, found.metadata.last_entry_id)
+            self._standing.end()
         for poll in self._polls:
             poll.stop()

@@ -4,10 +4,11 @@ Inside: which bookies to poll, when to poll the next one too, which LAC in a rep
 Not inside: how long to wait.
 Always: only a LAC inside an entry or a LAC packet counts, since a digest covers it. ``max_lac`` in a reply is
 covered by no digest; it is only a reason to read the LAC. (Java trusts the number; docs/protocol.md 13.)
-A poll that is over, stopped or cancelled leaves no request behind.
+A poll that is over, stopped or cancelled leaves no request behind but the reader's standing poll.
 
-A reader at the end of a ledger polls once for each entry. So a poll has no task, nursery or event of its own:
-replies and timers move it on, and the waiting task is resumed once.
+A reader at the end of a ledger waits once for each entry. So a poll has no task, nursery or event of its own:
+replies and timers move it on, and the waiting task is resumed once. The first bookie gets a long poll that
+goes on after its replies, and later waits use it too (``standing_poll``).
 
 Source: ReadLastConfirmedAndEntryOp.java; docs/protocol.md 6.6, 9.4.
 """
@@ -17,14 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import attrs
 import trio
 
 from ledger.catalog.catalog import Versioned
-from ledger.codes import Code
 from ledger.context import ClientContext
-from ledger.digest import Entry, EntryCodec
+from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError
 from ledger.quorum import write_set
+from ledger.read.standing_poll import REPLIES_MAX, StandingPoll
 from ledger.tasks.timers import Timer
 from ledger.transport.bookie_connection import PendingRequest
 from ledger.transport.bookie_requests import lac_of, refusal_of
@@ -43,15 +45,18 @@ class LacPoll:
         current: Versioned,
         codec: EntryCodec,
         on_lac: Callable[[int], None],
-        on_entry: Callable[[Entry], None],
+        standing: StandingPoll,
     ) -> None:
         """
         Args:
-            on_entry: Called with each entry that a bookie sent, verified and perhaps not confirmed. Its LAC
-                follows by ``on_lac``.
+            standing: Takes the entries in the replies, verified and perhaps not confirmed.
         """
         self._context, self._current, self._codec = context, current, codec
-        self._on_lac, self._on_entry = on_lac, on_entry
+        self._on_lac, self._standing = on_lac, standing
+        metadata = current.metadata
+        # Every bookie of the ensemble gets every entry: any of them notices that the ledger grows.
+        self._may_stand = metadata.write_quorum == metadata.ensemble_size
+        self._listens = False  # to the standing poll
         self._lac = -1
         self._is_stopped = False
         self._pause: trio.CancelScope | None = None  # while it pauses between two rounds
@@ -99,9 +104,21 @@ class LacPoll:
     async def _poll_all(self) -> None:
         """Poll every bookie once: each when the one before it has replied or is slow."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        standing = self._standing
+        self._raise_lac(standing.lac)  # perhaps it grew while the poll paused
+        if self._lac > self._entry_id:
+            return
         bookies = self._current.metadata.last_ensemble.bookies
         self._order = [bookies[index] for index in write_set(self._entry_id + 1, len(bookies), len(bookies))]
         self._polled_count, self._is_round_over = 0, False
+        if self._may_stand and standing.listener is None:
+            self._listens, standing.listener = True, self._on_standing
+            if standing.bookie is not None:
+                if standing.bookie in self._order:
+                    self._order.remove(standing.bookie)
+                    self._order.insert(0, standing.bookie)
+                else:
+                    standing.end()
         self._poll_next()
         if self._is_round_over:  # the transport is closed
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -129,14 +146,17 @@ class LacPoll:
                 wants_lac=True,
             )
             try:
-                self._send(bookie, request)
+                if self._listens and self._standing.bookie is None:
+                    self._standing.start(bookie, attrs.evolve(request, replies_max=REPLIES_MAX))
+                elif not self._listens or self._standing.bookie != bookie:
+                    self._send(bookie, request)
             except BookieError:
                 continue  # the transport is closed
             if self._polled_count < len(self._order):
                 # The writer may no longer reach a slow bookie.
                 self._timer = transport.timers.after(config.speculative_poll_s, self._poll_next)
             return
-        if not self._requests:
+        if not self._requests and not (self._listens and self._standing.bookie is not None):
             self._end_round()
 
     def _send(self, bookie: str, request: ReadRequest | ReadLacRequest) -> None:
@@ -145,6 +165,9 @@ class LacPoll:
 
     def _on_reply(self, bookie: str, reply: Reply | BookieError) -> None:
         del self._requests[bookie]
+        self._on_standing(bookie, reply)
+
+    def _on_standing(self, bookie: str, reply: Reply | BookieError) -> None:
         try:
             asks_again = self._take(bookie, reply)
         except (BookieError, CorruptEntryError):
@@ -166,13 +189,9 @@ class LacPoll:
         if isinstance(reply, ReadLacReply):
             self._raise_lac(lac_of(reply, bookie, ledger_id, self._codec))
             return False
-        if not isinstance(reply, ReadReply) or reply.code is not Code.OK or reply.body is None:
+        if not isinstance(reply, ReadReply):
             raise refusal_of(reply, bookie, ledger_id, None)
-        entry = self._codec.unpack(reply.body, ledger_id, None)
-        self._on_entry(entry)
-        self._raise_lac(entry.lac)
-        if reply.lac_body is not None:
-            self._raise_lac(self._codec.unpack_lac(reply.lac_body, ledger_id))
+        self._raise_lac(self._standing.take(bookie, reply))
         if self._lac > self._entry_id or reply.max_lac is None or reply.max_lac <= self._entry_id:
             return False
         self._send(bookie, ReadLacRequest(ledger_id))
@@ -183,6 +202,8 @@ class LacPoll:
         if self._is_round_over:
             return
         self._is_round_over = True
+        if self._listens:
+            self._listens, self._standing.listener = False, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

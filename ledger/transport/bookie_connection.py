@@ -28,7 +28,7 @@ from ledger.transport.handshake import authenticate, start_tls
 from ledger.transport.pipe import PipeStream
 from ledger.transport.queues import AddReplies
 from ledger.wire import v2, v3
-from ledger.wire.messages import AddReply, AddRequest, Reply, Request
+from ledger.wire.messages import AddReply, AddRequest, ReadReply, Reply, Request
 from namespace.events import event
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,16 @@ _RECEIVE_BYTES_MAX = 1_048_576
 class PendingRequest:
     """One request from ``Transport.send`` to its reply, its timeout, its loss or ``forget``."""
 
-    __slots__ = ("_on_forgotten", "_on_reply", "call", "connection", "request", "timeout_s", "timer")
+    __slots__ = (
+        "_on_forgotten",
+        "_on_reply",
+        "call",
+        "connection",
+        "request",
+        "start_timer",
+        "timeout_s",
+        "timer",
+    )
 
     def __init__(
         self,
@@ -60,16 +69,22 @@ class PendingRequest:
         self.connection, self.request, self.timeout_s = connection, request, timeout_s
         self.call: Call | None = None  # None also for an add: the protocol cannot forget one (``SingleAdds``)
         self.timer: Timer | None = None
+        self.start_timer: Callable[[], Timer] | None = None  # of a request with several replies
         self._on_reply: OnReply | None = on_reply
         self._on_forgotten = on_forgotten
 
     def complete(self, result: Reply | Code | BookieError) -> None:
         """Pass on the reply (for an add, made from its code) or the error, unless the request is over."""
-        on_reply, self._on_reply = self._on_reply, None
+        on_reply = self._on_reply
         if on_reply is None:
             return
         if self.timer is not None:
             self.timer.cancel()
+        if isinstance(result, ReadReply) and result.more_follow and self.start_timer is not None:
+            self.timer = self.start_timer()
+            on_reply(result)
+            return
+        self._on_reply = None
         if isinstance(result, Code):
             assert isinstance(self.request, AddRequest)
             result = AddReply(result, self.request.ledger_id, self.request.entry_id)

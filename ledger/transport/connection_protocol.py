@@ -74,9 +74,9 @@ _CODE_AND_LEDGER = struct.Struct(">8xIq")
 
 
 class Call:
-    """One request that expects one reply. ``waiter`` is the shell's object that takes the reply."""
+    """One request and its replies due, mostly one. ``waiter`` is the shell's object that takes them."""
 
-    __slots__ = ("forgotten_at", "frame", "key", "operation", "request", "waiter")
+    __slots__ = ("forgotten_at", "frame", "key", "operation", "replies_left", "request", "waiter")
 
     def __init__(self, request: Request, key: int | tuple[int, int], frame: bytes, waiter: object) -> None:
         self.request = request
@@ -85,6 +85,7 @@ class Call:
         self.frame = frame
         self.waiter: object | None = waiter  # None: forgotten; its reply is dropped
         self.forgotten_at = 0  # tick
+        self.replies_left = request.replies_max if isinstance(request, ReadRequest) else 1
 
 
 class _ReadsOfEntry:
@@ -324,7 +325,8 @@ class ConnectionProtocol:
                 request_id = reply.request_id
             else:
                 request_id = incoming.transaction_id
-            found = self._take_numbered_reply(request_id, incoming.operation)
+            more_follow = isinstance(reply, ReadReply) and reply.more_follow
+            found = self._take_numbered_reply(request_id, incoming.operation, more_follow)
             if found is None:
                 return  # forgotten
             call = found
@@ -349,7 +351,7 @@ class ConnectionProtocol:
                 del self._reads_v2[ledger_id, entry_id]
         return call
 
-    def _take_numbered_reply(self, request_id: int, operation: Operation) -> Call | None:
+    def _take_numbered_reply(self, request_id: int, operation: Operation, more_follow: bool) -> Call | None:
         call = self._calls.get(request_id)
         if call is None:
             if FIRST_TRANSACTION_ID <= request_id < self._next_id:
@@ -357,6 +359,11 @@ class ConnectionProtocol:
             raise WireError(f"a reply to {operation.name} number {request_id}, which was not requested")
         if call.operation is not operation:
             raise WireError(f"a reply to {operation.name} for {call.operation.name} number {request_id}")
+        if more_follow:
+            call.replies_left -= 1
+            if call.replies_left < 1:
+                raise WireError(f"more replies to {operation.name} number {request_id} than were requested")
+            return call
         return self._calls.pop(request_id)
 
     # --- the end --------------------------------------------------------------------------------------------

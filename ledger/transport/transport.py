@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -193,6 +194,9 @@ class Transport:
     ) -> PendingRequest:
         """Send a request without waiting; ``on_reply`` is called once, unless ``forget`` comes first.
 
+        A long poll that asks for several replies gets one call for each; ``more_follow`` is False in the
+        last. The time limit then holds for each of them.
+
         ``on_reply`` is never called before this returns. Arguments are those of ``call``.
 
         Raises:
@@ -209,7 +213,10 @@ class Transport:
                 timeout_s += request.timeout_ms / 1000
         pending = PendingRequest(connection, request, on_reply, timeout_s, self._start_ticking)
         connection.send(pending, high_priority)
-        pending.timer = self.timers.after(timeout_s, pending.time_out)
+        start_timer = partial(self.timers.after, timeout_s, pending.time_out)
+        pending.timer = start_timer()
+        if isinstance(request, ReadRequest) and request.replies_max > 1:
+            pending.start_timer = start_timer
         if isinstance(request, AddRequest):
             self._start_ticking()
         return pending

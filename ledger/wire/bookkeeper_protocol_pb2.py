@@ -14,19 +14,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%ledger/wire/bookkeeper_protocol.proto\x12\x0bledger.wire\"\x92\x01\n\x0e\x42KPacketHeader\x12-\n\x07version\x18\x01 \x02(\x0e\x32\x1c.ledger.wire.ProtocolVersion\x12-\n\toperation\x18\x02 \x02(\x0e\x32\x1a.ledger.wire.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x13\n\x08priority\x18\x04 \x01(\r:\x01\x30\")\n\x0b\x43ontextPair\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\xec\x04\n\x07Request\x12+\n\x06header\x18\x01 \x02(\x0b\x32\x1b.ledger.wire.BKPacketHeader\x12-\n\x0breadRequest\x18\x64 \x01(\x0b\x32\x18.ledger.wire.ReadRequest\x12+\n\naddRequest\x18\x65 \x01(\x0b\x32\x17.ledger.wire.AddRequest\x12-\n\x0b\x61uthRequest\x18\x66 \x01(\x0b\x32\x18.ledger.wire.AuthMessage\x12\x35\n\x0fwriteLacRequest\x18g \x01(\x0b\x32\x1c.ledger.wire.WriteLacRequest\x12\x33\n\x0ereadLacRequest\x18h \x01(\x0b\x32\x1b.ledger.wire.ReadLacRequest\x12?\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32!.ledger.wire.GetBookieInfoRequest\x12\x35\n\x0fstartTLSRequest\x18j \x01(\x0b\x32\x1c.ledger.wire.StartTLSRequest\x12;\n\x12\x66orceLedgerRequest\x18k \x01(\x0b\x32\x1f.ledger.wire.ForceLedgerRequest\x12U\n\x1fgetListOfEntriesOfLedgerRequest\x18l \x01(\x0b\x32,.ledger.wire.GetListOfEntriesOfLedgerRequest\x12\x31\n\x0erequestContext\x18\xc8\x01 \x03(\x0b\x32\x18.ledger.wire.ContextPair\"\xf4\x04\n\x08Response\x12+\n\x06header\x18\x01 \x02(\x0b\x32\x1b.ledger.wire.BKPacketHeader\x12\'\n\x06status\x18\x02 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12/\n\x0creadResponse\x18\x64 \x01(\x0b\x32\x19.ledger.wire.ReadResponse\x12-\n\x0b\x61\x64\x64Response\x18\x65 \x01(\x0b\x32\x18.ledger.wire.AddResponse\x12.\n\x0c\x61uthResponse\x18\x66 \x01(\x0b\x32\x18.ledger.wire.AuthMessage\x12\x37\n\x10writeLacResponse\x18g \x01(\x0b\x32\x1d.ledger.wire.WriteLacResponse\x12\x35\n\x0freadLacResponse\x18h \x01(\x0b\x32\x1c.ledger.wire.ReadLacResponse\x12\x41\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\".ledger.wire.GetBookieInfoResponse\x12\x37\n\x10startTLSResponse\x18j \x01(\x0b\x32\x1d.ledger.wire.StartTLSResponse\x12=\n\x13\x66orceLedgerResponse\x18k \x01(\x0b\x32 .ledger.wire.ForceLedgerResponse\x12W\n getListOfEntriesOfLedgerResponse\x18l \x01(\x0b\x32-.ledger.wire.GetListOfEntriesOfLedgerResponse\"\xd8\x01\n\x0bReadRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x01(\x0c\x12\x13\n\x0bpreviousLAC\x18\x04 \x01(\x03\x12\x0f\n\x07timeOut\x18\x05 \x01(\x03\x12+\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x1d.ledger.wire.ReadRequest.Flag\x12\x11\n\x08wantsLac\x18\xe8\x07 \x01(\x08\"-\n\x04\x46lag\x12\x10\n\x0c\x46\x45NCE_LEDGER\x10\x01\x12\x13\n\x0f\x45NTRY_PIGGYBACK\x10\x02\"\xaa\x01\n\nAddRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\x12\x12\n\nwriteFlags\x18\x05 \x01(\x05\x12*\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x1c.ledger.wire.AddRequest.Flag\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\x11\n\x0fStartTLSRequest\"`\n\x0fWriteLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0b\n\x03lac\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\x12\r\n\x04hint\x18\xe8\x07 \x01(\x08\"&\n\x12\x46orceLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"s\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\x12\x11\n\x08\x66\x65\x61tures\x18\xe8\x07 \x01(\x08\"5\n\x05\x46lags\x12\x17\n\x13TOTAL_DISK_CAPACITY\x10\x01\x12\x13\n\x0f\x46REE_DISK_SPACE\x10\x02\"3\n\x1fGetListOfEntriesOfLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"\xa6\x01\n\x0cReadResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0e\n\x06maxLAC\x18\x05 \x01(\x03\x12\x1a\n\x12lacUpdateTimestamp\x18\x06 \x01(\x03\x12\x10\n\x07lacBody\x18\xe8\x07 \x01(\x0c\"Y\n\x0b\x41\x64\x64Response\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\"6\n\x0b\x41uthMessage\x12\x16\n\x0e\x61uthPluginName\x18\x01 \x02(\t\x12\x0f\n\x07payload\x18\x02 \x02(\x0c\"M\n\x10WriteLacResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"P\n\x13\x46orceLedgerResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"t\n\x0fReadLacResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x8a\x01\n\x15GetBookieInfoResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\x12\x16\n\rtakesLacHints\x18\xe8\x07 \x01(\x08\"\x84\x01\n GetListOfEntriesOfLedgerResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12%\n\x1d\x61vailabilityOfEntriesOfLedger\x18\x03 \x01(\x0c\"\x12\n\x10StartTLSResponse*F\n\x0fProtocolVersion\x12\x0f\n\x0bVERSION_ONE\x10\x01\x12\x0f\n\x0bVERSION_TWO\x10\x02\x12\x11\n\rVERSION_THREE\x10\x03*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03*\xef\x01\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x14\n\x10RANGE_READ_ENTRY\x10\x03\x12\x13\n\x0fRANGE_ADD_ENTRY\x10\x04\x12\x08\n\x04\x41UTH\x10\x05\x12\r\n\tWRITE_LAC\x10\x06\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t\x12\x10\n\x0c\x46ORCE_LEDGER\x10\n\x12!\n\x1dGET_LIST_OF_ENTRIES_OF_LEDGER\x10\x0b\x12\x14\n\x10\x42\x41TCH_READ_ENTRY\x10\x0c')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%ledger/wire/bookkeeper_protocol.proto\x12\x0bledger.wire\"\x92\x01\n\x0e\x42KPacketHeader\x12-\n\x07version\x18\x01 \x02(\x0e\x32\x1c.ledger.wire.ProtocolVersion\x12-\n\toperation\x18\x02 \x02(\x0e\x32\x1a.ledger.wire.OperationType\x12\r\n\x05txnId\x18\x03 \x02(\x04\x12\x13\n\x08priority\x18\x04 \x01(\r:\x01\x30\")\n\x0b\x43ontextPair\x12\x0b\n\x03key\x18\x01 \x02(\t\x12\r\n\x05value\x18\x02 \x02(\t\"\xec\x04\n\x07Request\x12+\n\x06header\x18\x01 \x02(\x0b\x32\x1b.ledger.wire.BKPacketHeader\x12-\n\x0breadRequest\x18\x64 \x01(\x0b\x32\x18.ledger.wire.ReadRequest\x12+\n\naddRequest\x18\x65 \x01(\x0b\x32\x17.ledger.wire.AddRequest\x12-\n\x0b\x61uthRequest\x18\x66 \x01(\x0b\x32\x18.ledger.wire.AuthMessage\x12\x35\n\x0fwriteLacRequest\x18g \x01(\x0b\x32\x1c.ledger.wire.WriteLacRequest\x12\x33\n\x0ereadLacRequest\x18h \x01(\x0b\x32\x1b.ledger.wire.ReadLacRequest\x12?\n\x14getBookieInfoRequest\x18i \x01(\x0b\x32!.ledger.wire.GetBookieInfoRequest\x12\x35\n\x0fstartTLSRequest\x18j \x01(\x0b\x32\x1c.ledger.wire.StartTLSRequest\x12;\n\x12\x66orceLedgerRequest\x18k \x01(\x0b\x32\x1f.ledger.wire.ForceLedgerRequest\x12U\n\x1fgetListOfEntriesOfLedgerRequest\x18l \x01(\x0b\x32,.ledger.wire.GetListOfEntriesOfLedgerRequest\x12\x31\n\x0erequestContext\x18\xc8\x01 \x03(\x0b\x32\x18.ledger.wire.ContextPair\"\xf4\x04\n\x08Response\x12+\n\x06header\x18\x01 \x02(\x0b\x32\x1b.ledger.wire.BKPacketHeader\x12\'\n\x06status\x18\x02 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12/\n\x0creadResponse\x18\x64 \x01(\x0b\x32\x19.ledger.wire.ReadResponse\x12-\n\x0b\x61\x64\x64Response\x18\x65 \x01(\x0b\x32\x18.ledger.wire.AddResponse\x12.\n\x0c\x61uthResponse\x18\x66 \x01(\x0b\x32\x18.ledger.wire.AuthMessage\x12\x37\n\x10writeLacResponse\x18g \x01(\x0b\x32\x1d.ledger.wire.WriteLacResponse\x12\x35\n\x0freadLacResponse\x18h \x01(\x0b\x32\x1c.ledger.wire.ReadLacResponse\x12\x41\n\x15getBookieInfoResponse\x18i \x01(\x0b\x32\".ledger.wire.GetBookieInfoResponse\x12\x37\n\x10startTLSResponse\x18j \x01(\x0b\x32\x1d.ledger.wire.StartTLSResponse\x12=\n\x13\x66orceLedgerResponse\x18k \x01(\x0b\x32 .ledger.wire.ForceLedgerResponse\x12W\n getListOfEntriesOfLedgerResponse\x18l \x01(\x0b\x32-.ledger.wire.GetListOfEntriesOfLedgerResponse\"\xed\x01\n\x0bReadRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x01(\x0c\x12\x13\n\x0bpreviousLAC\x18\x04 \x01(\x03\x12\x0f\n\x07timeOut\x18\x05 \x01(\x03\x12+\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x1d.ledger.wire.ReadRequest.Flag\x12\x11\n\x08wantsLac\x18\xe8\x07 \x01(\x08\x12\x13\n\nrepliesMax\x18\xe9\x07 \x01(\x05\"-\n\x04\x46lag\x12\x10\n\x0c\x46\x45NCE_LEDGER\x10\x01\x12\x13\n\x0f\x45NTRY_PIGGYBACK\x10\x02\"\xaa\x01\n\nAddRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\x12\x12\n\nwriteFlags\x18\x05 \x01(\x05\x12*\n\x04\x66lag\x18\x64 \x01(\x0e\x32\x1c.ledger.wire.AddRequest.Flag\"\x18\n\x04\x46lag\x12\x10\n\x0cRECOVERY_ADD\x10\x01\"\x11\n\x0fStartTLSRequest\"`\n\x0fWriteLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\x12\x0b\n\x03lac\x18\x02 \x02(\x03\x12\x11\n\tmasterKey\x18\x03 \x02(\x0c\x12\x0c\n\x04\x62ody\x18\x04 \x02(\x0c\x12\r\n\x04hint\x18\xe8\x07 \x01(\x08\"&\n\x12\x46orceLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"\"\n\x0eReadLacRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"s\n\x14GetBookieInfoRequest\x12\x11\n\trequested\x18\x01 \x01(\x03\x12\x11\n\x08\x66\x65\x61tures\x18\xe8\x07 \x01(\x08\"5\n\x05\x46lags\x12\x17\n\x13TOTAL_DISK_CAPACITY\x10\x01\x12\x13\n\x0f\x46REE_DISK_SPACE\x10\x02\"3\n\x1fGetListOfEntriesOfLedgerRequest\x12\x10\n\x08ledgerId\x18\x01 \x02(\x03\"\xbb\x01\n\x0cReadResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\x12\x0c\n\x04\x62ody\x18\x04 \x01(\x0c\x12\x0e\n\x06maxLAC\x18\x05 \x01(\x03\x12\x1a\n\x12lacUpdateTimestamp\x18\x06 \x01(\x03\x12\x10\n\x07lacBody\x18\xe8\x07 \x01(\x0c\x12\x13\n\nmoreFollow\x18\xe9\x07 \x01(\x08\"Y\n\x0b\x41\x64\x64Response\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07\x65ntryId\x18\x03 \x02(\x03\"6\n\x0b\x41uthMessage\x12\x16\n\x0e\x61uthPluginName\x18\x01 \x02(\t\x12\x0f\n\x07payload\x18\x02 \x02(\x0c\"M\n\x10WriteLacResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"P\n\x13\x46orceLedgerResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\"t\n\x0fReadLacResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12\x0f\n\x07lacBody\x18\x03 \x01(\x0c\x12\x15\n\rlastEntryBody\x18\x04 \x01(\x0c\"\x8a\x01\n\x15GetBookieInfoResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x19\n\x11totalDiskCapacity\x18\x02 \x01(\x03\x12\x15\n\rfreeDiskSpace\x18\x03 \x01(\x03\x12\x16\n\rtakesLacHints\x18\xe8\x07 \x01(\x08\"\x84\x01\n GetListOfEntriesOfLedgerResponse\x12\'\n\x06status\x18\x01 \x02(\x0e\x32\x17.ledger.wire.StatusCode\x12\x10\n\x08ledgerId\x18\x02 \x02(\x03\x12%\n\x1d\x61vailabilityOfEntriesOfLedger\x18\x03 \x01(\x0c\"\x12\n\x10StartTLSResponse*F\n\x0fProtocolVersion\x12\x0f\n\x0bVERSION_ONE\x10\x01\x12\x0f\n\x0bVERSION_TWO\x10\x02\x12\x11\n\rVERSION_THREE\x10\x03*\xb7\x01\n\nStatusCode\x12\x07\n\x03\x45OK\x10\x00\x12\x0e\n\tENOLEDGER\x10\x92\x03\x12\r\n\x08\x45NOENTRY\x10\x93\x03\x12\x0c\n\x07\x45\x42\x41\x44REQ\x10\x94\x03\x12\x08\n\x03\x45IO\x10\xf5\x03\x12\x08\n\x03\x45UA\x10\xf6\x03\x12\x10\n\x0b\x45\x42\x41\x44VERSION\x10\xf7\x03\x12\x0c\n\x07\x45\x46\x45NCED\x10\xf8\x03\x12\x0e\n\tEREADONLY\x10\xf9\x03\x12\x15\n\x10\x45TOOMANYREQUESTS\x10\xfa\x03\x12\x18\n\x13\x45UNKNOWNLEDGERSTATE\x10\xfb\x03*\xef\x01\n\rOperationType\x12\x0e\n\nREAD_ENTRY\x10\x01\x12\r\n\tADD_ENTRY\x10\x02\x12\x14\n\x10RANGE_READ_ENTRY\x10\x03\x12\x13\n\x0fRANGE_ADD_ENTRY\x10\x04\x12\x08\n\x04\x41UTH\x10\x05\x12\r\n\tWRITE_LAC\x10\x06\x12\x0c\n\x08READ_LAC\x10\x07\x12\x13\n\x0fGET_BOOKIE_INFO\x10\x08\x12\r\n\tSTART_TLS\x10\t\x12\x10\n\x0c\x46ORCE_LEDGER\x10\n\x12!\n\x1dGET_LIST_OF_ENTRIES_OF_LEDGER\x10\x0b\x12\x14\n\x10\x42\x41TCH_READ_ENTRY\x10\x0c')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ledger.wire.bookkeeper_protocol_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_PROTOCOLVERSION']._serialized_start=3146
-  _globals['_PROTOCOLVERSION']._serialized_end=3216
-  _globals['_STATUSCODE']._serialized_start=3219
-  _globals['_STATUSCODE']._serialized_end=3402
-  _globals['_OPERATIONTYPE']._serialized_start=3405
-  _globals['_OPERATIONTYPE']._serialized_end=3644
+  _globals['_PROTOCOLVERSION']._serialized_start=3188
+  _globals['_PROTOCOLVERSION']._serialized_end=3258
+  _globals['_STATUSCODE']._serialized_start=3261
+  _globals['_STATUSCODE']._serialized_end=3444
+  _globals['_OPERATIONTYPE']._serialized_start=3447
+  _globals['_OPERATIONTYPE']._serialized_end=3686
   _globals['_BKPACKETHEADER']._serialized_start=55
   _globals['_BKPACKETHEADER']._serialized_end=201
   _globals['_CONTEXTPAIR']._serialized_start=203
@@ -36,43 +36,43 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_RESPONSE']._serialized_start=870
   _globals['_RESPONSE']._serialized_end=1498
   _globals['_READREQUEST']._serialized_start=1501
-  _globals['_READREQUEST']._serialized_end=1717
-  _globals['_READREQUEST_FLAG']._serialized_start=1672
-  _globals['_READREQUEST_FLAG']._serialized_end=1717
-  _globals['_ADDREQUEST']._serialized_start=1720
-  _globals['_ADDREQUEST']._serialized_end=1890
-  _globals['_ADDREQUEST_FLAG']._serialized_start=1866
-  _globals['_ADDREQUEST_FLAG']._serialized_end=1890
-  _globals['_STARTTLSREQUEST']._serialized_start=1892
-  _globals['_STARTTLSREQUEST']._serialized_end=1909
-  _globals['_WRITELACREQUEST']._serialized_start=1911
-  _globals['_WRITELACREQUEST']._serialized_end=2007
-  _globals['_FORCELEDGERREQUEST']._serialized_start=2009
-  _globals['_FORCELEDGERREQUEST']._serialized_end=2047
-  _globals['_READLACREQUEST']._serialized_start=2049
-  _globals['_READLACREQUEST']._serialized_end=2083
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=2085
-  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=2200
-  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_start=2147
-  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_end=2200
-  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_start=2202
-  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_end=2253
-  _globals['_READRESPONSE']._serialized_start=2256
-  _globals['_READRESPONSE']._serialized_end=2422
-  _globals['_ADDRESPONSE']._serialized_start=2424
-  _globals['_ADDRESPONSE']._serialized_end=2513
-  _globals['_AUTHMESSAGE']._serialized_start=2515
-  _globals['_AUTHMESSAGE']._serialized_end=2569
-  _globals['_WRITELACRESPONSE']._serialized_start=2571
-  _globals['_WRITELACRESPONSE']._serialized_end=2648
-  _globals['_FORCELEDGERRESPONSE']._serialized_start=2650
-  _globals['_FORCELEDGERRESPONSE']._serialized_end=2730
-  _globals['_READLACRESPONSE']._serialized_start=2732
-  _globals['_READLACRESPONSE']._serialized_end=2848
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=2851
-  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=2989
-  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_start=2992
-  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_end=3124
-  _globals['_STARTTLSRESPONSE']._serialized_start=3126
-  _globals['_STARTTLSRESPONSE']._serialized_end=3144
+  _globals['_READREQUEST']._serialized_end=1738
+  _globals['_READREQUEST_FLAG']._serialized_start=1693
+  _globals['_READREQUEST_FLAG']._serialized_end=1738
+  _globals['_ADDREQUEST']._serialized_start=1741
+  _globals['_ADDREQUEST']._serialized_end=1911
+  _globals['_ADDREQUEST_FLAG']._serialized_start=1887
+  _globals['_ADDREQUEST_FLAG']._serialized_end=1911
+  _globals['_STARTTLSREQUEST']._serialized_start=1913
+  _globals['_STARTTLSREQUEST']._serialized_end=1930
+  _globals['_WRITELACREQUEST']._serialized_start=1932
+  _globals['_WRITELACREQUEST']._serialized_end=2028
+  _globals['_FORCELEDGERREQUEST']._serialized_start=2030
+  _globals['_FORCELEDGERREQUEST']._serialized_end=2068
+  _globals['_READLACREQUEST']._serialized_start=2070
+  _globals['_READLACREQUEST']._serialized_end=2104
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_start=2106
+  _globals['_GETBOOKIEINFOREQUEST']._serialized_end=2221
+  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_start=2168
+  _globals['_GETBOOKIEINFOREQUEST_FLAGS']._serialized_end=2221
+  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_start=2223
+  _globals['_GETLISTOFENTRIESOFLEDGERREQUEST']._serialized_end=2274
+  _globals['_READRESPONSE']._serialized_start=2277
+  _globals['_READRESPONSE']._serialized_end=2464
+  _globals['_ADDRESPONSE']._serialized_start=2466
+  _globals['_ADDRESPONSE']._serialized_end=2555
+  _globals['_AUTHMESSAGE']._serialized_start=2557
+  _globals['_AUTHMESSAGE']._serialized_end=2611
+  _globals['_WRITELACRESPONSE']._serialized_start=2613
+  _globals['_WRITELACRESPONSE']._serialized_end=2690
+  _globals['_FORCELEDGERRESPONSE']._serialized_start=2692
+  _globals['_FORCELEDGERRESPONSE']._serialized_end=2772
+  _globals['_READLACRESPONSE']._serialized_start=2774
+  _globals['_READLACRESPONSE']._serialized_end=2890
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_start=2893
+  _globals['_GETBOOKIEINFORESPONSE']._serialized_end=3031
+  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_start=3034
+  _globals['_GETLISTOFENTRIESOFLEDGERRESPONSE']._serialized_end=3166
+  _globals['_STARTTLSRESPONSE']._serialized_start=3168
+  _globals['_STARTTLSRESPONSE']._serialized_end=3186
 # @@protoc_insertion_point(module_scope)

@@ -140,7 +140,7 @@ class Response(_message.Message):
     def __init__(self, header: _Optional[_Union[BKPacketHeader, _Mapping[str, object]]] = ..., status: _Optional[_Union[StatusCode, str]] = ..., readResponse: _Optional[_Union[ReadResponse, _Mapping[str, object]]] = ..., addResponse: _Optional[_Union[AddResponse, _Mapping[str, object]]] = ..., authResponse: _Optional[_Union[AuthMessage, _Mapping[str, object]]] = ..., writeLacResponse: _Optional[_Union[WriteLacResponse, _Mapping[str, object]]] = ..., readLacResponse: _Optional[_Union[ReadLacResponse, _Mapping[str, object]]] = ..., getBookieInfoResponse: _Optional[_Union[GetBookieInfoResponse, _Mapping[str, object]]] = ..., startTLSResponse: _Optional[_Union[StartTLSResponse, _Mapping[str, object]]] = ..., forceLedgerResponse: _Optional[_Union[ForceLedgerResponse, _Mapping[str, object]]] = ..., getListOfEntriesOfLedgerResponse: _Optional[_Union[GetListOfEntriesOfLedgerResponse, _Mapping[str, object]]] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "wantsLac")
+    __slots__ = ("ledgerId", "entryId", "masterKey", "previousLAC", "timeOut", "flag", "wantsLac", "repliesMax")
     class Flag(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         FENCE_LEDGER: _ClassVar[ReadRequest.Flag]
@@ -154,6 +154,7 @@ class ReadRequest(_message.Message):
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     FLAG_FIELD_NUMBER: _ClassVar[int]
     WANTSLAC_FIELD_NUMBER: _ClassVar[int]
+    REPLIESMAX_FIELD_NUMBER: _ClassVar[int]
     ledgerId: int
     entryId: int
     masterKey: bytes
@@ -161,7 +162,8 @@ class ReadRequest(_message.Message):
     timeOut: int
     flag: ReadRequest.Flag
     wantsLac: bool
-    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., wantsLac: bool = ...) -> None: ...
+    repliesMax: int
+    def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ..., wantsLac: bool = ..., repliesMax: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")
@@ -234,7 +236,7 @@ class GetListOfEntriesOfLedgerRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "lacBody")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "lacBody", "moreFollow")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
@@ -242,6 +244,7 @@ class ReadResponse(_message.Message):
     MAXLAC_FIELD_NUMBER: _ClassVar[int]
     LACUPDATETIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LACBODY_FIELD_NUMBER: _ClassVar[int]
+    MOREFOLLOW_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
@@ -249,7 +252,8 @@ class ReadResponse(_message.Message):
     maxLAC: int
     lacUpdateTimestamp: int
     lacBody: bytes
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., lacBody: _Optional[bytes] = ...) -> None: ...
+    moreFollow: bool
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., lacBody: _Optional[bytes] = ..., moreFollow: bool = ...) -> None: ...
 
 class AddResponse(_message.Message):
     __slots__ = ("status", "ledgerId", "entryId")

@@ -46,6 +46,7 @@ class ReadRequest:
     timeout_ms: int | None = None  # v3, with previous_lac: reply at the latest after this time
     piggyback_entry: bool = False  # v3, with previous_lac: include entry previous_lac + 1
     wants_lac: bool = False  # v3, with previous_lac; ours: include a LAC packet that says more than the entry
+    replies_max: int = 1  # v3, with previous_lac; ours: a reply for each growth of the LAC, up to so many
 
 
 @attrs.frozen
@@ -150,6 +151,7 @@ class ReadReply:
     max_lac: int | None = None  # v3; covered by no digest
     lac_update_ms: int | None = None  # v3 long poll; epoch milliseconds
     lac_body: bytes | None = None  # v3 long poll with wants_lac; LAC packet
+    more_follow: bool = False  # v3 long poll with replies_max: this is not the last reply
 
 
 @attrs.frozen

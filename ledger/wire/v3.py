@@ -168,6 +168,8 @@ def _fill_read(message: pb.ReadRequest, request: ReadRequest) -> None:
         message.flag = _PIGGYBACK
     if request.wants_lac:
         message.wantsLac = True
+    if request.replies_max > 1:
+        message.repliesMax = request.replies_max
 
 
 def _fill_auth(message: pb.AuthMessage, plugin: str, payload: bytes) -> None:
@@ -231,6 +233,7 @@ def _request_in(message: pb.Request, operation: Operation) -> Request | None:
                 timeout_ms=read.timeOut if read.HasField("timeOut") else None,
                 piggyback_entry=flag == _PIGGYBACK,
                 wants_lac=read.wantsLac,
+                replies_max=max(1, read.repliesMax),
             )
         case Operation.WRITE_LAC if message.HasField("writeLacRequest"):
             write_lac = message.writeLacRequest
@@ -300,6 +303,8 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
                     lacBody=reply.lac_body,
                 )
             )
+            if reply.more_follow:
+                message.readResponse.moreFollow = True
         case BatchReadReply() | LocatedReply():
             raise UnsupportedInVersionError(VERSION, "the reply to a batch read")
         case WriteLacReply():
@@ -388,6 +393,7 @@ def _reply_in(message: pb.Response, operation: Operation, code: Code) -> Reply:
                 read.maxLAC if read.HasField("maxLAC") else None,
                 read.lacUpdateTimestamp if read.HasField("lacUpdateTimestamp") else None,
                 read.lacBody if read.HasField("lacBody") else None,
+                read.moreFollow,
             )
         case Operation.WRITE_LAC if message.HasField("writeLacResponse"):
             write_lac = message.writeLacResponse

@@ -21,10 +21,12 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError
+from ledger.tasks.next_turn import call_next_turn
 from ledger.tasks.timers import Timer
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
 from ledger.write.explicit_lac import Position
 
+PATIENCE = 16  # confirmations of a caller that appended again at once
 ASK_AGAIN_S = 10.0  # a bookie that gave no answer
 
 _QUESTION = BookieInfoRequest(total_disk_capacity=False, free_disk_space=False, features=True)
@@ -50,18 +52,38 @@ class LacHints:
         self._ledger_id, self._codec, self._context = ledger_id, codec, context
         self._position, self._bookies, self._delay_s = position, bookies, delay_s
         self._timer: Timer | None = None
+        self._patience = 0  # confirmations for which the delay is waited
+        self._is_looking = False  # in one of the next turns of the loop
         self._is_over = False
         self._hinted = -1
 
-    def on_confirmed(self, _lac: int, error: BaseException | None) -> None:
+    def on_confirmed(self, lac: int, error: BaseException | None) -> None:
         """The LAC has grown, or the handle has ended."""
         if error is not None:
             self._is_over = True
             if self._timer is not None:
                 self._timer.cancel()
-        elif self._timer is None:
-            # A writer that goes on sends the LAC with its next entry, so a hint would be wasted work.
-            self._timer = self._context.transport.timers.after(self._delay_s, self._look)
+        elif self._position.last_pushed > lac:
+            return  # the confirmation of the entry in flight calls again
+        elif self._patience:
+            self._patience -= 1
+            if self._timer is None:
+                self._timer = self._context.transport.timers.after(self._delay_s, self._look)
+        elif not self._is_looking:
+            # A writer that goes on sends the LAC with its next entry, so a hint would be wasted work. A
+            # caller that waits for this confirmation runs in the next turn, and may append again there.
+            self._is_looking = True
+            call_next_turn(self._look_next_turn)
+
+    def _look_next_turn(self) -> None:
+        call_next_turn(self._look_now)
+
+    def _look_now(self) -> None:
+        self._is_looking = False
+        if self._position.last_pushed > self._position.lac:
+            self._patience = PATIENCE
+        else:
+            self._look()
 
     def _look(self) -> None:
         self._timer = None
