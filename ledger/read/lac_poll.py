@@ -105,9 +105,6 @@ class LacPoll:
         """Poll every bookie once: each when the one before it has replied or is slow."""
         await trio.lowlevel.checkpoint_if_cancelled()
         standing = self._standing
-        self._raise_lac(standing.lac)  # perhaps it grew while the poll paused
-        if self._lac > self._entry_id:
-            return
         bookies = self._current.metadata.last_ensemble.bookies
         self._order = [bookies[index] for index in write_set(self._entry_id + 1, len(bookies), len(bookies))]
         self._polled_count, self._is_round_over = 0, False

@@ -27,6 +27,9 @@ from ledger.wire.messages import ReadReply, ReadRequest, Reply
 
 REPLIES_MAX = 64  # a reader that stands still gets no more than so many
 
+Listener = Callable[[str, Reply | BookieError], None]
+"""Called with the bookie and its reply, or the error."""
+
 
 class StandingPoll:
     """The standing long poll of one reader, or none. ``on_lac`` and ``on_entry`` as in ``LacPoll``."""
@@ -42,10 +45,7 @@ class StandingPoll:
         self._transport, self._codec, self._ledger_id = transport, codec, ledger_id
         self._on_lac, self._on_entry = on_lac, on_entry
         self.bookie: str | None = None  # that is polled
-        self.listener: Callable[[str, Reply | BookieError], None] | None = (
-            None  # the wait, while there is one
-        )
-        self.lac = -1  # proved by the replies
+        self.listener: Listener | None = None  # the wait, while there is one
         self._request: PendingRequest | None = None
 
     def __repr__(self) -> str:
@@ -86,9 +86,7 @@ class StandingPoll:
             self.end()
             raise
         self._on_entry(entry)
-        if lac > self.lac:
-            self.lac = lac
-            self._on_lac(lac)
+        self._on_lac(lac)
         if reply.max_lac is not None and reply.max_lac > lac:
             self.end()  # the bookie would not say it again
         return lac

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 import trio.testing
 
@@ -102,6 +103,7 @@ class DictBookie:
         self.has_batch_reads = True
         self.obeys_count_max = True  # if False, a batch may have more entries than requested
         self.is_silent = False
+        self.goes_on = False  # if True, a long poll may get several replies
         self.delay_s = 0.0  # before each reply
         self.free_bytes = 1
         self.synced: list[int] = []  # the ledger of each FORCE_LEDGER
@@ -156,11 +158,18 @@ class DictBookie:
         assert isinstance(request, ReadRequest)
         assert request.previous_lac is not None
         ledger = self.ledgers[request.ledger_id]
-        with trio.move_on_after((request.timeout_ms or 0) / 1000):
-            while ledger.lac <= request.previous_lac and not ledger.fenced:
-                await ledger.changed.wait()
-        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._send(stream, lock, incoming, self._read(request))
+        seen, left = request.previous_lac, request.replies_max if self.goes_on else 1
+        more_follow = True
+        while more_follow:
+            with trio.move_on_after((request.timeout_ms or 0) / 1000):
+                while ledger.lac <= seen and not ledger.fenced:
+                    await ledger.changed.wait()
+            left -= 1
+            more_follow = left > 0 and ledger.lac > seen and not ledger.fenced
+            seen = ledger.lac
+            reply = attrs.evolve(self._read(request), more_follow=more_follow)
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._send(stream, lock, incoming, reply)
 
     def _reply_to(self, incoming: IncomingRequest) -> Reply | None:
         # None: a long poll.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -63,16 +65,20 @@ class BadDisk:
         raise OSError("gone")
 
 
+def replies_of(disk: BadDisk, frames: list[bytes]) -> DeferredReplies:
+    service = BookieService(disk)  # type: ignore[arg-type]
+    session = service.open_session(frames.append, lambda work: None)
+    room = ReplyQueue(1 << 20, SharedMemory(1 << 20, 1 << 16))
+    return DeferredReplies(service, session, room, lambda: 5, 1 << 20)
+
+
 async def answers_to(
     work: DeferredRequest, disk: BadDisk | None = None, identify: IdentifyLog | None = None
 ) -> list[Reply]:
     frames: list[bytes] = []
     disk = disk or BadDisk()
     disk.identify_log = identify
-    service = BookieService(disk)  # type: ignore[arg-type]
-    session = service.open_session(frames.append, lambda work: None)
-    room = ReplyQueue(1 << 20, SharedMemory(1 << 20, 1 << 16))
-    await DeferredReplies(service, session, room, lambda: 5, 1 << 20).reply_to(work)
+    await replies_of(disk, frames).reply_to(work)
     return [(v2 if frame[4] <= 2 else v3).decode_reply(frame, 4, len(frame)).reply for frame in frames]
 
 
@@ -167,3 +173,24 @@ async def test_entries_are_located_for_clients_that_can_open_the_logs(
     assert await answers_to(damaged, LocatingDisk(place), identify) == [
         BatchReadReply(Code.IO_ERROR, 1, 1, 8)
     ]
+
+
+# Long polls that go on after a reply
+
+
+def lac_to_wait_beyond(record: LedgerRecord, **more: Any) -> int | None:
+    disk = BadDisk()
+    disk.record = record
+    request = ReadRequest(1, -1, previous_lac=0, timeout_ms=1, replies_max=9)
+    return replies_of(disk, []).lac_to_wait_beyond(attrs.evolve(request, **more))
+
+
+def test_a_long_poll_goes_on_only_where_the_lac_is_known_and_may_grow() -> None:
+    known = LedgerRecord(1, bytes(20), last_entry_id=3, lac=2)
+    assert lac_to_wait_beyond(known) == 2
+    assert lac_to_wait_beyond(known, ledger_id=2) is None, "there is no such ledger"
+    assert lac_to_wait_beyond(attrs.evolve(known, fenced=True)) is None, "a recovery decides the end"
+    assert lac_to_wait_beyond(attrs.evolve(known, limbo=True)) is None
+    assert lac_to_wait_beyond(LedgerRecord(1, bytes(20), last_entry_id=3)) is None, "it is on the disk"
+    assert lac_to_wait_beyond(known, piggyback_entry=True) is None
+    assert lac_to_wait_beyond(known, entry_id=3) is None

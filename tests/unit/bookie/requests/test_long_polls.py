@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from bookie.requests.deferred import DeferredRequest, WokenPoll
 from bookie.requests.in_progress import SHARE_MIN
 from bookie.requests.lac_watch import LacWatches
-from bookie.requests.long_polls import SLICE_BYTES, SLICE_POLLS, LongPolls
+from bookie.requests.long_polls import REPLIES_MAX, SLICE_BYTES, SLICE_POLLS, LongPolls
 from bookie.requests.turns import SLOW_FRAME_UNITS, STEP_UNITS, Turns
 from ledger.codes import Operation
 from ledger.wire.messages import IncomingRequest, ReadRequest
@@ -28,12 +28,16 @@ class Replies:
     woken: list[WokenPoll] = attrs.field(factory=list)
     in_step: int = 0
     most_in_step: int = 0
+    is_final: bool = False  # a fenced ledger
 
     def is_due(self, request: ReadRequest) -> bool | None:
         if self.needs_disk:
             return None
         assert request.previous_lac is not None
         return self.lac > request.previous_lac
+
+    def lac_to_wait_beyond(self, request: ReadRequest) -> int | None:
+        return None if self.is_final else self.lac
 
     def reply_now(self, poll: WokenPoll) -> int | None:
         if self.needs_disk:
@@ -248,3 +252,88 @@ async def test_a_closed_connection_keeps_nothing(connections: Connections) -> No
     polls.close()
     polls.park(incoming(request()), request())
     assert (len(polls), connections.watches.long_polls, bool(connections.watches)) == (0, 0, False)
+
+
+# Long polls that go on after a reply
+
+
+def going_on(replies_max: int, seen_lac: int = 0, *, timeout_ms: int = 60_000) -> ReadRequest:
+    return ReadRequest(1, -1, previous_lac=seen_lac, timeout_ms=timeout_ms, replies_max=replies_max)
+
+
+async def grow(connections: Connections, lac: int) -> None:
+    connections.replies.lac = lac
+    connections.watches.lac_is(1, lac)
+    await wait_all_tasks_blocked()
+
+
+def more_follow(connections: Connections) -> list[bool]:
+    return [poll.more_follow for poll in connections.replies.woken]
+
+
+async def test_a_long_poll_may_get_a_reply_for_each_growth_of_the_lac(connections: Connections) -> None:
+    polls = connections.connect()
+    polls.add(incoming(one := going_on(3)), one)
+    await wait_all_tasks_blocked()
+    for lac, replies in ((1, 1), (1, 1), (2, 2), (5, 3), (6, 3)):
+        await grow(connections, lac)
+        assert len(connections.replies.woken) == replies
+    assert more_follow(connections) == [True, True, False]
+    assert (len(polls), connections.watches.long_polls, bool(connections.watches)) == (0, 0, False)
+
+
+async def test_a_lac_that_is_greater_already_is_the_first_reply(connections: Connections) -> None:
+    polls = connections.connect()
+    connections.replies.lac = 4
+    polls.add(incoming(one := going_on(2)), one)
+    await wait_all_tasks_blocked()
+    assert more_follow(connections) == [True]
+    await grow(connections, 4)
+    assert len(polls) == 1
+    await grow(connections, 5)
+    assert more_follow(connections) == [True, False]
+
+
+async def test_no_client_chooses_more_replies_than_the_bookie_allows(connections: Connections) -> None:
+    polls = connections.connect()
+    polls.add(incoming(one := going_on(1 << 30)), one)
+    for lac in range(1, REPLIES_MAX + 10):
+        await grow(connections, lac)
+    assert more_follow(connections) == [True] * (REPLIES_MAX - 1) + [False]
+    assert len(polls) == 0
+
+
+async def test_the_reply_about_a_fence_or_the_disk_is_the_last_one(connections: Connections) -> None:
+    polls = connections.connect()
+    polls.add(incoming(one := going_on(9)), one)
+    await grow(connections, 1)
+    connections.replies.is_final = True
+    connections.watches.ledger_changed(1)
+    await wait_all_tasks_blocked()
+    assert (more_follow(connections), len(polls)) == ([True, False], 0)
+    connections.replies.is_final = False
+    polls.add(incoming(again := going_on(9, seen_lac=1)), again)
+    await wait_all_tasks_blocked()
+    connections.watches.ledger_changed(1)  # the LAC has not grown
+    await wait_all_tasks_blocked()
+    assert (more_follow(connections), len(polls)) == ([True, False, False], 0)
+    polls.add(incoming(one), one)
+    await wait_all_tasks_blocked()
+    connections.replies.needs_disk = True
+    await grow(connections, 2)
+    assert connections.deferred == [WokenPoll(incoming(one), one, 7)]
+    assert len(polls) == 0
+
+
+async def test_each_reply_gives_the_long_poll_its_whole_time_again(
+    autojump_clock: MockClock, connections: Connections
+) -> None:
+    polls = connections.connect()
+    polls.add(incoming(one := going_on(9, timeout_ms=1000)), one)
+    for lac in range(1, 4):
+        await trio.sleep(0.9)
+        await grow(connections, lac)
+    await trio.sleep(0.9)
+    assert more_follow(connections) == [True, True, True]
+    await trio.sleep(0.2)
+    assert (more_follow(connections), len(polls)) == ([True, True, True, False], 0)

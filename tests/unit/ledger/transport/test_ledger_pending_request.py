@@ -147,3 +147,23 @@ async def test_adds_with_replies_leave_no_state_on_the_connection() -> None:
         assert results == [AddReply(Code.OK, 1, entry_id) for entry_id in (0, 0, 1)]
         (connection,) = transport._data_connections.values()
         assert not connection._single_adds
+
+
+async def test_each_reply_to_a_long_poll_that_goes_on_gives_the_next_one_the_whole_time(
+    autojump_clock: MockClock,
+) -> None:
+    results: list[Reply | BookieError] = []
+    async with open_bookies(TransportConfig(request_timeout_s=3)) as (transport, bookies):
+        bookies.reply_to = lambda _request: None
+        request = ReadRequest(1, -1, previous_lac=0, timeout_ms=1000, replies_max=9)
+        transport.send(B1, request, results.append)
+        more = ReadReply(Code.OK, 1, -1, b"body", more_follow=True)
+        for count in range(1, 4):
+            await trio.sleep(3.9)
+            await bookies.peers[0].reply(bookies.peers[0].requests[0], more)
+            await wait_all_tasks_blocked()
+            assert results == [more] * count
+        await trio.sleep(3.9)
+        assert results == [more] * 3
+        await trio.sleep(0.2)
+        assert [type(one) for one in results[3:]] == [BookieTimeoutError]

@@ -9,14 +9,16 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieUnavailableError
+from ledger.tasks.next_turn import call_next_turn
 from ledger.tasks.timers import Timers
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest, Reply, WriteLacRequest
-from ledger.write.lac_hints import ASK_AGAIN_S, LacHints
+from ledger.write.lac_hints import ASK_AGAIN_S, PATIENCE, LacHints
 
 CODEC = EntryCodec(DigestType.CRC32C, b"")
 DELAY_S = 0.001
@@ -169,3 +171,38 @@ async def test_an_answer_after_the_end_of_the_writer_leads_to_no_hint(
     network.answer(OURS)
     await trio.sleep(1)
     assert network.hints == []
+
+
+async def test_a_writer_that_pauses_hints_as_soon_as_its_callers_had_their_turn(network: Network) -> None:
+    """On the real clock: no time passes, so no timer can be due."""
+    hints = hints_of(network, "b1", known={"b1": True})
+    for lac in range(3):
+        network.lac = network.last_pushed = lac
+        hints.on_confirmed(lac, None)
+        assert len(network.hints) == lac, "the callers have not run yet"
+        for _ in range(4):
+            await trio.lowlevel.checkpoint()
+        assert network.hints == [("b1", each) for each in range(lac + 1)]
+    assert repr(network.timers) == "<Timers, 0 running>"
+
+
+async def test_a_caller_that_appends_again_at_once_costs_no_hint_and_soon_no_look(
+    network: Network, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+
+    def noted(call: Callable[[], None]) -> None:
+        looks.append(call)
+        call_next_turn(call)
+
+    monkeypatch.setattr("ledger.write.lac_hints.call_next_turn", noted)
+    hints = hints_of(network, "b1", known={"b1": True})
+    for lac in range(PATIENCE):
+        network.lac = network.last_pushed = lac
+        hints.on_confirmed(lac, None)
+        await trio.lowlevel.checkpoint()
+        network.last_pushed = lac + 1  # the caller's next append
+        await trio.testing.wait_all_tasks_blocked()
+    assert (network.hints, len(looks)) == ([], 2)
+    await confirm(network, hints, PATIENCE)
+    assert network.hints == [("b1", PATIENCE)], "by the timer"
