@@ -88,6 +88,9 @@ if TYPE_CHECKING:
     from dlog.promotion_errors import PromotionError as PromotionError
     from dlog.promotions import promote as promote
     from dlog.read.cursors import LogCursors as LogCursors
+    from dlog.read.entry_verifier import EntryFault as EntryFault
+    from dlog.read.entry_verifier import EntryVerification as EntryVerification
+    from dlog.read.entry_verifier import FaultKind as FaultKind
     from dlog.read.gaps import Gap as Gap
     from dlog.read.gaps import GapCause as GapCause
     from dlog.read.log_reader import LogReader as LogReader
@@ -194,6 +197,11 @@ _NAMES = {
     ),
     "dlog.promotions": ("promote",),
     "dlog.read.cursors": ("LogCursors",),
+    "dlog.read.entry_verifier": (
+        "EntryFault",
+        "EntryVerification",
+        "FaultKind",
+    ),
     "dlog.read.gaps": (
         "Gap",
         "GapCause",
@@ -253,8 +261,11 @@ __all__ = [
     "EmbeddedStoreError",
     "EncryptionKeyError",
     "EndOfStreamError",
+    "EntryFault",
     "EntryFormatError",
     "EntryTotals",
+    "EntryVerification",
+    "FaultKind",
     "Finding",
     "FindingKind",
     "Gap",

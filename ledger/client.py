@@ -32,6 +32,7 @@ from ledger.placement.placer import Placer
 from ledger.quorum import check_quorums
 from ledger.read.handle import ReadHandle
 from ledger.read.lac_query import query_lac
+from ledger.read.replica_check import ReplicaCheck
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
 from ledger.tasks.background import open_background
@@ -274,6 +275,25 @@ class LedgerClient:
             MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         return ReplicaCopy(await self._context.catalog.get_newest(ledger_id), self._context, own)
+
+    @raises_ledger_errors
+    async def replica_check(self, ledger_id: int, *, password: bytes = b"") -> ReplicaCheck:
+        """Access to every replica of a ledger's entries, by its newest metadata. The ledger does not change.
+
+        Args:
+            password: Of a ledger whose metadata store none.
+
+        Raises:
+            NoSuchLedgerError, MetadataFormatError
+            LedgerReadError: The ledger is not closed, and too few bookies returned the LAC.
+            MetadataUnavailableError, MetadataStoreError: The metadata store failed.
+        """
+        current = await self._context.catalog.get_newest(ledger_id)
+        metadata = current.metadata
+        codec = EntryCodec(metadata.digest_type, password if metadata.password is None else metadata.password)
+        if metadata.is_closed:
+            return ReplicaCheck(current, codec, self._context, metadata.last_entry_id)
+        return ReplicaCheck(current, codec, self._context, await query_lac(self._context, current, codec))
 
     @raises_ledger_errors
     async def delete(self, ledger_id: int) -> None:

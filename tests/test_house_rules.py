@@ -227,6 +227,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/write/overdue.py",
     "ledger/write/window.py",
     "ledger/write/repair_steps.py",
+    "ledger/read/replica_check.py",
     "ledger/read/replica_copy.py",
     "ledger/read/speculative_read.py",
     "ledger/read/replica_reads.py",

@@ -81,6 +81,7 @@ class Namespace:
     segments = passed(TrioNamespace.segments)
     last_dlsn = passed(TrioNamespace.last_dlsn)
     verify_log = passed(TrioNamespace.verify_log)
+    verify_entries = passed(TrioNamespace.verify_entries)
     describe_log = passed(TrioNamespace.describe_log)
     entry_totals = passed(TrioNamespace.entry_totals)
     count_records = passed(TrioNamespace.count_records)

@@ -29,6 +29,7 @@ from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.operations.maintenance import SAFE_AGE
 from dlog.promotion.sides import PromotionProgress, PromotionStatus
+from dlog.read.entry_verifier import EntryVerification
 from dlog.read.positioning import EARLIEST, Where
 from dlog.read.verifier import LogVerification
 from dlog.repair.mending import LogCheck, LogRepair
@@ -254,6 +255,18 @@ class Namespace:
     def verify_log(self, name: str, *, expect_head: str | None = None) -> LogVerification:
         """See ``dlog.Namespace.verify_log``."""
         return self._loop.run(self._namespace.verify_log, name, expect_head=expect_head)
+
+    def verify_entries(
+        self, name: str, segment_seqno: int, *, first_entry_id: int = 0, last_entry_id: int | None = None
+    ) -> EntryVerification:
+        """See ``dlog.Namespace.verify_entries``."""
+        return self._loop.run(
+            self._namespace.verify_entries,
+            name,
+            segment_seqno,
+            first_entry_id=first_entry_id,
+            last_entry_id=last_entry_id,
+        )
 
     def describe_log(self, name: str) -> LogDescription:
         """See ``dlog.Namespace.describe_log``."""

@@ -21,6 +21,7 @@ from dlog.metadata import logs
 from dlog.metadata.policy import Right
 from dlog.metadata.truncation import first_left
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
+from dlog.read.entry_verifier import EntryVerification, verify_entries
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.write.opening import lock_owner
 
@@ -102,6 +103,31 @@ class LogQueries(NamespaceBase):
         """
         log = self._read_only_log(await self._permitted(name, Right.READ))
         return await verify_log(log, expect_head)
+
+    @at_target
+    async def verify_entries(
+        self, name: str, segment_seqno: int, *, first_entry_id: int = 0, last_entry_id: int | None = None
+    ) -> EntryVerification:
+        """Read entries of a segment from every bookie that should have them, and check all of it.
+
+        It checks the digest of each replica, that replicas are equal, the positions and transaction ids of
+        the records, and, if the range has the last entry, the metadata of the segment. So several processes
+        may check the parts of a log. It changes nothing, and may be cancelled at any time.
+
+        Args:
+            last_entry_id: Inclusive. None: the last entry; of a segment in progress the last confirmed
+                one.
+
+        Raises:
+            LogNotFoundError
+            LogMetadataError: The log has no such segment, or its metadata do not parse.
+            LogUnavailableError: The metadata store is out of reach, or the end of a segment in progress
+                cannot be found. A bookie that is out of reach is a fault in the result.
+        """
+        if first_entry_id < 0:
+            raise ValueError(f"entry {first_entry_id}: the first entry is 0")
+        log = self._read_only_log(await self._permitted(name, Right.READ))
+        return await verify_entries(log, segment_seqno, first_entry_id, last_entry_id)
 
     @at_target
     @waits_for_store

@@ -43,6 +43,7 @@ from dlog.rename_errors import LogRenamedError
 from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle
+from ledger.read.replica_check import ReplicaCheck
 from namespace.store import MetadataStore
 
 
@@ -96,6 +97,13 @@ class ReadOnlyLog:
             ledger.errors.LedgerError: The caller translates it.
         """
         return await open_segment_ledger(self._client, segment.ledger_id, self._password, recover=False)
+
+    async def replica_check(self, segment: LogSegment) -> ReplicaCheck:
+        """Access to every replica of the segment's entries.
+
+        Raises: what ``LedgerClient.replica_check`` raises; the caller translates it.
+        """
+        return await self._client.replica_check(segment.ledger_id, password=self._password or b"")
 
     def check_still_same(self, left: LogSegment, listed: Sequence[LogSegment]) -> None:
         """Raise if the segments listed now belong to another log than the one that was read; see
