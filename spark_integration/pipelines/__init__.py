@@ -2,7 +2,7 @@
 
 Inside: what each pipeline does, its progress, the Spark session of a command.
 Not inside: the data source and the sink (``spark_integration``), the commands (``dlog.cli.pipelines``).
-Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``; all report ``Progress``.
+Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``, ``verify_logs``; all report ``Progress``.
 """
 
 from spark_integration.pipelines.archives import (
@@ -17,6 +17,7 @@ from spark_integration.pipelines.archives import (
 from spark_integration.pipelines.copying import CopiedLog, copy_logs
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.session import open_session
+from spark_integration.pipelines.verifying import VerificationSummary, verify_logs
 
 __all__ = [
     "ArchiveResult",
@@ -24,6 +25,7 @@ __all__ = [
     "Progress",
     "Report",
     "RestoreResult",
+    "VerificationSummary",
     "archive",
     "archived_table",
     "copy_logs",
@@ -32,4 +34,5 @@ __all__ = [
     "read_manifest",
     "restore",
     "table",
+    "verify_logs",
 ]

@@ -10,6 +10,7 @@ import click
 
 from dlog.cli.pipelines.archive import archive, restore
 from dlog.cli.pipelines.copy import copy
+from dlog.cli.pipelines.verify import verify
 
 
 @click.group("pipeline")
@@ -21,5 +22,5 @@ def command() -> None:
     """
 
 
-for each in (archive, restore, copy):
+for each in (archive, restore, copy, verify):
     command.add_command(each)

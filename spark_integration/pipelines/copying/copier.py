@@ -33,8 +33,9 @@ from spark_integration.pipelines.copying.note import (
     start_after,
     truncated,
 )
-from spark_integration.pipelines.copying.parts import CopiedPart, CopyTask, Place, copy_part
+from spark_integration.pipelines.copying.parts import CopiedPart, CopyTask, copy_part
 from spark_integration.pipelines.copying.steps import PART_BYTES, next_parts, parts_per_log
+from spark_integration.pipelines.places import Place
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.tasks import RunTasks, cores_of, tasks_of
 from spark_integration.planning import Range

@@ -11,25 +11,12 @@ import attrs
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchPlan, DetachedSegment
-from spark_integration.client import NamedLog, with_namespace_once
+from spark_integration.client import with_namespace_once
 from spark_integration.errors import RangeUnreadableError
-from spark_integration.options import ClientOptions
+from spark_integration.pipelines.places import Place
 from spark_integration.planning import Range
 
 RECORDS_MAX = 8_192  # of one read
-READ_TIMEOUT_MS = 120_000
-
-
-@attrs.frozen(kw_only=True)
-class Place:
-    """A namespace, and how a process opens it."""
-
-    uri: str
-    client: ClientOptions
-
-    def log(self, name: str) -> NamedLog:
-        """One log of it."""
-        return NamedLog(self.uri, name, READ_TIMEOUT_MS, self.client)
 
 
 @attrs.frozen(kw_only=True)

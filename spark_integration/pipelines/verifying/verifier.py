@@ -1,0 +1,219 @@
+"""The verification of logs: their segments in rounds of tasks, and the report after each round.
+
+Inside: which segments, the rounds, the report. Not inside: the check of a range (``parts``), the lines
+(``report``).
+Always: nothing is changed; a segment is in the report only if all of it was read; the summary is the last
+line, and is written only when every segment is in the report.
+
+Source: our own; docs/pipelines.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+import dlog
+import dlog.blocking
+from dlog import EntryFault, FaultKind, SegmentDescription
+from dlog.metadata.segment import TruncationStatus
+from spark_integration.client import with_namespace
+from spark_integration.errors import PipelineError
+from spark_integration.options import ClientOptions
+from spark_integration.pipelines.places import Place
+from spark_integration.pipelines.progress import Progress, Report, ignore_progress
+from spark_integration.pipelines.tasks import RunTasks, cores_of, tasks_of
+from spark_integration.pipelines.verifying.parts import ENTRIES_MAX, VerifiedPart, verify_part
+from spark_integration.pipelines.verifying.parts import tasks_of as tasks_of_segment
+from spark_integration.pipelines.verifying.report import (
+    LogReport,
+    SegmentReport,
+    VerificationSummary,
+    between_segments,
+    first_line,
+    joined,
+    parse_report,
+    summary_of,
+)
+from spark_integration.pipelines.verifying.report_file import ReportFile, open_report_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+TASKS_PER_CORE = 8  # in a round
+
+
+@attrs.frozen
+class _Segment:
+    """A segment that is to be verified."""
+
+    log: str
+    described: SegmentDescription
+
+
+def verify_logs(
+    spark: SparkSession | RunTasks,
+    uri: str,
+    report_path: str | Path,
+    *,
+    logs: Iterable[str] = (),
+    pattern: str | None = None,
+    client: ClientOptions | None = None,
+    report: Report = ignore_progress,
+    entries_per_task: int = ENTRIES_MAX,
+) -> VerificationSummary:
+    """Verify logs: every entry on each bookie that should have it, and the records in it.
+
+    It checks the digest of each replica, that the replicas of an entry are equal, that positions and
+    transaction ids ascend without a hole, and that the metadata fit. The findings go into the report. A later
+    call with the same report skips the segments that it has as sound and that cannot have changed, so a
+    verification that died is continued. For a new verification give a new file.
+
+    Args:
+        spark: The session whose tasks verify, or another way to run them.
+        report_path: A file of this machine.
+        logs: Names of logs.
+        pattern: Further logs, as of ``Namespace.list_logs``; without both, all logs of the namespace.
+
+    Raises:
+        PipelineError: There is no such log; or the file is of another verification; or Spark gave up a task,
+            because the metadata store was out of reach.
+        OSError: The report cannot be written.
+        dlog.DLogError: The namespace cannot be opened or listed.
+    """
+    place = Place(uri=uri, client=client or ClientOptions())
+    names = set(logs)
+    if pattern is not None or not names:
+        names |= set(_at(place, lambda namespace: namespace.list_logs(pattern=pattern)))
+    if not names:
+        raise PipelineError(f"{uri}: there is no log to verify")
+    with open_report_file(report_path) as file:
+        known = parse_report(str(report_path), uri, file.lines)
+        if not file.lines:
+            file.append([first_line(uri)])
+        run = _Verification(place, tasks_of(spark), cores_of(spark), file, known, report, entries_per_task)
+        return run.verify(sorted(names))
+
+
+@attrs.define
+class _Verification:
+    place: Place
+    run_tasks: RunTasks
+    cores: int
+    file: ReportFile
+    found: dict[tuple[str, int], SegmentReport]
+    report: Report
+    entries_per_task: int
+    records_before: int = 0  # of segments that earlier runs found sound
+    records: int = 0
+
+    def verify(self, names: Sequence[str]) -> VerificationSummary:
+        listed: dict[str, list[SegmentDescription]] = {}
+        bad: list[LogReport] = []
+        for name in names:
+            try:
+                segments = _at(self.place, partial(_segments, name))
+            except dlog.LogUnavailableError:
+                raise
+            except dlog.DLogError as exc:
+                bad.append(_unusable(name, str(exc)))
+            else:
+                listed[name] = [
+                    each for each in segments if each.truncation is not TruncationStatus.TRUNCATED
+                ]
+        wanted = [_Segment(name, each) for name, segments in listed.items() for each in segments]
+        todo = [each for each in wanted if not self._is_done(each)]
+        done = [each for each in wanted if self._is_done(each)]
+        self.records_before = sum(self.found[each.log, each.described.segment_seqno].records for each in done)
+        for chunk in self._rounds(todo):
+            bad += self._verify_round(chunk)
+        return self._finish(listed, bad, len(done))
+
+    def _is_done(self, segment: _Segment) -> bool:
+        known = self.found.get((segment.log, segment.described.segment_seqno))
+        return known is not None and known.is_done(segment.described)
+
+    def _rounds(self, todo: Sequence[_Segment]) -> Iterator[list[_Segment]]:
+        """Whole segments with about so many tasks that every core is busy."""
+        chunk: list[_Segment] = []
+        tasks = 0
+        for each in todo:
+            chunk.append(each)
+            tasks += len(tasks_of_segment(self.place, each.log, each.described, self.entries_per_task))
+            if tasks >= TASKS_PER_CORE * self.cores:
+                yield chunk
+                chunk, tasks = [], 0
+        if chunk:
+            yield chunk
+
+    def _verify_round(self, segments: Sequence[_Segment]) -> list[LogReport]:
+        cut = [
+            tasks_of_segment(self.place, each.log, each.described, self.entries_per_task) for each in segments
+        ]
+        results = iter(self.run_tasks(verify_part, [task for tasks in cut for task in tasks]))
+        lines, bad = [], list[LogReport]()
+        for each, tasks in zip(segments, cut, strict=True):
+            parts = [next(results) for _ in tasks]
+            if (error := _error_in(parts)) is not None:
+                bad.append(_unusable(each.log, f"segment {each.described.segment_seqno}: {error}"))
+                continue
+            found = joined(each.described, [part.found for part in parts if part.found is not None])
+            self.found[found.log, found.segment] = found
+            self.records += found.records
+            lines.append(found.line())
+        self.file.append(lines)
+        self.report(
+            Progress(
+                pipeline="verify",
+                log=segments[-1].log,
+                step="verifying",
+                records=self.records_before + self.records,
+                records_before=self.records_before,
+            )
+        )
+        return bad
+
+    def _finish(
+        self, listed: dict[str, list[SegmentDescription]], bad: Sequence[LogReport], skipped: int
+    ) -> VerificationSummary:
+        segments: list[SegmentReport] = []
+        logs: list[LogReport] = []
+        for name, described in listed.items():
+            mine = [
+                found
+                for each in described
+                if (found := self.found.get((name, each.segment_seqno))) is not None
+            ]
+            segments += mine
+            logs.append(between_segments(name, mine))
+        for each in bad:
+            same = [log for log in logs if log.log == each.log]
+            for log in same:
+                logs[logs.index(log)] = attrs.evolve(log, faults=(*log.faults, *each.faults))
+            if not same:
+                logs.append(each)
+        summary = summary_of(segments, logs, segments_skipped=skipped)
+        self.file.append([*(log.line() for log in logs), summary.line()])
+        return summary
+
+
+def _segments(name: str, namespace: dlog.blocking.Namespace) -> list[SegmentDescription]:
+    return namespace.segments(name)
+
+
+def _unusable(log: str, evidence: str) -> LogReport:
+    return LogReport(log=log, segments=0, faults=(EntryFault(-1, None, FaultKind.METADATA, evidence),))
+
+
+def _error_in(parts: Sequence[VerifiedPart]) -> str | None:
+    return next((part.error for part in parts if part.error is not None), None)
+
+
+def _at(place: Place, request: Callable[[dlog.blocking.Namespace], T]) -> T:
+    return with_namespace(place.uri, place.client, request)
