@@ -64,6 +64,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/metadata/properties/node.py",
     "dlog/metadata/retention_node.py",
     "dlog/read/cursors.py",
+    "dlog/read/entry_verifier.py",
     "dlog/read/gap_finder.py",
     "dlog/repair/ledger_references.py",
     "dlog/repair/log_reading.py",
