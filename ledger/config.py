@@ -51,9 +51,9 @@ class ClientConfig:
     """A writer that is idle for so long sends the LAC to its bookies, for readers that follow it
     (``explicitLacInterval``). None: never."""
     lac_hint_delay_s: float | None = attrs.field(default=0.001, validator=_POSITIVE_OR_NONE)
-    """A writer without entries in flight hints the LAC to bookies of ours, which keep it in memory: as soon as
-    its callers had their turn, or after so long if they used to append again at once. Apache's bookies get no
-    hint. None: never."""
+    """A writer without entries in flight hints the LAC to bookies of ours, which keep it in memory: as soon
+    as its callers had their turn, or after so long if they used to append again at once. Apache's bookies get
+    no hint. None: never."""
 
     speculative_read_s: float | None = attrs.field(default=2.0, validator=_POSITIVE_OR_NONE)
     """A read without a reply for so long is sent to the next replica too (``speculativeReadTimeout``). None:

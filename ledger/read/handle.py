@@ -86,7 +86,12 @@ class ReadHandle:
         self._polls: set[LacPoll] = set()  # they restart when the metadata changes
         self._recent = RecentEntries()
         self._standing = StandingPoll(
-            context.transport, codec, current.ledger_id, self._raise_lac, self._recent.add
+            context.transport,
+            codec,
+            current.ledger_id,
+            self._raise_lac,
+            self._recent.add,
+            self._config.long_poll_max_s,
         )
 
     def __repr__(self) -> str:

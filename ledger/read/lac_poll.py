@@ -110,12 +110,11 @@ class LacPoll:
         self._polled_count, self._is_round_over = 0, False
         if self._may_stand and standing.listener is None:
             self._listens, standing.listener = True, self._on_standing
+            if standing.bookie is not None and standing.bookie not in self._order:
+                standing.end()
             if standing.bookie is not None:
-                if standing.bookie in self._order:
-                    self._order.remove(standing.bookie)
-                    self._order.insert(0, standing.bookie)
-                else:
-                    standing.end()
+                self._order.remove(standing.bookie)
+                self._order.insert(0, standing.bookie)
         self._poll_next()
         if self._is_round_over:  # the transport is closed
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -144,7 +143,9 @@ class LacPoll:
             )
             try:
                 if self._listens and self._standing.bookie is None:
-                    self._standing.start(bookie, attrs.evolve(request, replies_max=REPLIES_MAX))
+                    wait_ms = max(1, int(self._standing.wait_s * 1000))
+                    request = attrs.evolve(request, timeout_ms=wait_ms, replies_max=REPLIES_MAX)
+                    self._standing.start(bookie, request)
                 elif not self._listens or self._standing.bookie != bookie:
                     self._send(bookie, request)
             except BookieError:
@@ -153,8 +154,14 @@ class LacPoll:
                 # The writer may no longer reach a slow bookie.
                 self._timer = transport.timers.after(config.speculative_poll_s, self._poll_next)
             return
-        if not self._requests and not (self._listens and self._standing.bookie is not None):
+        if self._requests:
+            return
+        if not (self._listens and self._standing.bookie is not None):
             self._end_round()
+        elif len(self._order) > 1:
+            # The standing poll may be held for long. If its connection is dead, another bookie must tell.
+            self._polled_count = 1
+            self._timer = transport.timers.after(config.long_poll_max_s, self._poll_next)
 
     def _send(self, bookie: str, request: ReadRequest | ReadLacRequest) -> None:
         on_reply = partial(self._on_reply, bookie)
@@ -163,6 +170,8 @@ class LacPoll:
     def _on_reply(self, bookie: str, reply: Reply | BookieError) -> None:
         del self._requests[bookie]
         self._on_standing(bookie, reply)
+        if self._lac > self._entry_id and self._may_stand:
+            self._standing.end()  # its bookie is slow
 
     def _on_standing(self, bookie: str, reply: Reply | BookieError) -> None:
         try:

@@ -3,8 +3,11 @@
 A bookie of ours answers such a long poll once for each growth of the LAC, up to ``REPLIES_MAX`` times. What
 comes while nothing waits is kept for the next wait (``on_lac``, ``on_entry``). Apache's bookie answers once.
 
-Inside: the one standing long poll of a reader, replies that nothing waits for. Not inside: which bookie is
-polled and when (``lac_poll``), the frames (``wire``).
+While the ledger does not grow, each poll may be held four times as long as the one before it: thousands of
+readers may wait for logs that are idle.
+
+Inside: the one standing long poll of a reader, replies that nothing waits for, how long it may be held. Not
+inside: which bookie is polled and when (``lac_poll``), the frames (``wire``).
 Always: only a LAC inside an entry or a LAC packet counts; a standing poll never hides that the LAC has grown:
 if a reply says so and does not prove it, the poll ends, and the next wait asks again.
 
@@ -26,6 +29,7 @@ from ledger.transport.transport import Transport
 from ledger.wire.messages import ReadReply, ReadRequest, Reply
 
 REPLIES_MAX = 64  # a reader that stands still gets no more than so many
+IDLE_WAIT_MAX_S = 30.0  # that a bookie may hold the poll of a ledger that does not grow
 
 Listener = Callable[[str, Reply | BookieError], None]
 """Called with the bookie and its reply, or the error."""
@@ -41,11 +45,19 @@ class StandingPoll:
         ledger_id: int,
         on_lac: Callable[[int], None],
         on_entry: Callable[[Entry], None],
+        wait_s: float,
     ) -> None:
+        """
+        Args:
+            wait_s: How long a bookie may hold the poll of a ledger that has just grown.
+        """
         self._transport, self._codec, self._ledger_id = transport, codec, ledger_id
         self._on_lac, self._on_entry = on_lac, on_entry
         self.bookie: str | None = None  # that is polled
         self.listener: Listener | None = None  # the wait, while there is one
+        self.wait_s = wait_s
+        self._wait_min_s = wait_s
+        self._lac = -1  # proved by the replies
         self._request: PendingRequest | None = None
 
     def __repr__(self) -> str:
@@ -86,6 +98,8 @@ class StandingPoll:
             self.end()
             raise
         self._on_entry(entry)
+        if lac > self._lac:
+            self._lac, self.wait_s = lac, self._wait_min_s
         self._on_lac(lac)
         if reply.max_lac is not None and reply.max_lac > lac:
             self.end()  # the bookie would not say it again
@@ -94,6 +108,8 @@ class StandingPoll:
     def _on_reply(self, bookie: str, reply: Reply | BookieError) -> None:
         if not (isinstance(reply, ReadReply) and reply.more_follow):
             self._request = self.bookie = None
+            if isinstance(reply, ReadReply):  # if it shows growth, ``take`` sets the time back
+                self.wait_s = min(4 * self.wait_s, max(IDLE_WAIT_MAX_S, self._wait_min_s))
         if self.listener is not None:
             self.listener(bookie, reply)
         elif isinstance(reply, ReadReply):

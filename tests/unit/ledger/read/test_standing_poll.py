@@ -14,7 +14,7 @@ from ledger.client import LedgerClient
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec
 from ledger.read.handle import ReadHandle
-from ledger.read.standing_poll import REPLIES_MAX
+from ledger.read.standing_poll import IDLE_WAIT_MAX_S, REPLIES_MAX
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
 from tests.fakes.dict_bookies import DictBookie, DictCluster
@@ -78,16 +78,20 @@ class Follower:
     def __init__(self, reader: ReadHandle, nursery: trio.Nursery) -> None:
         self.reader = reader
         self.seen: list[bytes] = []
-        self.pause = trio.Event()
-        self.pause.set()
+        self._has_read = trio.Event()
         nursery.start_soon(self._run)
+
+    async def wait_seen(self, count: int) -> None:
+        while len(self.seen) < count:
+            self._has_read = trio.Event()
+            await self._has_read.wait()
 
     async def _run(self) -> None:
         while True:
-            await self.pause.wait()
             last = await self.reader.wait_last_confirmed_beyond(len(self.seen) - 1, timeout_s=3600)
             while len(self.seen) <= last:
                 self.seen += await self.reader.read_payloads(len(self.seen), last)
+            self._has_read.set()
 
 
 async def test_one_long_poll_brings_many_entries(client: LedgerClient, cluster: DictCluster) -> None:
@@ -224,3 +228,47 @@ async def test_two_waits_of_one_reader_both_end(client: LedgerClient, cluster: D
         await writer.append(b"2")
     assert len(results) == 2
     assert min(results) >= 1
+
+
+async def test_while_a_ledger_does_not_grow_its_long_polls_become_rare(
+    client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    """A process may have thousands of readers of idle logs."""
+    writer, reader = await opened(client, 2)
+    for bookie in cluster.bookies.values():
+        bookie.requests.clear()
+    before_s = trio.current_time()
+    assert await reader.wait_last_confirmed_beyond(0, timeout_s=1800) == 0
+    assert trio.current_time() - before_s == pytest.approx(1800)
+    standing = [each.timeout_ms for got in polls(cluster).values() for each in got if each.replies_max > 1]
+    assert len(standing) <= 1800 / IDLE_WAIT_MAX_S + 5
+    assert max(filter(None, standing)) == 1000 * IDLE_WAIT_MAX_S
+    await writer.append(b"2")
+    await writer.append(b"3")
+    assert await reader.wait_last_confirmed_beyond(0, timeout_s=3600) >= 1
+    assert reader._standing.wait_s == client._context.config.long_poll_max_s, "it has grown"
+
+
+async def test_a_standing_poll_that_hangs_keeps_no_entry_from_the_reader(
+    client: LedgerClient, cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    """Its connection is dead and nothing says so. The others are asked again and again meanwhile."""
+    writer, reader = await opened(client, 2)
+    await reader.wait_last_confirmed_beyond(0, timeout_s=1000)  # by now polls are held for long
+    names = {name for name, got in polls(cluster).items() if got}
+    holder = cluster.bookies[reader._standing.bookie or min(names)]
+    holder.is_silent = True
+    delays_s: list[float] = []
+    async with trio.open_nursery() as nursery:
+        follower = Follower(reader, nursery)
+        for number in range(2, 12):
+            await trio.sleep(7 if number == 2 else 0.5)
+            holder.ledgers[writer.ledger_id].changed = trio.Event()  # it sends nothing more
+            writer.submit(b"%d" % number)
+            sent_s = trio.current_time()
+            await follower.wait_seen(number)
+            delays_s.append(trio.current_time() - sent_s)
+        nursery.cancel_scope.cancel()
+    config = client._context.config
+    assert delays_s[0] <= config.long_poll_max_s + config.speculative_poll_s
+    assert max(delays_s[1:]) < config.speculative_poll_s / 2, "its poll has ended"
