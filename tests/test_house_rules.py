@@ -60,6 +60,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/tasks/service_tasks.py",
     "dlog/connect.py",
     "dlog/ledgers.py",
+    "dlog/explain/collecting.py",
     "dlog/metadata/cursor_nodes.py",
     "dlog/metadata/properties/node.py",
     "dlog/metadata/retention_node.py",

@@ -79,6 +79,11 @@ class LedgerCatalog:
     def __repr__(self) -> str:
         return f"<LedgerCatalog {self.root} {self.layout.name}>"
 
+    @property
+    def store(self) -> MetadataStore:
+        """The store that holds the nodes."""
+        return self._store
+
     async def create(self, metadata: LedgerMetadata, ledger_id: int | None = None) -> Versioned:
         """Create a ledger's node; return its metadata and id.
 

@@ -62,6 +62,11 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     console().print(table)
 
 
+def print_wrapped(text: str) -> None:
+    """Print lines for people; a long one continues on the next line of the terminal."""
+    console().print(Text(escaped(text, keep_newlines=True)), soft_wrap=True)
+
+
 def console() -> Console:
     """A console on stdout, for people. It prints ``:100:`` as text and not as an emoji."""
     width = None if sys.stdout.isatty() else WIDTH_IN_FILES
