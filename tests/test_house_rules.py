@@ -266,6 +266,7 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/pipelines/copying/copier.py",
     "spark_integration/pipelines/copying/parts.py",
     "spark_integration/pipelines/places.py",
+    "spark_integration/pipelines/resuming.py",
     "spark_integration/pipelines/session.py",
     "spark_integration/pipelines/verifying/parts.py",
     "spark_integration/pipelines/verifying/report_file.py",

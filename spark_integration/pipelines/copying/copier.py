@@ -11,39 +11,29 @@ Source: our own; docs/pipelines.md, docs/bulk.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import attrs
 
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
-from spark_integration.client import with_namespace
 from spark_integration.errors import PipelineError, SparkDlogError
 from spark_integration.measuring import Measures
-from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position
-from spark_integration.options import ClientOptions
-from spark_integration.pipelines.copying.note import (
-    PROPERTY,
-    SERIES,
-    CopyNote,
-    decode_note,
-    start_after,
-    truncated,
-)
+from spark_integration.offsets import BEFORE_EVERYTHING, Position
+from spark_integration.pipelines.copying.note import PROPERTY, SERIES, CopyNote, decode_note
 from spark_integration.pipelines.copying.parts import CopiedPart, CopyTask, copy_part
 from spark_integration.pipelines.copying.steps import PART_BYTES, next_parts, parts_per_log
-from spark_integration.pipelines.places import Place
+from spark_integration.pipelines.places import Place, place_of
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
+from spark_integration.pipelines.resuming import first_after, position_after
 from spark_integration.pipelines.tasks import RunTasks, cores_of, tasks_of
 from spark_integration.planning import Range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_S = 10.0
@@ -99,8 +89,8 @@ def copy_logs(
     pattern: str | None = None,
     prefix: str = "",
     source_name: str | None = None,
-    source_client: ClientOptions | None = None,
-    target_client: ClientOptions | None = None,
+    source_options: Mapping[str, str] | None = None,
+    target_options: Mapping[str, str] | None = None,
     report: Report = ignore_progress,
     part_bytes: int = PART_BYTES,
     cores: int | None = None,
@@ -117,6 +107,7 @@ def copy_logs(
         prefix: The copy of a log has its name behind this text.
         source_name: The name of the source in the copies; None: ``source_uri``. A copy accepts records of
             this source only, so keep the name if the URI changes.
+        source_options, target_options: Of the client, as for the data source: ``client.*`` and files.
         part_bytes: About the size of the segments of a copy.
         cores: As many tasks run at the same time; None: those of the session.
 
@@ -125,12 +116,13 @@ def copy_logs(
 
     Raises:
         PipelineError: There is no log to copy, or the copies would be the sources.
+        OptionError: An option is wrong.
         dlog.DLogError: A namespace cannot be opened or listed.
     """
     copier = _Copier(
         run_tasks=tasks_of(spark),
-        source=Place(uri=source_uri, client=source_client or ClientOptions()),
-        target=Place(uri=target_uri, client=target_client or ClientOptions()),
+        source=place_of(source_uri, source_options),
+        target=place_of(target_uri, target_options),
         name=source_uri if source_name is None else source_name,
         prefix=prefix,
         report=report,
@@ -154,7 +146,7 @@ class _Copier:
     def copy(self, names: Iterable[str], pattern: str | None) -> list[CopiedLog]:
         wanted = set(names)
         if pattern is not None:
-            wanted |= set(self._at_source(lambda namespace: namespace.list_logs(pattern=pattern)))
+            wanted |= set(self.source.call(lambda namespace: namespace.list_logs(pattern=pattern)))
         if not wanted:
             raise PipelineError(f"{self.source.uri}: there is no log to copy; name logs, or give a pattern")
         if self.source.uri == self.target.uri and not self.prefix:
@@ -215,19 +207,19 @@ class _Copier:
 
     def _begin(self, log: _Log, parts_max: int) -> _Step | None:
         """Plan the next step of a log; None if all is copied."""
-        self._at_target(lambda namespace: namespace.create_log(log.into, exist_ok=True))
+        self.target.call(lambda namespace: namespace.create_log(log.into, exist_ok=True))
         for _ in range(OVERTAKEN_MAX):
-            properties = self._at_target(lambda namespace: namespace.properties(log.into))
+            properties = self.target.call(lambda namespace: namespace.properties(log.into))
             note = decode_note(log.into, properties.values)
             start = self._start(log, note)
             if log.records_total is None:
                 self._note_before(log, note, start)
             if (whole := Range(start, log.end)).is_empty or start == BEFORE_EVERYTHING:
                 return None
-            plan = self._at_target(partial(_begin_batch, into=log.into, note=note))
+            plan = self.target.call(partial(_begin_batch, into=log.into, note=note))
             if plan is None:
                 continue  # another copy has made this step meanwhile; its note is there
-            if note is None and self._at_target(lambda namespace: namespace.segments(log.into)):
+            if note is None and self.target.call(lambda namespace: namespace.segments(log.into)):
                 raise PipelineError(
                     f"log {log.into!r} in {self.target.uri} exists and is no copy; nothing was copied. Give"
                     " the copies a prefix"
@@ -235,7 +227,7 @@ class _Copier:
             view = self.source.log(log.name)
             measured = Measures(view).range(whole, view.extents())
             parts = next_parts(whole, measured, part_bytes=self.part_bytes, parts_max=parts_max)
-            described = self._at_source(lambda namespace: namespace.segments(log.name))
+            described = self.source.call(lambda namespace: namespace.segments(log.name))
             return _Step(
                 plan=plan,
                 note=note,
@@ -253,20 +245,11 @@ class _Copier:
         if note is None:
             return self.source.log(log.name).earliest()
         note.check_source(log.into, self.name, log.name)
-        description = self._at_source(lambda namespace: namespace.describe_log(log.name))
-        start = start_after(note, description.segments)
-        left, following = description.first_dlsn, _first_after(start)
-        if left is not None and left > following:
-            lost = self._at_source(
-                lambda namespace: namespace.count_records(log.name, start=following, end=left)
-            )
-            if lost:
-                raise truncated(note, f"{lost} records before {left} are truncated")
-        return start
+        return position_after(self.source, note.mark)
 
     def _note_before(self, log: _Log, note: CopyNote | None, start: Position) -> None:
-        following = None if start == BEFORE_EVERYTHING else _first_after(start)
-        more = self._at_source(lambda namespace: namespace.count_records(log.name, start=following))
+        following = None if start == BEFORE_EVERYTHING else first_after(start)
+        more = self.source.call(lambda namespace: namespace.count_records(log.name, start=following))
         before = 0 if note is None else note.records
         log.records_total = before + more
         log.copied = attrs.evolve(
@@ -282,7 +265,7 @@ class _Copier:
             raise PipelineError(f"log {log.name!r} in {self.source.uri}: {errors[0]}")
         note = self._note_after(log, step, parts, segments)
         try:
-            attached = self._at_target(
+            attached = self.target.call(
                 lambda namespace: namespace.attach_batch(
                     step.plan, segments, properties={PROPERTY: note.encode()}, lock_timeout_s=LOCK_TIMEOUT_S
                 )
@@ -322,7 +305,7 @@ class _Copier:
         if not segments:
             return
         try:
-            self._at_target(
+            self.target.call(
                 lambda namespace: namespace.abandon_batch(plan, segments, lock_timeout_s=LOCK_TIMEOUT_S)
             )
         except dlog.DLogError as exc:
@@ -341,19 +324,7 @@ class _Copier:
             )
         )
 
-    def _at_source(self, request: Callable[[dlog.blocking.Namespace], T]) -> T:
-        return with_namespace(self.source.uri, self.source.client, request)
-
-    def _at_target(self, request: Callable[[dlog.blocking.Namespace], T]) -> T:
-        return with_namespace(self.target.uri, self.target.client, request)
-
 
 def _begin_batch(namespace: dlog.blocking.Namespace, *, into: str, note: CopyNote | None) -> BatchPlan | None:
     number = 1 if note is None else note.batch + 1
     return namespace.begin_batch([into], series=SERIES, number=number, lock_timeout_s=LOCK_TIMEOUT_S)
-
-
-def _first_after(position: Position) -> dlog.DLSN:
-    if position.slot == WHOLE_ENTRY:
-        return dlog.DLSN(position.segment, position.entry + 1, 0)
-    return dlog.DLSN(position.segment, position.entry, position.slot + 1)

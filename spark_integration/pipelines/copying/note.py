@@ -16,13 +16,13 @@ Pure. Source: our own; docs/pipelines.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import attrs
 
-from dlog import SegmentDescription
 from spark_integration.errors import OffsetFormatError, PipelineError
-from spark_integration.offsets import Position, just_before, position_from_list
+from spark_integration.offsets import Position, position_from_list
+from spark_integration.pipelines.marks import Mark
 
 PROPERTY = "dlog.copy"
 SERIES = "copy"  # of the batches of a copied log
@@ -55,6 +55,17 @@ class CopyNote:
                 "sequence": self.sequence,
                 "records": self.records,
             }
+        )
+
+    @property
+    def mark(self) -> Mark:
+        """Up to where the source is copied."""
+        return Mark(
+            source=self.source,
+            log=self.log,
+            position=self.position,
+            ledger_id=self.ledger_id,
+            sequence=self.sequence,
         )
 
     def check_source(self, into: str, source: str, log: str) -> None:
@@ -102,50 +113,3 @@ def decode_note(into: str, properties: Mapping[str, str]) -> CopyNote | None:
             f"log {into!r}: the property {PROPERTY!r} is no note of a copy: {exc!r}. Nothing was copied;"
             " a newer release may have written it"
         ) from exc
-
-
-def start_after(note: CopyNote, segments: Sequence[SegmentDescription]) -> Position:
-    """The position to copy from, in a source that has gone on since the note.
-
-    Args:
-        segments: Of the source, oldest first.
-
-    Raises:
-        PipelineError: The source is another log than the copied one, or records that were not copied are
-            gone.
-    """
-    at = note.position
-    for segment in segments:
-        if segment.segment_seqno == at.segment:
-            if segment.ledger_id != note.ledger_id:
-                raise _replaced(note)
-            return at
-    later = [segment for segment in segments if segment.segment_seqno > at.segment]
-    if not later:
-        raise _replaced(note)
-    # The segment of the position was purged. The records before the first segment left were all copied if
-    # they are as many as those through the position.
-    if later[0].start_sequence_id != note.sequence:
-        raise truncated(note, f"it begins with segment {later[0].segment_seqno} now")
-    return just_before(later[0].segment_seqno, 0, 0)
-
-
-def truncated(note: CopyNote, evidence: str) -> PipelineError:
-    """The error for a source that was truncated before all of its records were copied."""
-    return PipelineError(
-        f"log {note.log!r} in {note.source} was truncated behind the last copied record, at {_place(note)}:"
-        f" {evidence}. Records are missing in the copy. Nothing more was copied; delete the copy and begin"
-        " again, or keep what it has"
-    )
-
-
-def _replaced(note: CopyNote) -> PipelineError:
-    return PipelineError(
-        f"log {note.log!r} in {note.source} is not the log that was copied up to {_place(note)}: it was"
-        " deleted and created again. Nothing was copied; copy it to another log, or delete the copy"
-    )
-
-
-def _place(note: CopyNote) -> str:
-    at = note.position
-    return f"segment {at.segment}, entry {at.entry}"

@@ -6,7 +6,6 @@ import attrs
 
 import dlog
 from dlog import EntryVerification, SegmentDescription
-from spark_integration.client import with_namespace
 from spark_integration.pipelines.places import Place
 
 ENTRIES_MAX = 1_024  # of one task
@@ -56,9 +55,7 @@ def verify_part(task: VerifyTask) -> VerifiedPart:
     """
     try:
         return VerifiedPart(
-            found=with_namespace(
-                task.place.uri,
-                task.place.client,
+            found=task.place.call(
                 lambda namespace: namespace.verify_entries(
                     task.log, task.segment, first_entry_id=task.first, last_entry_id=task.last
                 ),

@@ -10,10 +10,10 @@ Source: our own; docs/pipelines.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -21,10 +21,8 @@ import dlog
 import dlog.blocking
 from dlog import EntryFault, FaultKind, SegmentDescription
 from dlog.metadata.segment import TruncationStatus
-from spark_integration.client import with_namespace
 from spark_integration.errors import PipelineError
-from spark_integration.options import ClientOptions
-from spark_integration.pipelines.places import Place
+from spark_integration.pipelines.places import Place, place_of
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.tasks import RunTasks, cores_of, tasks_of
 from spark_integration.pipelines.verifying.parts import ENTRIES_MAX, VerifiedPart, verify_part
@@ -44,8 +42,6 @@ from spark_integration.pipelines.verifying.report_file import ReportFile, open_r
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
-
 TASKS_PER_CORE = 8  # in a round
 
 
@@ -64,7 +60,7 @@ def verify_logs(
     *,
     logs: Iterable[str] = (),
     pattern: str | None = None,
-    client: ClientOptions | None = None,
+    options: Mapping[str, str] | None = None,
     report: Report = ignore_progress,
     entries_per_task: int = ENTRIES_MAX,
 ) -> VerificationSummary:
@@ -80,17 +76,19 @@ def verify_logs(
         report_path: A file of this machine.
         logs: Names of logs.
         pattern: Further logs, as of ``Namespace.list_logs``; without both, all logs of the namespace.
+        options: Of the client, as for the data source: ``client.*`` and files.
 
     Raises:
         PipelineError: There is no such log; or the file is of another verification; or Spark gave up a task,
             because the metadata store was out of reach.
+        OptionError: An option is wrong.
         OSError: The report cannot be written.
         dlog.DLogError: The namespace cannot be opened or listed.
     """
-    place = Place(uri=uri, client=client or ClientOptions())
+    place = place_of(uri, options)
     names = set(logs)
     if pattern is not None or not names:
-        names |= set(_at(place, lambda namespace: namespace.list_logs(pattern=pattern)))
+        names |= set(place.call(lambda namespace: namespace.list_logs(pattern=pattern)))
     if not names:
         raise PipelineError(f"{uri}: there is no log to verify")
     with open_report_file(report_path) as file:
@@ -118,7 +116,7 @@ class _Verification:
         bad: list[LogReport] = []
         for name in names:
             try:
-                segments = _at(self.place, partial(_segments, name))
+                segments = self.place.call(partial(_segments, name))
             except dlog.LogUnavailableError:
                 raise
             except dlog.DLogError as exc:
@@ -213,7 +211,3 @@ def _unusable(log: str, evidence: str) -> LogReport:
 
 def _error_in(parts: Sequence[VerifiedPart]) -> str | None:
     return next((part.error for part in parts if part.error is not None), None)
-
-
-def _at(place: Place, request: Callable[[dlog.blocking.Namespace], T]) -> T:
-    return with_namespace(place.uri, place.client, request)
