@@ -2,7 +2,8 @@
 
 Inside: what each pipeline does, its progress, the Spark session of a command.
 Not inside: the data source and the sink (``spark_integration``), the commands (``dlog.cli.pipelines``).
-Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``, ``verify_logs``; all report ``Progress``.
+Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``, ``verify_logs``,
+``compact``; all report ``Progress``.
 """
 
 from spark_integration.pipelines.archives import (
@@ -14,6 +15,15 @@ from spark_integration.pipelines.archives import (
     restore,
     table,
 )
+from spark_integration.pipelines.compacting import (
+    FileSnapshot,
+    Snapshot,
+    SnapshotManifest,
+    compact,
+    compact_to_files,
+    read_file_snapshot,
+    read_snapshot,
+)
 from spark_integration.pipelines.copying import CopiedLog, copy_logs
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
 from spark_integration.pipelines.session import open_session
@@ -22,16 +32,23 @@ from spark_integration.pipelines.verifying import VerificationSummary, verify_lo
 __all__ = [
     "ArchiveResult",
     "CopiedLog",
+    "FileSnapshot",
     "Progress",
     "Report",
     "RestoreResult",
+    "Snapshot",
+    "SnapshotManifest",
     "VerificationSummary",
     "archive",
     "archived_table",
+    "compact",
+    "compact_to_files",
     "copy_logs",
     "ignore_progress",
     "open_session",
+    "read_file_snapshot",
     "read_manifest",
+    "read_snapshot",
     "restore",
     "table",
     "verify_logs",

@@ -47,10 +47,15 @@ def through_spark(spark: SparkSession) -> RunTasks:
         try:
             return spark.sparkContext.parallelize(items, len(items)).map(function).collect()
         except Exception as exc:  # PySpark raises errors of py4j with the trace of the worker as text
-            lines = _ERROR_LINE.findall(str(exc))
-            raise PipelineError(f"a task of Spark failed: {lines[-1] if lines else exc}") from exc
+            raise failed_task(exc) from exc
 
     return run_tasks
+
+
+def failed_task(error: Exception) -> PipelineError:
+    """The error for a job of Spark that failed: the last error in the trace of its worker."""
+    lines = _ERROR_LINE.findall(str(error))
+    return PipelineError(f"a task of Spark failed: {lines[-1] if lines else error}")
 
 
 def tasks_of(spark: SparkSession | RunTasks) -> RunTasks:

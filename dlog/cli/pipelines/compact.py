@@ -1,0 +1,93 @@
+"""`dlog pipeline compact`: options and output.
+
+Not inside: the compaction (``spark_integration.pipelines.compacting``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.options import json_option, uri_option
+from dlog.cli.terminal.output import print_facts, print_json
+
+
+@click.command("compact")
+@click.argument("log", shell_complete=log_names)
+@uri_option
+@click.option(
+    "--key", required=True, metavar="SQL", help="The key, such as \"get_json_object(text, '$.id')\"."
+)
+@click.option("--into", metavar="LOG", help="The snapshot log; it is created.")
+@click.option("--parquet", metavar="DIRECTORY", help="In place of --into: the directory of the snapshot.")
+@click.option("--base", metavar="LOG", help="An earlier snapshot log, to which later records are added.")
+@click.option("--drop-tombstones", is_flag=True, help="Leave out keys whose last payload is empty.")
+@click.option("--drop-null-keys", is_flag=True, help="Leave out records whose key is null.")
+@click.option("--allow-truncated", is_flag=True, help="Although LOG does not begin at its first record.")
+@spark_options
+@json_option("the manifest, and progress on stderr,")
+def compact(
+    log: str,
+    uri: str,
+    key: str,
+    into: str | None,
+    parquet: str | None,
+    base: str | None,
+    drop_tombstones: bool,
+    drop_null_keys: bool,
+    allow_truncated: bool,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Write the last record of each key of LOG to a snapshot.
+
+    The key is an expression of Spark SQL over payload, text (the payload as a string), txid, segment, entry
+    and slot. A reader reads the snapshot, and then LOG behind the printed position. If the snapshot is there,
+    nothing is written, so the command may be repeated after any failure.
+    """
+    if (into is None) == (parquet is None):
+        raise click.UsageError("give --into LOG or --parquet DIRECTORY")
+    chosen: dict[str, Any] = {
+        "key": key,
+        "base": base,
+        "drop_tombstones": drop_tombstones,
+        "drop_null_keys": drop_null_keys,
+        "allow_truncated": allow_truncated,
+    }
+    with (
+        spark_session("dlog pipeline compact", master, conf) as spark,
+        progress_lines(as_json=as_json) as report,
+    ):
+        from spark_integration import pipelines
+
+        if parquet is None:
+            assert into is not None
+            made = pipelines.compact(spark, uri, log, into=into, report=report, **chosen)
+            manifest, is_repeated, place = made.manifest, made.is_repeated, into
+        else:
+            files = pipelines.compact_to_files(spark, uri, log, directory=parquet, report=report, **chosen)
+            manifest, is_repeated, place = files.manifest, files.is_repeated, str(files.rows)
+    at = manifest.mark.position
+    if as_json:
+        print_json(
+            {
+                "log": log,
+                "snapshot": place,
+                "position": [at.segment, at.entry, at.slot],
+                "rows": manifest.rows,
+                "base": manifest.base,
+                "is_repeated": is_repeated,
+            }
+        )
+    else:
+        print_facts(
+            [
+                ("snapshot", place + (" (was there)" if is_repeated else "")),
+                ("rows", str(manifest.rows)),
+                ("covers the log through", f"{at.segment} {at.entry} {at.slot}"),
+            ]
+        )
