@@ -21,7 +21,6 @@ from functools import partial
 import attrs
 import trio
 
-from bookie.admin import Admin, serve_admin
 from bookie.auth.reloading import Secrets, open_secrets
 from bookie.auth.tls import peer_context
 from bookie.cluster.address import Identity, Machine, resolve_identity
@@ -46,6 +45,7 @@ from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import StorageFailedError
 from bookie.gc.collector import GarbageCollector
+from bookie.http import Admin, serve_admin
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.listening import bind, listen
 from bookie.requests.new_ledgers import NewLedgers

@@ -1,7 +1,7 @@
 """The keys of ``bk_server.conf`` for the HTTP port of operators.
 
 Inside: address, port, the token's file, allowed names, the stores for TLS. Not inside: the server
-(``bookie.admin``), the checks of a request (``bookie.admin_guard``), reading stores (``bookie.admin_tls``).
+(``bookie.http``), the checks of a request (``bookie.http.guard``), reading stores (``bookie.http.tls``).
 Always: without ``httpServerHost`` the port is reachable from this machine only.
 """
 

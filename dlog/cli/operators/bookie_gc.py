@@ -1,7 +1,7 @@
 """``dlog bookie gc``: the garbage collection of a running bookie.
 
 Inside: options, requests to the bookie's HTTP server, output. Not inside: the collection
-(``bookie.gc.collector``), the bookie's replies (``bookie.admin``).
+(``bookie.gc.collector``), the bookie's replies (``bookie.http``).
 Always: paths and bodies of the requests are those of Apache's bookie, so the command works with both.
 """
 

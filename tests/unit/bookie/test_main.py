@@ -408,7 +408,7 @@ async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_o
 async def test_the_http_server_runs_from_before_readiness_until_the_stop(
     tmp_path: Path, tree: MemoryTree, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.unit.bookie.test_admin import TOKEN, get, send_request
+    from tests.unit.bookie.http.test_admin import TOKEN, get, send_request
 
     token_path = tmp_path / "token"
     token_path.write_bytes(TOKEN)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from dlog.cli.main import main
-from tests.unit.bookie.test_admin import serving
+from tests.unit.bookie.http.test_admin import serving
 
 pytestmark = pytest.mark.slow
 

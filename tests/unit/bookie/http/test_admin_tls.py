@@ -12,15 +12,15 @@ import trio
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from bookie.admin import serve_admin
-from bookie.admin_tls import admin_context
 from bookie.config.admin_config import AdminConfig, AdminTls
 from bookie.config.bookie_config import parse_config
 from bookie.errors import BookieConfigError
+from bookie.http import serve_admin
+from bookie.http.tls import admin_context
 from dlog.cli.main import main
 from ledger.auth.tls import client_context
 from tests.fakes.certificates import Signed, TestAuthority, make_authority
-from tests.unit.bookie.test_admin import AUTHORIZED, HOST, send_request, serving
+from tests.unit.bookie.http.test_admin import AUTHORIZED, HOST, send_request, serving
 
 SERVER = make_authority("server-authority.test")
 CLIENTS = make_authority("client-authority.test")

@@ -1,7 +1,7 @@
 """The checks of the HTTP port before a route sees the request: Host, Origin and the token.
 
 Inside: the checks, as an ASGI application around another one; the record of refused requests. Not inside: the
-routes (``admin``), the tokens (``admin_secrets``), addresses (``config.admin_config``).
+routes (``admin``), the tokens (``secrets``), addresses (``config.admin_config``).
 Always: a request that changes or reveals something has the token, or comes over TLS with a client certificate
 if the configuration has no token; with neither there is no such request. A web page of another site reaches
 nothing, also not through a name that it points here. Refused requests write few lines into the audit log.
@@ -22,8 +22,8 @@ from typing import Any
 
 import trio
 
-from bookie.admin_secrets import AdminSecrets
 from bookie.disk.token_bucket import TokenBucket
+from bookie.http.secrets import AdminSecrets
 from ledger.audit import record_refusal
 
 OPEN_PATHS = frozenset({"/heartbeat", "/metrics", "/api/v1/bookie/is_ready"})

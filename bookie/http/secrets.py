@@ -3,8 +3,8 @@
 The file of ``httpServerTokenPath`` holds one token, or lines with an owner's name and a token each, as the
 file of the plug-in ``token``. The audit log names the owner.
 
-Inside: reading the files, all of them or none. Not inside: comparing tokens (``admin_guard``), SSL contexts
-(``admin_tls``), when the files are read (``bookie.auth.reloading``).
+Inside: reading the files, all of them or none. Not inside: comparing tokens (``guard``), SSL contexts
+(``tls``), when the files are read (``bookie.auth.reloading``).
 Always: memory has only hashes of tokens; a file that cannot be used changes nothing.
 """
 
@@ -20,10 +20,10 @@ from pathlib import Path
 import attrs
 import trio
 
-from bookie.admin_tls import admin_context
 from bookie.auth.tokens import parse_tokens
 from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieConfigError
+from bookie.http.tls import admin_context
 
 TOKEN_BYTES_MIN = 16
 

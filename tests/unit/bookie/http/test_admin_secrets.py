@@ -12,17 +12,17 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from bookie import admin_guard
-from bookie.admin import serve_admin
-from bookie.admin_secrets import Token, read_tokens
 from bookie.auth.reloading import Secrets
 from bookie.config.admin_config import AdminConfig, AdminTls
 from bookie.errors import BookieConfigError
+from bookie.http import guard as admin_guard
+from bookie.http import serve_admin
+from bookie.http.secrets import Token, read_tokens
 from dlog.cli.operators.bookie_gc import gc as gc_command
 from ledger.audit import FILE_VARIABLE
 from tests.fakes.certificates import make_authority
-from tests.unit.bookie.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
-from tests.unit.bookie.test_admin_tls import status
+from tests.unit.bookie.http.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
+from tests.unit.bookie.http.test_admin_tls import status
 
 GC = "/api/v1/bookie/gc"
 OLD, NEW = b"0123456789abcdef-old", b"0123456789abcdef-new"

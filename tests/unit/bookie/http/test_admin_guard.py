@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.admin import serve_admin
-from bookie.admin_guard import OPEN_PATHS
 from bookie.config.admin_config import AdminConfig
-from tests.unit.bookie.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
+from bookie.http import serve_admin
+from bookie.http.guard import OPEN_PATHS
+from tests.unit.bookie.http.test_admin import AUTHORIZED, HOST, TOKEN, send_request, serving
 
 CLOSED = [
     ("GET", "/api/v1/bookie/gc"),

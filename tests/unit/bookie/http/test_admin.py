@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.admin import Admin, serve_admin
 from bookie.cluster.live_ledgers import ServedLedgers
 from bookie.config.admin_config import AdminConfig
 from bookie.config.bookie_config import parse_config
@@ -21,6 +20,7 @@ from bookie.disk_watch import DiskWatch
 from bookie.errors import BookieConfigError, ListenError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.http import Admin, serve_admin
 from bookie.requests.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.admin_connections import AdminConnections
 from bookie.disk import descriptor_limit
 from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
-from tests.unit.bookie.test_admin import send_request, serving
+from bookie.http.connections import AdminConnections
+from tests.unit.bookie.http.test_admin import send_request, serving
 
 WAIT_S = 60.0
 ATTACKS = [
@@ -60,7 +60,7 @@ async def test_strangers_that_hold_all_places_give_way_to_an_operator(tmp_path: 
 async def test_an_idle_connection_and_half_a_request_time_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bookie.admin._IDLE_S", 0.05)
+    monkeypatch.setattr("bookie.http.server._IDLE_S", 0.05)
     async with serving(tmp_path) as (_, url):
         for attack in ATTACKS[:2]:
             stranger = await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2]))
