@@ -23,6 +23,7 @@ import trio
 
 from bookie.auth.reloading import Secrets, open_secrets
 from bookie.auth.tls import peer_context
+from bookie.cluster.access import ClusterAccess
 from bookie.cluster.address import Identity, Machine, resolve_identity
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
@@ -57,7 +58,6 @@ from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
 from ledger.catalog.connection_retry import retry_lost_connection
-from ledger.catalog.paths import Layout
 from ledger.catalog.service_info import (
     LOCATION_PROPERTY,
     RPC_ID,
@@ -67,11 +67,9 @@ from ledger.catalog.service_info import (
     ServiceInfo,
     encode_service_info,
 )
-from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
-from ledger.transport.dial import dial_tcp
 from namespace.clock import wall_ms
 
 DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
@@ -297,10 +295,13 @@ async def run_bookie(
                         lambda: registration.store,
                         lambda: bookie.storage.progress,
                     )
+                    cluster = ClusterAccess(
+                        lambda: registration.store, open_store, root, layout, partial(_client_config, config)
+                    )
                     repair = IntegrityRepair(
                         bookie.storage,
                         identity.bookie_id,
-                        partial(_open_client, open_store, config, layout),
+                        cluster.open_client,
                         config.integrity,
                     )
                     background.start_soon(repair.run)
@@ -315,6 +316,8 @@ async def run_bookie(
                         disk,
                         garbage,
                         secrets,
+                        cluster,
+                        cookie,
                         task_status,
                     )
                     background.cancel_scope.cancel()
@@ -327,28 +330,15 @@ async def run_bookie(
     log.info("bookie %s has stopped", identity.bookie_id)
 
 
-@asynccontextmanager
-async def _open_client(
-    open_store: OpenStore, config: BookieConfig, layout: Layout
-) -> AsyncIterator[LedgerClient]:
-    """A client that reads from the other bookies, with a metadata session of its own."""
+def _client_config(config: BookieConfig) -> ClientConfig:
+    """Of a client that reads from the other bookies."""
     transport = TransportConfig(
         tls=None if config.tls is None else peer_context(config.tls),
         auth=config.client_auth,
         # Not the configured frame limit: other bookies may hold entries from before it was lowered.
         frame_bytes_max=RECORD_BYTES_MAX + _REPLY_OVERHEAD_BYTES,
     )
-    async with (
-        open_store() as store,
-        open_ledger_client(
-            store,
-            dial_tcp,
-            ClientConfig(transport=transport),
-            root=config.metadata.ledgers_root,
-            layout=layout,
-        ) as client,
-    ):
-        yield client
+    return ClientConfig(transport=transport)
 
 
 async def _serve(
@@ -362,6 +352,8 @@ async def _serve(
     disk: Disk,
     garbage: GarbageCollector,
     secrets: Secrets,
+    cluster: ClusterAccess,
+    cookie: Cookie,
     task_status: trio.TaskStatus[int],
 ) -> None:
     watch = DiskWatch(
@@ -385,7 +377,18 @@ async def _serve(
     for bound in sockets:
         listen(bound)
     listeners = [trio.SocketListener(bound) for bound in sockets]
-    admin = Admin(identity.bookie_id, bookie.service, garbage, watch, wall_ms)
+    admin = Admin(
+        identity.bookie_id,
+        bookie.service,
+        garbage,
+        watch,
+        wall_ms,
+        disk=disk,
+        config=config,
+        server=bookie.server,
+        cluster=cluster,
+        cookie=cookie,
+    )
     async with trio.open_nursery() as serving:
         if config.admin is not None:
             url = await serving.start(serve_admin, admin, config.admin, secrets)

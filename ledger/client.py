@@ -11,7 +11,7 @@ Source: BookKeeper.java, LedgerCreateOp.java, LedgerOpenOp.java; docs/protocol.m
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -110,6 +110,7 @@ class LedgerClient:
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
         deferred_sync: bool = False,
+        bookies: Sequence[str] | None = None,
     ) -> WriteHandle:
         """Create a ledger; return the handle of its only writer.
 
@@ -123,6 +124,7 @@ class LedgerClient:
             ledger_id: The id of the ledger; None to have one generated.
             deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
                 acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
+            bookies: The first ensemble, for a test of these bookies; None: placement chooses it.
 
         Raises:
             NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
@@ -137,12 +139,13 @@ class LedgerClient:
         context = self._context
         if password is None:
             password = self._secret_rng.randbytes(RANDOM_PASSWORD_BYTES)
-        bookies = await context.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
+        if bookies is None:
+            bookies = await context.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
-            ensembles=(Ensemble(0, bookies),),
+            ensembles=(Ensemble(0, tuple(bookies)),),
             digest_type=digest_type,
             password=password,
             ctime_ms=self._wall_ms(),

@@ -117,6 +117,7 @@ class BookieConfig:
     admin: AdminConfig | None = None  # HTTP for operators
     gc: GcConfig = attrs.field(factory=GcConfig)
     new_ledgers: NewLedgersConfig = attrs.field(factory=NewLedgersConfig)
+    shown: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)  # the file, without secrets
     warnings: tuple[str, ...] = ()  # to be logged at the start, such as keys without effect
 
 
@@ -191,6 +192,7 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         admin=read_admin(settings),
         gc=read_gc(settings),
         new_ledgers=read_new_ledgers(settings),
+        shown=settings.shown_values(),
         warnings=tuple(warnings),
     )
 

@@ -13,6 +13,10 @@ from bookie.errors import BookieConfigError
 from namespace.service_uri import without_user_info
 
 _SECRET = re.compile(r"passw(or)?d$|secret$|token$", re.IGNORECASE)  # a value, not the path of a file
+# Of keys of plug-ins nothing is known. A path of a file is no secret.
+_MAY_BE_SECRET = re.compile(
+    r"^(?!.*(path|file|class|location)$).*(passw|secret|token|credential|jaas|plugin)", re.IGNORECASE
+)
 _ADDRESSES = frozenset({"metadataServiceUri", "zkServers"})  # may have a user name and a password
 _TRUE = frozenset({"true", "yes", "on", "t", "y"})
 _FALSE = frozenset({"false", "no", "off", "f", "n"})
@@ -53,6 +57,18 @@ class Settings:
     def first_values(self) -> dict[str, str]:
         """All keys that are set, for a plug-in that has keys of its own."""
         return {key: setting.first for key, setting in self._settings.items() if setting.first}
+
+    def shown_values(self) -> dict[str, str]:
+        """All keys that are set, for operators to read; secrets and what the environment adds are hidden."""
+        shown = {}
+        for key, setting in self._settings.items():
+            value = ",".join(setting.values if setting.written is None else setting.written)
+            if _MAY_BE_SECRET.search(key):
+                value = "***"
+            elif key in _ADDRESSES:
+                value = without_user_info(value)
+            shown[key] = value
+        return shown
 
     def text(self, key: str) -> str | None:
         self.keys_read.add(key)

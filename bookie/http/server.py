@@ -110,6 +110,7 @@ async def serve_admin(
     host, port = bound.getsockname()[:2]
     connections = AdminConnections(handle)
     async with trio.open_nursery() as nursery:
+        admin.tasks = nursery
         nursery.start_soon(connections.serve, trio.SocketListener(bound))
         task_status.started(f"{'http' if files.context is None else 'https'}://{host}:{port}")
         while True:

@@ -13,7 +13,7 @@ Source: AbstractZkLedgerManager.java and its layouts; docs/metadata.md 3, 9, 11.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import attrs
 import trio
@@ -201,7 +201,7 @@ class LedgerCatalog:
         """The ids of all ledgers, ascending. Raises if the listing is incomplete."""
         return [ledger_id async for each in self.ledger_ranges() for ledger_id in each.ledger_ids]
 
-    async def ledger_ranges(self) -> AsyncIterator[LedgerRange]:
+    async def ledger_ranges(self) -> AsyncGenerator[LedgerRange, None]:
         """All ledgers, in ascending ranges that together cover every possible id.
 
         An id in a range that is not in its ``ledger_ids`` was no ledger when the range was read. A caller

@@ -12,7 +12,7 @@ Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
 import attrs
 import trio
@@ -154,17 +154,30 @@ class UnderReplicatedLedgers:
 
     async def marked(self) -> list[MarkedLedger]:
         """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them."""
-        paths = [self._path(UNDERREPLICATION_LEDGERS)]
-        await self._session.sync(paths[0])
-        for _ in range(_LEVELS + 1):
-            paths = [f"{path}/{name}" for path in paths for name in await self._names(path)]
         found = []
-        for path in paths:
-            ledger_id = underreplicated_id_of(path.rpartition("/")[2])
-            mark = None if ledger_id is None else await self.get(ledger_id)
-            if ledger_id is not None and mark is not None:
+        async for ledger_id in self.marked_ids():
+            mark = await self.get(ledger_id)
+            if mark is not None:
                 found.append(MarkedLedger(ledger_id, mark))
         return sorted(found, key=lambda each: each.ledger_id)
+
+    async def marked_ids(self) -> AsyncGenerator[int, None]:
+        """The ids of marked ledgers, ascending, without holding all of them in memory.
+
+        A caller that stops before the end wraps the iterator in ``contextlib.aclosing``.
+        """
+        top = self._path(UNDERREPLICATION_LEDGERS)
+        await self._session.sync(top)
+        todo = [(top, 0)]
+        while todo:
+            path, depth = todo.pop()
+            names = await self._names(path)
+            if depth < _LEVELS:
+                todo += [(f"{path}/{name}", depth + 1) for name in sorted(names, reverse=True)]
+                continue
+            found = [ledger_id for ledger_id in map(underreplicated_id_of, names) if ledger_id is not None]
+            for ledger_id in sorted(found):
+                yield ledger_id
 
     # --- locks ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,65 @@
+"""A bookie's access to its cluster, for work that is not about its own entries.
+
+Inside: the nodes through the bookie's own session, and a client with a session of its own. Not inside: the
+work (``integrity``, ``bookie.http``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+
+from bookie.cluster.registration import OpenStore
+from ledger.catalog.catalog import LedgerCatalog
+from ledger.catalog.paths import Layout
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.config import ClientConfig
+from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.transport.dial import dial_tcp
+from ledger.transport.transport import Dial
+from namespace.store import MetadataStore
+
+
+@attrs.frozen
+class ClusterAccess:
+    """The cluster that one bookie belongs to."""
+
+    session: Callable[[], MetadataStore]  # the bookie's own, which another one replaces when it expires
+    open_store: OpenStore
+    root: str
+    layout: Layout
+    client_config: Callable[[], ClientConfig]  # certificates may be new at each call
+    dial: Dial = dial_tcp
+
+    @property
+    def catalog(self) -> LedgerCatalog:
+        """The ledgers, through the bookie's present session."""
+        return LedgerCatalog(self.session(), self.root, self.layout)
+
+    @property
+    def marks(self) -> UnderReplicatedLedgers:
+        """The nodes of auto-recovery, through the bookie's present session; for no locks."""
+        return UnderReplicatedLedgers(self.session(), self.root)
+
+    @asynccontextmanager
+    async def open_session(self) -> AsyncIterator[tuple[MetadataStore, LedgerClient]]:
+        """A client of all bookies and its session. Leaving the block ends both.
+
+        Raises:
+            NamespaceError: The metadata store cannot be reached.
+        """
+        async with (
+            self.open_store() as store,
+            open_ledger_client(
+                store, self.dial, self.client_config(), root=self.root, layout=self.layout
+            ) as client,
+        ):
+            yield store, client
+
+    @asynccontextmanager
+    async def open_client(self) -> AsyncIterator[LedgerClient]:
+        """As ``open_session``, for work that needs no nodes of its own."""
+        async with self.open_session() as (_, client):
+            yield client
