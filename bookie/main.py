@@ -71,6 +71,7 @@ from ledger.config import ClientConfig
 from ledger.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
 from namespace.clock import wall_ms
+from namespace.readiness import READY, STOPPING, notify
 
 DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
 WITHDRAW_S = 2.0
@@ -412,6 +413,7 @@ async def _serve(
                     port,
                 )
                 admin.is_ready = True
+                notify(READY)
                 task_status.started(port)
                 async with trio.open_nursery() as watching:
                     watching.start_soon(registration.keep, open_store)
@@ -420,6 +422,7 @@ async def _serve(
                     watching.cancel_scope.cancel()
         finally:
             admin.is_stopping = True
+            notify(STOPPING)
             # First clients stop choosing this bookie, then none connects, then the last replies go out.
             with trio.move_on_after(WITHDRAW_S, shield=True):
                 await registration.withdraw()

@@ -38,6 +38,7 @@ SECTIONS = {
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
+        "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
     },
     "Spark": {

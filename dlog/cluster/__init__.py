@@ -1,7 +1,8 @@
 """A local cluster: ZooKeeper and bookies as processes of one machine, for commands, demo, benchmarks and
 tests.
 
-Inside: starting, stopping and measuring the processes, their ports and their directory.
+Inside: starting, stopping and measuring the processes, their ports and their directory; ``daemons``, programs
+of a real cluster in the background.
 Not inside: the work of the processes (``bookie``, Apache ZooKeeper). Entry points: ``LocalCluster``,
 ``open_local_cluster``.
 """

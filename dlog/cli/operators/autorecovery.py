@@ -42,6 +42,7 @@ from ledger.replication import (
 from ledger.replication.evacuation import Evacuated, evacuate_bookies
 from namespace.errors import NoNodeError
 from namespace.events import start_logging
+from namespace.readiness import READY, notify
 
 _DEFAULTS = ReplicationConfig()
 
@@ -163,6 +164,7 @@ def command(
                 host_name,
             )
             await nursery.start(program.run)
+            notify(READY)
             print_note(f"auto-recovery runs for {opened.deployment.ledgers_root}")
 
     run(go)
