@@ -13,7 +13,7 @@ from dlog.cli.main import main, program
 from dlog.cluster.daemons import Daemons
 from tests.places import ROOT
 
-UNITS = re.findall(r"```ini\n(.*?)```", (ROOT / "docs/running.md").read_text(), re.DOTALL)
+UNITS = re.findall(r"```text\n(\[Unit\].*?)```", (ROOT / "docs/running.md").read_text(), re.DOTALL)
 
 
 @pytest.fixture
