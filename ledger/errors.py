@@ -233,6 +233,18 @@ class LocationError(LedgerError):
     """A network location, or a source of locations, cannot be used. The message names it."""
 
 
+class BookieInUseError(LedgerError):
+    """The bookie is registered, or ledgers name it, so it cannot leave the cluster. Its cookie stays."""
+
+    def __init__(self, bookie: str, evidence: str) -> None:
+        super().__init__(f"bookie {bookie}: {evidence}")
+        self.bookie = bookie
+
+
+class NoAutoRecoveryError(LedgerError):
+    """No worker of auto-recovery would do the work. Nothing was lost; the marks stay."""
+
+
 class DuplicateEntryIdError(LedgerError):
     """The ledger has an entry with this id, or one is being written. The new entry was not accepted."""
 

@@ -219,6 +219,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/replication/ledger_restorer.py",
     "ledger/replication/marks.py",
     "ledger/replication/registered.py",
+    "ledger/replication/removal.py",
     "ledger/replication/worker.py",
     "ledger/transport/pipe.py",
     "ledger/placement/placer.py",

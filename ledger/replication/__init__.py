@@ -8,14 +8,22 @@ Entry point: ``AutoRecovery``.
 from ledger.replication.autorecovery import AutoRecovery
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import current_auditor
+from ledger.replication.evacuation import Evacuated, evacuate_bookies, planned_evacuations
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.replication.removal import Removed, decommission_bookie, remove_cookie
 
 __all__ = [
     "AutoRecovery",
+    "Evacuated",
     "LedgerRestorer",
     "Outcome",
+    "Removed",
     "ReplicationConfig",
     "UnderReplicatedLedgers",
     "current_auditor",
+    "decommission_bookie",
+    "evacuate_bookies",
+    "planned_evacuations",
+    "remove_cookie",
 ]

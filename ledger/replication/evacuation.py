@@ -23,6 +23,16 @@ from namespace.errors import NoNodeError
 
 
 @attrs.frozen
+class Planned:
+    """A ledger that names one of the bookies, before anything is done."""
+
+    ledger_id: int
+    is_open_end: bool  # not closed, and written to one of the bookies
+    fragments: int  # ensembles with one of the bookies
+    reason: str | None = None  # its metadata do not parse, so it is not known whether it names one
+
+
+@attrs.frozen
 class Evacuated:
     """What became of one ledger."""
 
@@ -36,6 +46,30 @@ class Evacuated:
         return self.outcome in (Outcome.RESTORED, Outcome.GONE)
 
 
+async def planned_evacuations(
+    context: ClientContext, bookies: Collection[str], *, ledger_id: int | None = None
+) -> AsyncIterator[Planned]:
+    """The ledgers that ``evacuate_bookies`` would try. It changes nothing.
+
+    Raises: as ``evacuate_bookies``.
+    """
+    catalog: LedgerCatalog = context.catalog
+    for one in await catalog.ledger_ids() if ledger_id is None else [ledger_id]:
+        try:
+            metadata = (await catalog.get(one)).metadata
+        except NoSuchLedgerError:
+            if ledger_id is not None:
+                raise
+            continue
+        except LedgerError as exc:
+            yield Planned(one, False, 0, str(exc))
+            continue
+        fragments = sum(not set(bookies).isdisjoint(ensemble.bookies) for ensemble in metadata.ensembles)
+        if fragments:
+            in_end = not set(bookies).isdisjoint(metadata.last_ensemble.bookies)
+            yield Planned(one, in_end and not metadata.is_closed, fragments)
+
+
 async def evacuate_bookies(
     context: ClientContext,
     marks: UnderReplicatedLedgers,
@@ -43,6 +77,7 @@ async def evacuate_bookies(
     bookies: Collection[str],
     *,
     close_open: bool,
+    ledger_id: int | None = None,
 ) -> AsyncIterator[Evacuated]:
     """Copy the entries of these bookies to others, ledger by ledger; yield the result of each.
 
@@ -50,29 +85,26 @@ async def evacuate_bookies(
 
     Args:
         close_open: Fence and close a ledger that is written to one of the bookies; its writer fails then.
+        ledger_id: Only this ledger; None for all.
 
     Raises:
+        NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
         namespace.errors.NamespaceError: The metadata store failed.
     """
-    catalog: LedgerCatalog = context.catalog
-    for ledger_id in await catalog.ledger_ids():
-        try:
-            metadata = (await catalog.get(ledger_id)).metadata
-        except NoSuchLedgerError:
+    async for one in planned_evacuations(context, bookies, ledger_id=ledger_id):
+        if one.reason is not None:
+            yield Evacuated(one.ledger_id, None, one.reason)
             continue
-        except LedgerError as exc:
-            yield Evacuated(ledger_id, None, str(exc))
-            continue
-        if all(bookie not in ensemble.bookies for ensemble in metadata.ensembles for bookie in bookies):
-            continue
-        taken = await marks.take_unmarked(ledger_id)
+        taken = await marks.take_unmarked(one.ledger_id)
         if taken is None:
-            yield Evacuated(ledger_id, None, "another program works on it")
+            yield Evacuated(one.ledger_id, None, "another program works on it")
             continue
         try:
-            result = Evacuated(ledger_id, await restorer.evacuate(ledger_id, bookies, close_open=close_open))
+            result = Evacuated(
+                one.ledger_id, await restorer.evacuate(one.ledger_id, bookies, close_open=close_open)
+            )
         except (LedgerError, NoNodeError) as exc:
-            result = Evacuated(ledger_id, None, str(exc))
+            result = Evacuated(one.ledger_id, None, str(exc))
         finally:
             await marks.release(taken)
         yield result

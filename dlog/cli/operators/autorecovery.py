@@ -1,12 +1,12 @@
 """`dlog autorecovery`: the process that restores lost replicas, and the commands that show and steer it.
 
-Inside: options and output, also of `dlog bookie recover` and `dlog ledger underreplicated`. Not inside: the
-auditor and the worker (``ledger.replication``).
+Inside: options and output, also of `dlog ledger underreplicated`. Not inside: the auditor and the worker
+(``ledger.replication``), moving one bookie's ledgers (``removal``).
 Always: the commands work on a cluster of Apache's auditors and workers too; the process starts nothing while
 the switch is off.
 
 Source: BookKeeper, AutoRecoveryMain.java, BookieShell.java (``autorecovery``, ``listunderreplicated``,
-``whoisauditor``, ``lostbookierecoverydelay``, ``triggeraudit``, ``recover``).
+``whoisauditor``, ``lostbookierecoverydelay``, ``triggeraudit``).
 """
 
 from __future__ import annotations
@@ -29,18 +29,15 @@ from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
-from ledger.catalog.paths import check_bookie_id, cookie_path
+from ledger.catalog.paths import check_bookie_id
 from ledger.deploy import Deployment
 from ledger.errors import LedgerError
 from ledger.replication import (
     AutoRecovery,
-    LedgerRestorer,
     ReplicationConfig,
     UnderReplicatedLedgers,
     current_auditor,
 )
-from ledger.replication.evacuation import Evacuated, evacuate_bookies
-from namespace.errors import NoNodeError
 from namespace.events import start_logging
 from namespace.readiness import READY, notify
 
@@ -48,20 +45,23 @@ _DEFAULTS = ReplicationConfig()
 
 
 @attrs.frozen
-class _Opened:
+class OpenedCluster:
+    """A cluster, and the marks of its ledgers as this process sees them."""
+
     deployment: Deployment
     marks: UnderReplicatedLedgers
 
 
 @contextlib.asynccontextmanager
-async def _opened(service: Service) -> AsyncIterator[_Opened]:
+async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
+    """Open the cluster of `--service`; a directory is refused."""
     if service.uri.lower().startswith("file:"):
         raise click.UsageError(
             "--service names a directory, which has one bookie and no replicas; name a cluster"
         )
     async with open_ledgers(service) as deployment:
         session = deployment.store.current_session()
-        yield _Opened(
+        yield OpenedCluster(
             deployment,
             UnderReplicatedLedgers(session, deployment.ledgers_root, host_name=socket.getfqdn()),
         )
@@ -155,7 +155,7 @@ def command(
     logging.getLogger("kazoo").setLevel(logging.WARNING)
 
     async def go() -> None:
-        async with _opened(service) as opened, trio.open_nursery() as nursery:
+        async with opened_cluster(service) as opened, trio.open_nursery() as nursery:
             program = AutoRecovery(
                 opened.deployment.client.context,
                 opened.deployment.store,
@@ -177,7 +177,7 @@ def status(service: Service, as_json: bool) -> None:
     """Show the switch, the auditor, the delay and the number of marked ledgers."""
 
     async def go() -> dict[str, Any]:
-        async with _opened(service) as opened:
+        async with opened_cluster(service) as opened:
             root = opened.deployment.ledgers_root
             return {
                 "enabled": await opened.marks.is_enabled(),
@@ -203,7 +203,7 @@ def auditor(service: Service, as_json: bool) -> int:
     """Print the id of the auditor. Exit code 3 if there is none."""
 
     async def go() -> str | None:
-        async with _opened(service) as opened:
+        async with opened_cluster(service) as opened:
             return await current_auditor(opened.deployment.store, opened.deployment.ledgers_root)
 
     found = run(go)
@@ -232,7 +232,7 @@ def disable(service: Service) -> None:
 
 async def _switch(service: Service, *, on: bool) -> None:
     word = "enable" if on else "disable"
-    async with _opened(service) as opened:
+    async with opened_cluster(service) as opened:
         root = opened.deployment.ledgers_root
         async with audited_async(f"{word} auto-recovery", root):
             is_changed = await opened.marks.switch(on=on)
@@ -250,7 +250,7 @@ def delay(seconds: int | None, service: Service, as_json: bool) -> None:
     """
 
     async def go() -> int:
-        async with _opened(service) as opened:
+        async with opened_cluster(service) as opened:
             if seconds is not None:
                 async with audited_async("set delay", f"{opened.deployment.ledgers_root} {seconds} s"):
                     await opened.marks.set_recovery_delay(seconds)
@@ -269,7 +269,7 @@ def audit(service: Service) -> int:
     """Make the auditor look for lost bookies now. Exit code 3 if there is no auditor."""
 
     async def go() -> bool:
-        async with _opened(service) as opened:
+        async with opened_cluster(service) as opened:
             root = opened.deployment.ledgers_root
             if await current_auditor(opened.deployment.store, root) is None:
                 return False
@@ -293,7 +293,7 @@ def underreplicated(service: Service, bookie: str | None, as_json: bool) -> None
     """List the ledgers that are marked as under-replicated, with the bookies that lost replicas."""
 
     async def go() -> list[dict[str, Any]]:
-        async with _opened(service) as opened:
+        async with opened_cluster(service) as opened:
             return [
                 {
                     "ledger_id": one.ledger_id,
@@ -310,90 +310,6 @@ def underreplicated(service: Service, bookie: str | None, as_json: bool) -> None
     else:
         rows = [[str(one["ledger_id"]), "  ".join(one["missing_replicas"]) or "-"] for one in found]
         print_table(["ledger", "missing replicas"], rows)
-
-
-@click.command("recover")
-@click.argument("bookies", metavar="BOOKIE...", nargs=-1, required=True)
-@service_options
-@click.option("--skip-open", is_flag=True, help="Leave ledgers alone that are written to one of the bookies.")
-@click.option("--delete-cookie", is_flag=True, help="At the end, remove the bookies from the cluster.")
-@click.option(
-    "--rate",
-    "rate_bytes_max",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="BYTES",
-    help="Bytes copied per second; 0: no limit.",
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option("the result")
-def recover(
-    bookies: tuple[str, ...],
-    service: Service,
-    skip_open: bool,
-    delete_cookie: bool,
-    rate_bytes_max: int,
-    yes: bool,
-    as_json: bool,
-) -> int:
-    """Copy all entries of BOOKIE to other bookies, now and in this process.
-
-    BOOKIE is the id of a bookie that is lost or shall go. No auditor is needed. A ledger that is written to
-    it is fenced and closed, so that its writer fails; --skip-open leaves such ledgers alone. Exit code 1 if
-    a ledger still names the bookie: then run the command again.
-    """
-    for bookie in bookies:
-        try:
-            check_bookie_id(bookie)
-        except LedgerError as exc:
-            raise click.UsageError(str(exc)) from exc
-    names = ", ".join(bookies)
-    if not yes:
-        click.confirm(f"Move all entries of {names} to other bookies?", abort=True, err=True)
-    config = ReplicationConfig(rate_bytes_max=rate_bytes_max)
-
-    async def go() -> tuple[list[Evacuated], dict[str, int]]:
-        async with _opened(service) as opened:
-            root, marks = opened.deployment.ledgers_root, opened.marks
-            context, store = opened.deployment.client.context, opened.deployment.store
-            session = store.current_session()
-            await marks.prepare()
-            restorer = LedgerRestorer(context, session, config, lock_path=marks.lock_path)
-            results = []
-            async with audited_async("recover bookie", f"{root} {names}"):
-                async for one in evacuate_bookies(
-                    context, marks, restorer, bookies, close_open=not skip_open
-                ):
-                    results.append(one)
-                    if not one.is_done:
-                        print_note(f"ledger {one.ledger_id}: {one.reason or _why(one)}")
-                if delete_cookie and all(one.is_done for one in results):
-                    for bookie in bookies:
-                        try:
-                            await store.delete(cookie_path(root, bookie))
-                        except NoNodeError:
-                            pass  # deleted already
-            return results, attrs.asdict(restorer.stats)
-
-    results, stats = run(go)
-    left = [one.ledger_id for one in results if not one.is_done]
-    if as_json:
-        print_json({"ledgers": len(results), "left": left, **stats})
-    else:
-        print_note(
-            f"{len(results) - len(left)} of {len(results)} ledgers moved, {stats['entries_copied']:,} entries"
-            f" of {stats['bytes_copied']:,} bytes copied"
-        )
-    return ExitCode.FAILED if left else ExitCode.OK
-
-
-def _why(one: Evacuated) -> str:
-    assert one.outcome is not None
-    return {
-        "open": "it is written to the bookie, and --skip-open leaves it alone",
-        "failed": "not all entries could be copied; the log line above names the reason",
-    }[one.outcome.value]
 
 
 # Names of Apache's shell.

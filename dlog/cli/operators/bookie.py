@@ -18,9 +18,9 @@ from bookie.errors import DirectoryInUseError, NoLedgerError
 from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
-from dlog.cli.operators.autorecovery import recover
 from dlog.cli.operators.bookie_gc import gc
 from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
+from dlog.cli.operators.removal import decommission, recover
 from dlog.cli.terminal.log_lines import print_warnings
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
@@ -260,5 +260,7 @@ bookie.add_command(entry_log, "read-log")
 bookie.add_command(index_file, "read-index")
 bookie.add_command(gc)
 bookie.add_command(recover)
+bookie.add_command(decommission)
+bookie.add_command(decommission, "decommissionbookie")
 
 command = bookie

@@ -79,6 +79,8 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (ledger_errors.LedgerRecoveryError, ExitCode.UNAVAILABLE),
     (ledger_errors.NotEnoughBookiesError, ExitCode.UNAVAILABLE),
     (ledger_errors.BookieError, ExitCode.UNAVAILABLE),
+    (ledger_errors.BookieInUseError, ExitCode.IN_USE),
+    (ledger_errors.NoAutoRecoveryError, ExitCode.UNAVAILABLE),
     (bookie_errors.FormatError, ExitCode.DAMAGED),
     (bookie_errors.JournalCorruptError, ExitCode.DAMAGED),
     (bookie_errors.LogDamagedError, ExitCode.DAMAGED),

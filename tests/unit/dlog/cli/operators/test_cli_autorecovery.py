@@ -166,6 +166,36 @@ def test_a_bookie_that_cannot_be_emptied_keeps_its_cookie(world: CommandWorld) -
     assert f"ledger {ledger_id}" in done.err
 
 
+def test_a_dry_run_lists_the_ledgers_and_changes_nothing(world: CommandWorld) -> None:
+    ledger_id, bookies = world.closed_ledger()
+    found = world.dlog("bookie", "recover", bookies[0], "--dry-run", "--json")
+    assert found.document == [{"ledger_id": ledger_id, "is_open_end": False, "fragments": 1, "reason": None}]
+    shown = world.dlog("bookie", "recover", bookies[0], "--dry-run", "--ledger", str(ledger_id)).out
+    assert shown.splitlines()[1].split() == [str(ledger_id), "1", "no"]
+    assert world.dlog("bookie", "recover", bookies[0], "--dry-run", "--ledger", "999").code == 3
+    assert world.dlog("bookie", "recover", "b1:1", "--dry-run", "--delete-cookie").code == 2
+
+
+def test_a_bookie_leaves_the_cluster_only_when_it_is_stopped_and_empty(world: CommandWorld) -> None:
+    ledger_id, bookies = world.closed_ledger()
+    lost = bookies[0]
+    refused = world.dlog("bookie", "decommission", lost, "--yes")
+    assert (refused.code, "is registered" in refused.err) == (5, True)
+    assert world.dlog("bookie", "recover", lost, "--yes", "--delete-cookie").code == 5
+    world.running.remove(lost)
+    assert world.dlog("bookie", "decommission", lost, "--yes").code == 6
+    world.auditor = "b9:1"  # it elects nobody to work
+    late = world.dlog("bookie", "decommission", lost, "--yes", "--timeout", "0.1", "--json")
+    assert late.code == 1
+    assert late.document == {"bookie": lost, "ledgers": 1, "ledgers_left": 1, "cookie_deleted": False}
+    assert [one["ledger_id"] for one in world.dlog("ledger", "underreplicated", "--json").document] == [  # type: ignore[attr-defined]
+        ledger_id
+    ]
+    assert world.dlog("bookie", "recover", lost, "--yes").code == 0
+    done = world.dlog("bookie", "decommissionbookie", lost, "--yes")
+    assert (done.code, "no ledger names" in done.err) == (0, True)
+
+
 def test_wrong_arguments_do_nothing(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,232 @@
+"""`dlog bookie recover|decommission`: move all ledgers off a bookie; remove it from its cluster.
+
+Inside: options and output. Not inside: the work (``ledger.replication.evacuation``, ``removal``).
+Always: both commands ask first; a cookie is deleted only if the bookie is not registered and no ledger names
+it.
+
+Source: BookKeeper, RecoverCommand.java, DecommissionCommand.java.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import click
+import trio
+
+from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster
+from dlog.cli.operators.service import Service, service_options
+from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.signals import run
+from ledger.audit import audited_async
+from ledger.catalog.paths import check_bookie_id
+from ledger.errors import LedgerError
+from ledger.replication import (
+    Evacuated,
+    LedgerRestorer,
+    Removed,
+    ReplicationConfig,
+    decommission_bookie,
+    evacuate_bookies,
+    planned_evacuations,
+    remove_cookie,
+)
+from ledger.replication.removal import RemovalProgress, check_not_registered
+
+
+@click.command("recover")
+@click.argument("bookies", metavar="BOOKIE...", nargs=-1, required=True)
+@service_options
+@click.option("--dry-run", is_flag=True, help="Only list the ledgers that name one of the bookies.")
+@click.option("--ledger", "ledger_id", type=click.IntRange(min=0), metavar="LEDGER", help="Only this ledger.")
+@click.option("--skip-open", is_flag=True, help="Leave ledgers alone that are written to one of the bookies.")
+@click.option("--delete-cookie", is_flag=True, help="At the end, remove the bookies from the cluster.")
+@click.option(
+    "--rate",
+    "rate_bytes_max",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="BYTES",
+    help="Bytes copied per second; 0: no limit.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("the result")
+def recover(
+    bookies: tuple[str, ...],
+    service: Service,
+    dry_run: bool,
+    ledger_id: int | None,
+    skip_open: bool,
+    delete_cookie: bool,
+    rate_bytes_max: int,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Copy all entries of BOOKIE to other bookies, now and in this process.
+
+    BOOKIE is the id of a bookie that is lost or shall go. No auditor is needed. A ledger that is written to
+    it is fenced and closed, so that its writer fails; --skip-open leaves such ledgers alone. Exit code 1 if
+    a ledger still names the bookie: then run the command again. --delete-cookie is refused while the bookie
+    is registered (exit code 5).
+    """
+    _check_ids(bookies)
+    if delete_cookie and (dry_run or ledger_id is not None):
+        raise click.UsageError("--delete-cookie is for all ledgers; leave out --dry-run and --ledger")
+    if dry_run:
+        return _show_plan(service, bookies, ledger_id, as_json=as_json)
+    names = ", ".join(bookies)
+    if not yes:
+        click.confirm(f"Move all entries of {names} to other bookies?", abort=True, err=True)
+    config = ReplicationConfig(rate_bytes_max=rate_bytes_max)
+
+    async def go() -> tuple[list[Evacuated], dict[str, int]]:
+        async with opened_cluster(service) as opened:
+            root, marks = opened.deployment.ledgers_root, opened.marks
+            context = opened.deployment.client.context
+            session = opened.deployment.store.current_session()
+            if delete_cookie:
+                for bookie in bookies:
+                    await check_not_registered(session, root, bookie)
+            await marks.prepare()
+            restorer = LedgerRestorer(context, session, config, lock_path=marks.lock_path)
+            results = []
+            async with audited_async("recover bookie", f"{root} {names}"):
+                async for one in evacuate_bookies(
+                    context, marks, restorer, bookies, close_open=not skip_open, ledger_id=ledger_id
+                ):
+                    results.append(one)
+                    if not one.is_done:
+                        print_note(f"ledger {one.ledger_id}: {one.reason or _why(one)}")
+                if delete_cookie and all(one.is_done for one in results):
+                    for bookie in bookies:
+                        await remove_cookie(context, session, bookie)
+            return results, attrs.asdict(restorer.stats)
+
+    results, stats = run(go)
+    left = [one.ledger_id for one in results if not one.is_done]
+    if as_json:
+        print_json({"ledgers": len(results), "left": left, **stats})
+    else:
+        print_note(
+            f"{len(results) - len(left)} of {len(results)} ledgers moved, {stats['entries_copied']:,} entries"
+            f" of {stats['bytes_copied']:,} bytes copied"
+        )
+    return ExitCode.FAILED if left else ExitCode.OK
+
+
+@click.command("decommission")
+@click.argument("bookie", metavar="BOOKIE")
+@service_options
+@click.option("--keep-cookie", is_flag=True, help="Only move the ledgers; the bookie may start again.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long to wait for the workers. [default: without a limit]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("the result")
+def decommission(
+    bookie: str,
+    service: Service,
+    keep_cookie: bool,
+    timeout_s: float | None,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Remove the stopped BOOKIE from its cluster, when auto-recovery has moved its ledgers.
+
+    The command marks the bookie's ledgers for the workers of `dlog autorecovery` (or Apache's), waits for
+    them, and then deletes the bookie's cookie. It is refused while the bookie is registered (exit code 5),
+    and if auto-recovery is off or nowhere running (6). It can be interrupted and run again.
+
+    Exit code 1 if --timeout is over: the marks stay, and the cookie too.
+    """
+    _check_ids([bookie])
+    if not yes:
+        click.confirm(f"Remove bookie {bookie} from its cluster?", abort=True, err=True)
+    seen = RemovalProgress(0, 0)
+
+    def show(progress: RemovalProgress) -> None:
+        nonlocal seen
+        if progress != seen and progress.ledgers_left:
+            print_note(f"{progress.ledgers_left} of {progress.ledgers} ledgers are left")
+        seen = progress
+
+    async def go() -> Removed | None:
+        async with opened_cluster(service) as opened:
+            root = opened.deployment.ledgers_root
+            with trio.move_on_after(float("inf") if timeout_s is None else timeout_s):
+                async with audited_async("decommission bookie", f"{root} {bookie}"):
+                    return await decommission_bookie(
+                        opened.deployment.client.context,
+                        opened.deployment.store.current_session(),
+                        bookie,
+                        delete_cookie=not keep_cookie,
+                        on_progress=show,
+                    )
+            return None
+
+    done = run(go)
+    if as_json:
+        print_json(
+            {
+                "bookie": bookie,
+                "ledgers": seen.ledgers,
+                "ledgers_left": seen.ledgers_left,
+                "cookie_deleted": done is not None and done.is_cookie_deleted,
+            }
+        )
+    if done is None:
+        print_note(f"dlog: {seen.ledgers_left} of {seen.ledgers} ledgers still name {bookie}; run it again")
+        return ExitCode.FAILED
+    if not as_json:
+        cookie = "its cookie is deleted" if done.is_cookie_deleted else "no cookie was deleted"
+        print_note(f"no ledger names {bookie} any more ({done.ledgers} moved); {cookie}")
+    return ExitCode.OK
+
+
+def _show_plan(service: Service, bookies: tuple[str, ...], ledger_id: int | None, *, as_json: bool) -> int:
+    async def go() -> list[dict[str, Any]]:
+        opened: OpenedCluster
+        async with opened_cluster(service) as opened:
+            context = opened.deployment.client.context
+            return [
+                attrs.asdict(one) async for one in planned_evacuations(context, bookies, ledger_id=ledger_id)
+            ]
+
+    found = run(go)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            [
+                str(one["ledger_id"]),
+                str(one["fragments"]),
+                one["reason"] or ("yes" if one["is_open_end"] else "no"),
+            ]
+            for one in found
+        ]
+        print_table(["ledger", "fragments", "is written to it"], rows)
+    return ExitCode.OK
+
+
+def _check_ids(bookies: tuple[str, ...] | list[str]) -> None:
+    for bookie in bookies:
+        try:
+            check_bookie_id(bookie)
+        except LedgerError as exc:
+            raise click.UsageError(str(exc)) from exc
+
+
+def _why(one: Evacuated) -> str:
+    assert one.outcome is not None
+    return {
+        "open": "it is written to the bookie, and --skip-open leaves it alone",
+        "failed": "not all entries could be copied; the log line above names the reason",
+    }[one.outcome.value]
