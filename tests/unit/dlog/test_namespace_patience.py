@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 import dlog
+from dlog.metadata import paths
 from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from ledger.client import LedgerClient, open_ledger_client
@@ -34,6 +35,13 @@ class LosingStore(MemoryStore):
         self.writes = 0
         self.lost_at = 0  # the number of the write; 0: none
         self.is_applied = False
+        self.lost_look: str | None = None  # the end of a path whose next look-up loses the connection
+
+    async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
+        if self.lost_look is not None and path.endswith(self.lost_look):
+            self.lost_look = None
+            raise ConnectionLostError(path)
+        return await super().exists(path, watch=watch)
 
     async def _lossy(self, path: str, write: Callable[[], Awaitable[object]]) -> object:
         self.writes += 1
@@ -177,6 +185,30 @@ async def test_a_change_is_done_once_whichever_of_its_writes_loses_the_connectio
             lossy.store.lost_at, lossy.store.is_applied = lossy.store.writes + number, is_applied
             found = await call(lossy.namespace), await nodes_of(lossy.store)
             assert found == wanted, f"write {number} of {writes}"
+
+
+LOOKS: dict[str, Callable[[Namespace], Awaitable[object]]] = {
+    "delete_log": OPERATIONS["delete_log"],
+    "cursor set": lambda namespace: namespace.cursors("log").set("c", dlog.DLSN(3, 0, 0)),
+    "cursor delete": OPERATIONS["cursor delete"],
+    "purge_log": OPERATIONS["purge_log"],
+}
+
+
+@pytest.mark.parametrize("operation", LOOKS)
+async def test_a_lost_look_at_whether_a_log_was_promoted_is_repeated(
+    operation: str, autojump_clock: MockClock
+) -> None:
+    """The session of a process that was stopped for long ends just then."""
+    async with program() as lossy:
+
+        async def never(_uri: str) -> None:
+            raise AssertionError("it was not promoted")
+
+        lossy.namespace._open_target = never
+        lossy.store.lost_look = paths.promoted_to_path("", "log")
+        await LOOKS[operation](lossy.namespace)
+        assert lossy.store.lost_look is None, "it was not looked up"
 
 
 async def test_a_log_that_another_client_created_meanwhile_is_not_taken_for_ones_own(
