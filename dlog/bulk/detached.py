@@ -18,8 +18,9 @@ import trio
 from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
 from dlog.errors import RecordTooLongError, TxidOutOfOrderError, translated
-from dlog.format.envelope import seal_envelope
-from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, encode_records
+from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
+from dlog.format.large_record import head_of, parts_of
+from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
 from dlog.metadata.log_metadata import ALLOCATION_KEY
 from dlog.write.batcher import Batch, Batcher
 from dlog.write.log_writer import as_bytes
@@ -39,7 +40,7 @@ class DetachedSegmentWriter:
         self.log = log
         self._planned, self._handle, self._config = planned, handle, config
         self._first_txid: int | None = None
-        self._last_txid = planned.txid_min
+        self._last_txid = self._sent_txid = planned.txid_min
         self._batcher = Batcher(entry_bytes_target=config.writer.entry_bytes_target)
         self._record_count = self._size_bytes = 0
         self._last_entry_id = self._last_slot_id = -1
@@ -72,19 +73,19 @@ class DetachedSegmentWriter:
         Raises:
             ValueError: There are not as many ids as records, or one is negative or too great. None was added.
             TxidOutOfOrderError: An id is less than that of the record before it. None was added.
-            RecordTooLongError: A payload has more than ``PAYLOAD_BYTES_MAX`` bytes. None was added.
+            RecordTooLongError: A payload is longer than ``WriterConfig.record_bytes_max``. None was added.
             LogUnavailableError: Bookies are out of reach. Give the segment up, and write another.
         """
         taken = list(map(as_bytes, payloads))
         longest = max(map(len, taken), default=0)
-        if longest > PAYLOAD_BYTES_MAX:
-            raise RecordTooLongError(longest, PAYLOAD_BYTES_MAX)
+        if longest > (longest_allowed := self._config.writer.record_bytes_max):
+            raise RecordTooLongError(longest, longest_allowed)
         ids = [self._planned.txid] * len(taken) if txids is None else list(txids)
         self._check_txids(ids, len(taken))
         if taken:
             self._first_txid = ids[0] if self._first_txid is None else self._first_txid
             self._last_txid = ids[-1]
-        self._batcher.add_many(taken, ids)
+        self._batcher.add_mixed(taken, ids)
         await self._send()
 
     def _check_txids(self, txids: Sequence[int], count: int) -> None:
@@ -108,12 +109,28 @@ class DetachedSegmentWriter:
                 self._submit(batch)
 
     def _submit(self, batch: Batch) -> None:
-        body = encode_records(batch.payloads, batch.txids, self._record_count + 1)
-        entry = seal_envelope(body, self._config.compression)
-        self._last_entry_id = self._handle.submit(entry)
-        self._last_slot_id = len(batch.payloads) - 1
+        if batch.is_large:
+            for part in parts_of(batch.payloads[0]):
+                # A control record repeats what is before it.
+                self._submit_part(FLAG_CONTROL | FLAG_PART, self._record_count, self._sent_txid, part)
+            head, txid = head_of(batch.payloads[0]), batch.txids[0]
+            entry_id = self._submit_part(FLAG_PART, self._record_count + 1, txid, head)
+        else:
+            body = encode_records(batch.payloads, batch.txids, self._record_count + 1)
+            entry_id = self._submit_entry(seal_envelope(body, self._config.compression))
+        self._last_entry_id, self._last_slot_id = entry_id, len(batch.payloads) - 1
         self._record_count += len(batch.payloads)
+        self._sent_txid = batch.txids[-1]
+
+    def _submit_part(self, flags: int, position: int, txid: int, payload: bytes) -> int:
+        body = encode_record(flags, position, txid, payload)
+        return self._submit_entry(
+            seal_envelope(body, self._config.compression, version=PARTS_ENVELOPE_VERSION)
+        )
+
+    def _submit_entry(self, entry: bytes) -> int:
         self._size_bytes += len(entry)
+        return self._handle.submit(entry)
 
     async def finish(self) -> None:
         """Write what is left and close the ledger. For ``open_detached_segment``."""

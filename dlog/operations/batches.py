@@ -202,6 +202,8 @@ class LogBatches(NamespaceBase):
                 f"the writer settings of namespace {self.uri} ask for encryption or a hash chain, which a"
                 " batch has not. Nothing was changed; use a writer, or settings without them"
             )
+        if self.config.shared_with_java:
+            self.config.writer.check_shared()
         if isinstance(self._store, FederatedStore):
             raise ConfigError(
                 f"the namespace {self.uri} is federated: its logs have no common transaction, so it takes no"

@@ -181,7 +181,7 @@ class Compaction:
                 " name"
             )
         covered = self.covered()
-        self.tell("writing", covered.mark, 0)
+        self.tell("writing the snapshot", covered.mark, 0)
         parts = self.write(self.wanted(covered), WriteTarget(place=self.place, into=self.into, plan=plan))
         segments = in_order(parts)
         rows = sum(segment.record_count for segment in segments)
@@ -202,7 +202,7 @@ class Compaction:
         if attached.is_repeated:
             self._abandon(plan, segments)
             return self._faster()
-        self.tell("done", covered.mark, rows)
+        self.tell("the snapshot is there", covered.mark, rows)
         return Snapshot(log=self.into, manifest=manifest)
 
     def wanted(self, covered: Covered) -> Wanted:
@@ -328,6 +328,4 @@ class Compaction:
 
     def tell(self, step: str, mark: Mark, rows: int) -> None:
         """Report progress."""
-        self.report(
-            Progress(pipeline="compact", log=self.log, step=f"{step} what is before {mark}", records=rows)
-        )
+        self.report(Progress(pipeline="compact", log=self.log, step=f"{step}, through {mark}", records=rows))

@@ -98,7 +98,7 @@ def compact_to_files(
             shutil.rmtree(left)
         rows = home / f"{_ROWS}{secrets.token_hex(8)}"
         covered = run.covered()
-        run.tell("writing", covered.mark, 0)
+        run.tell("writing the snapshot", covered.mark, 0)
         try:
             wanted = last_of_each_key(spark, run.wanted(covered))
             wanted.select(*COLUMNS).write.parquet(rows.as_uri())
@@ -108,7 +108,7 @@ def compact_to_files(
         _sync_all(rows)
         manifest = run.manifest(covered.mark, count)
         _store(home, rows.name, manifest)
-        run.tell("done", covered.mark, count)
+        run.tell("the snapshot is there", covered.mark, count)
         return FileSnapshot(rows=rows, manifest=manifest)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 import dlog
 from dlog.bulk import BatchOvertakenError
 from tests.fakes.dict_bookies import DictCluster
-from tests.fakes.dict_namespace import open_on, read_all
+from tests.fakes.dict_namespace import CONFIG, open_on, read_all
 from tests.unit.dlog.bulk.test_batches import begun, cluster, make_logs, segment
 
 __all__ = ["cluster"]
@@ -81,3 +82,33 @@ async def test_properties_are_set_with_the_batch_or_not_at_all(cluster: DictClus
         assert unnumbered is not None
         await namespace.attach_batch(unnumbered, [], properties={"done": "through 3"})
         assert (await namespace.properties("a")).values["done"] == "through 3"
+
+
+async def test_large_records_are_written_in_parts(cluster: DictCluster) -> None:
+    payloads = [b"small", bytes(range(256)) * 10_000, b"", bytes(1_500_000), b"last"]
+    for shared in (True, False):
+        writer = attrs.evolve(CONFIG.writer, record_bytes_max=3_000_000)
+        config = attrs.evolve(CONFIG, writer=writer, shared_with_java=shared)
+        async with open_on(cluster, config=config) as opened:
+            namespace = opened.namespace
+            await namespace.create_log("a", exist_ok=True)
+            if shared:
+                with pytest.raises(dlog.ConfigError, match="Apache's readers cannot read"):
+                    await begun(namespace, logs=["a"])
+                continue
+            plan = await begun(namespace, logs=["a"])
+            async with namespace.open_detached_segment(plan, "a") as segment:
+                with pytest.raises(dlog.RecordTooLongError):
+                    await segment.append_many([bytes(3_000_001)])
+                await segment.append_many(payloads[:2], txids=[3, 4])
+                await segment.append_many(payloads[2:], txids=[5, 5, 6])
+            assert segment.result is not None
+            await namespace.attach_batch(plan, [segment.result])
+            async with namespace.open_reader("a", follow=False) as reader:
+                records = [record async for record in reader]
+            assert [record.payload for record in records] == payloads
+            assert [record.txid for record in records] == [3, 4, 5, 5, 6]
+            assert (await namespace.verify_log("a")).is_sound
+            assert (await namespace.verify_entries("a", 1)).is_sound
+            async with namespace.open_reader("a", start=records[3].dlsn, follow=False) as reader:
+                assert [record.payload async for record in reader] == payloads[3:]
