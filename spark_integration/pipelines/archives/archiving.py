@@ -168,15 +168,18 @@ class ArchiveRun:
             check_written(each, segment.content, self._expected(each))
         self._tell("wrote files", manifest)
         part = manifest.next_part(written)
+        following = manifest.extended(part)
+        if not self._directory.has_part(part.number):
+            # The files are where this process looks for them, and not on a disk that only an executor has.
+            self._directory.check_files(following, {segment.segment for segment in written})
         if not self._directory.add_part(part.number, part.encoded()):
             raise PipelineError(
                 f"another run added part {part.number} to the archive in {self._directory.path} meanwhile;"
                 " this one added nothing more and truncated nothing. Start it again when the other has ended"
             )
-        manifest = manifest.extended(part)
         self._size_bytes += sum(segment.size_bytes for segment in written)
-        self._tell("added to the manifest", manifest)
-        return manifest
+        self._tell("added to the manifest", following)
+        return following
 
     def _expected(self, planned_segment: PlannedSegment) -> int:
         """The number of records that the log has from the segment's first position on."""

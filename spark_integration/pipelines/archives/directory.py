@@ -69,11 +69,12 @@ class ArchiveDirectory:
     def new_attempt(self, number: int) -> str:
         """A new directory for files that part ``number`` may name; its path relative to the archive."""
         name = f"data/{number:08d}-{secrets.token_hex(4)}"
-        made = self.path / name
-        made.mkdir(parents=True)
-        for each in (made.parent, self.path, self.path.parent):
-            sync_directory(each)
+        make_directory(self.path / name)
         return name
+
+    def has_part(self, number: int) -> bool:
+        """True if the manifest has this part."""
+        return (self.path / "manifest" / f"{number:08d}.json").exists()
 
     def add_part(self, number: int, data: bytes) -> bool:
         """Create a part of the manifest, durably; False if there is one of this number already.
@@ -81,8 +82,7 @@ class ArchiveDirectory:
         Its directory gets the part whole or not at all, wherever the program dies.
         """
         directory = self.path / "manifest"
-        directory.mkdir(parents=True, exist_ok=True)
-        sync_directory(self.path)
+        make_directory(directory)
         name, temporary = (
             directory / f"{number:08d}.json",
             directory / f"new-{number:08d}-{secrets.token_hex(4)}",
@@ -158,6 +158,14 @@ def read_manifest(archive: str | Path) -> Manifest:
     if manifest is None:
         raise PipelineError(f"there is no archive in {directory.path}: it has no manifest")
     return manifest
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory with its parents, if they do not exist, durably."""
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in reversed(made):
+        sync_directory(each.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -19,15 +20,14 @@ import pyarrow.parquet as pq
 
 import dlog
 from spark_integration.arrow import BATCH_RECORDS_MAX
-from spark_integration.client import NamedLog
-from spark_integration.errors import ArchiveDamagedError
-from spark_integration.offsets import Position, just_before
+from spark_integration.client import NamedLog, with_namespace
+from spark_integration.errors import ArchiveDamagedError, RangeUnreadableError
 from spark_integration.pipelines.archives.content import SCHEMA, ContentCheck
 from spark_integration.pipelines.archives.directory import ArchiveDirectory, sync_directory
 from spark_integration.pipelines.archives.manifest import ArchivedSegment
 from spark_integration.pipelines.archives.plan import PlannedSegment
-from spark_integration.planning import Range
 
+_LAST_SLOT = 2**62  # after every slot of an entry
 ROW_GROUP_BYTES = 32 << 20  # of rows, before compression
 
 
@@ -59,7 +59,7 @@ def write_segment(task: WriteSegment) -> ArchivedSegment:
     name: str | None = None
     size = 0
     check = ContentCheck(about.segment_seqno)
-    if about.last_entry_id >= 0:
+    if about.last_entry_id >= 0 and about.record_count != 0:
         name = f"{task.attempt}/segment-{about.segment_seqno:010d}-{secrets.token_hex(4)}.parquet"
         path = task.directory.path / name
         with path.open("xb") as file:
@@ -84,14 +84,9 @@ def write_segment(task: WriteSegment) -> ArchivedSegment:
 
 
 def _row_groups(task: WriteSegment, check: ContentCheck) -> Iterator[pa.Table]:
-    about, first = task.planned.description, task.planned.first
-    whole = Range(
-        just_before(first.segment_seqno, first.entry_id, first.slot_id),
-        Position(about.segment_seqno, about.last_entry_id, about.last_slot_id),
-    )
     gathered: list[pa.RecordBatch] = []
     size = 0
-    for batch in task.log.read_range(whole, records_max=BATCH_RECORDS_MAX):
+    for batch in _batches(task):
         rows = _rows(batch)
         check.add(rows)
         gathered.append(rows)
@@ -101,6 +96,29 @@ def _row_groups(task: WriteSegment, check: ContentCheck) -> Iterator[pa.Table]:
             gathered, size = [], 0
     if gathered:
         yield pa.Table.from_batches(gathered)
+
+
+def _batches(task: WriteSegment) -> Iterator[dlog.RecordBatch]:
+    """The records of the segment. Whether all are there is for the caller to check by their number."""
+    log, about = task.log, task.planned.description
+    # Not the last position: it may be that of a record without a row, or of a set of records (Apache's).
+    end = dlog.DLSN(about.segment_seqno, about.last_entry_id, _LAST_SLOT)
+    with with_namespace(
+        log.uri,
+        log.options,
+        lambda namespace: namespace.open_reader(log.stream, start=task.planned.first, end=end, follow=False),
+    ) as reader:
+        while (batch := reader.read_batch(BATCH_RECORDS_MAX, wait_s=log.read_timeout_ms / 1000)) is not None:
+            if not batch:
+                raise RangeUnreadableError(
+                    f"log {log.stream!r} in {log.uri}, segment {about.segment_seqno}: no record was readable"
+                    f" for {log.read_timeout_ms} ms; check that enough bookies run, or raise readTimeoutMs"
+                )
+            stop = bisect_right(batch.segment_seqnos, about.segment_seqno)
+            if stop:
+                yield batch[:stop]
+            if stop < len(batch):
+                return
 
 
 def _rows(batch: dlog.RecordBatch) -> pa.RecordBatch:

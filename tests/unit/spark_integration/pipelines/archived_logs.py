@@ -61,7 +61,7 @@ class ArchivedLog:
     ) -> ArchiveResult:
         """Archive it, two segments a step."""
         directory = ArchiveDirectory.at(self.archive)
-        log = named_log(self.namespace.uri, self.log, None)
+        log = named_log(self.namespace.uri, self.log, {"readTimeoutMs": "20000"})
         return ArchiveRun(log, directory, tasks, report, segments_per_step=step).do(truncate=truncate, **more)
 
     def restore(

@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import dlog
@@ -98,6 +101,32 @@ def test_a_task_that_dies_leaves_a_file_that_is_never_taken_for_a_segment(orders
     assert orders.files() == read_manifest(orders.archive).files
 
 
+def test_a_file_that_the_driver_does_not_see_gets_into_no_manifest(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+
+    def elsewhere(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        written = one_by_one(function, items)
+        (orders.archive / str(written[1].file)).unlink()  # as if on a disk of the executor
+        return written
+
+    with pytest.raises(ArchiveDamagedError, match="missing"):
+        orders.run(tasks=elsewhere, truncate=True)
+    assert ArchiveDirectory.at(orders.archive).manifest() is None
+    assert rows_of(orders.namespace, orders.log) == orders.rows
+
+
+def test_a_task_that_reads_too_few_records_adds_nothing(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+
+    def shortened(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        one, two = one_by_one(function, items)
+        return [one, attrs.evolve(two, content=attrs.evolve(two.content, records=2))]
+
+    with pytest.raises(PipelineError, match="2 records were read, but the log has 3"):
+        orders.run(tasks=shortened)
+    assert ArchiveDirectory.at(orders.archive).manifest() is None
+
+
 def test_what_is_not_read_back_unchanged_is_not_truncated(orders: ArchivedLog) -> None:
     orders.write(4, 3)
     orders.run()
@@ -125,6 +154,19 @@ def test_a_file_with_other_rows_is_not_read_back_as_the_segment(orders: Archived
     assert rows_of(orders.namespace, orders.log) == orders.rows
 
 
+def test_a_file_with_one_other_payload_is_not_read_back_as_the_segment(orders: ArchivedLog) -> None:
+    orders.write(3)
+    orders.run()
+    file = orders.archive / str(read_manifest(orders.archive).segments[0].file)
+    rows = pq.read_table(file)
+    payloads = rows.column("payload").to_pylist()
+    changed = pa.array([*payloads[:-1], payloads[-1][::-1]], pa.binary())
+    pq.write_table(rows.set_column(5, "payload", changed), file)
+    with pytest.raises(ArchiveDamagedError, match="other rows"):
+        orders.run(truncate=True)
+    assert rows_of(orders.namespace, orders.log) == orders.rows
+
+
 def test_newest_segments_and_those_that_a_cursor_has_not_read_stay(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2, 5)
     assert orders.run(truncate=True, keep_segments=4).truncated_before is None
@@ -137,6 +179,24 @@ def test_newest_segments_and_those_that_a_cursor_has_not_read_stay(orders: Archi
     orders.write(2)
     orders.run()
     assert archived(orders) == orders.rows
+
+
+@pytest.mark.parametrize("hash_chain", [False, True])
+def test_a_sealed_log_is_archived_and_its_readers_still_see_the_end(
+    orders: ArchivedLog, hash_chain: bool
+) -> None:
+    config = dlog.WriterConfig(hash_chain=hash_chain, entry_bytes_target=64)
+    for at in range(2):
+        with orders.namespace.open_writer(orders.log, config=config) as writer:
+            writer.append_many([b"%d" % number for number in range(20)], txids=[at] * 20)
+    orders.rows = [(at, b"%d" % number) for at in range(2) for number in range(20)]
+    orders.namespace.seal_log(orders.log)
+    assert orders.run(truncate=True).records == 40
+    assert archived(orders) == orders.rows
+    with orders.namespace.open_reader(orders.log) as reader:
+        assert reader.read_batch(10, wait_s=5) is None
+        assert reader.is_sealed
+    assert orders.run(truncate=True).truncated_before is None
 
 
 def test_a_hole_between_archive_and_log_is_an_error(orders: ArchivedLog) -> None:
@@ -218,6 +278,12 @@ def test_a_changed_or_missing_part_of_the_manifest_is_an_error(orders: ArchivedL
         with pytest.raises(ArchiveDamagedError):
             orders.run(truncate=True)
         parts[1].write_bytes(data)
+    newest = parts[2].read_bytes()  # no part after it has its digest
+    parts[2].write_bytes(newest.replace(b'"ledger_id": 2', b'"ledger_id": 3'))
+    assert parts[2].read_bytes() != newest
+    with pytest.raises(ArchiveDamagedError, match="digest"):
+        orders.run(truncate=True)
+    parts[2].write_bytes(newest)
     assert rows_of(orders.namespace, orders.log) == orders.rows
     assert orders.run().segments == 0
 
