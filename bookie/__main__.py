@@ -34,6 +34,7 @@ from bookie.errors import (
     ListenError,
     RegistrationError,
 )
+from bookie.http import OpenRoutes
 from bookie.main import run_bookie
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
@@ -71,8 +72,11 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.SERVER
 
 
-def run_program(config_path: Path) -> int:
-    """Run a bookie until a signal stops it; log the reason and return the exit code."""
+def run_program(config_path: Path, *, open_routes: OpenRoutes | None = None) -> int:
+    """Run a bookie until a signal stops it; log the reason and return the exit code.
+
+    ``open_routes``: more routes for the HTTP server.
+    """
     start_logging(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
@@ -81,7 +85,7 @@ def run_program(config_path: Path) -> int:
         log.info("%d open files allowed, of them %d connections", limit, config.server.connections_max)
         # All objects made so far live until the process ends, so Python's collector can skip them.
         gc.freeze()
-        trio.run(_run_until_signalled, config)
+        trio.run(_run_until_signalled, config, open_routes)
     except BaseException as exc:  # the top of the program: log it and exit
         cause = first_error(exc)
         if isinstance(cause, KeyboardInterrupt):
@@ -112,7 +116,7 @@ def signals_of(config: BookieConfig) -> tuple[signal.Signals, ...]:
     return (signal.SIGTERM, signal.SIGINT, *reloading)
 
 
-async def _run_until_signalled(config: BookieConfig) -> None:
+async def _run_until_signalled(config: BookieConfig, open_routes: OpenRoutes | None) -> None:
     stop = trio.Event()
     secrets = await open_secrets(config.tls, config.server.auth)
     with trio.open_signal_receiver(*signals_of(config)) as signals:
@@ -138,6 +142,7 @@ async def _run_until_signalled(config: BookieConfig) -> None:
                 ),
                 stop=stop,
                 secrets=secrets,
+                open_routes=open_routes,
             )
             nursery.cancel_scope.cancel()
 

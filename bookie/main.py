@@ -46,7 +46,7 @@ from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import StorageFailedError
 from bookie.gc.collector import GarbageCollector
-from bookie.http import Admin, serve_admin
+from bookie.http import Admin, OpenRoutes, serve_admin
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.listening import bind, listen
 from bookie.requests.new_ledgers import NewLedgers
@@ -176,6 +176,7 @@ async def run_bookie(
     disk: Disk | None = None,
     machine: Machine | None = None,
     secrets: Secrets | None = None,
+    open_routes: OpenRoutes | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a bookie of a cluster until ``stop`` is set. If cancelled, it ends without sending pending replies.
@@ -183,6 +184,7 @@ async def run_bookie(
     Args:
         open_store: Opens a session with the metadata store; called again after a session expires.
         secrets: The certificates and secrets, if the caller wants to reload them; None: those of ``config``.
+        open_routes: More routes for the HTTP server.
         task_status: Gets the port when the bookie is announced and serves.
 
     Raises:
@@ -319,6 +321,7 @@ async def run_bookie(
                         secrets,
                         cluster,
                         cookie,
+                        open_routes,
                         task_status,
                     )
                     background.cancel_scope.cancel()
@@ -355,6 +358,7 @@ async def _serve(
     secrets: Secrets,
     cluster: ClusterAccess,
     cookie: Cookie,
+    open_routes: OpenRoutes | None,
     task_status: trio.TaskStatus[int],
 ) -> None:
     watch = DiskWatch(
@@ -392,7 +396,9 @@ async def _serve(
     )
     async with trio.open_nursery() as serving:
         if config.admin is not None:
-            url = await serving.start(serve_admin, admin, config.admin, secrets)
+            url = await serving.start(
+                partial(serve_admin, admin, config.admin, secrets, open_routes=open_routes)
+            )
             log.info("the HTTP server for operators listens at %s", url)
         accepting = trio.CancelScope()
 

@@ -61,6 +61,8 @@ SHELLS: tuple[str, ...] = (
     "dlog/connect.py",
     "dlog/ledgers.py",
     "dlog/explain/collecting.py",
+    "dlog/page/page.py",
+    "dlog/page/snapshots.py",
     "dlog/metadata/cursor_nodes.py",
     "dlog/metadata/properties/node.py",
     "dlog/metadata/retention_node.py",

@@ -40,10 +40,14 @@ class AdminConfig:
     """Names of the server that a Host header may have, besides the machine's own and IP addresses."""
     tls: AdminTls | None = None
     """None: requests and replies are in clear text."""
+    page_namespace: str | None = None
+    """The namespace whose logs the page shows; None: there is no page."""
+    page_records: bool = False
+    """The page also shows records, to those who have the token."""
 
 
 def read_admin(settings: Settings) -> AdminConfig | None:
-    """The keys ``httpServer*``; None if the HTTP server is off. Raises ``BookieConfigError``."""
+    """The keys ``httpServer*`` and ``httpPage*``; None: the server is off. Raises ``BookieConfigError``."""
     token_path = settings.text("httpServerTokenPath")
     config = AdminConfig(
         host=settings.text("httpServerHost") or LOOPBACK,
@@ -51,6 +55,8 @@ def read_admin(settings: Settings) -> AdminConfig | None:
         token_path=None if token_path is None else Path(token_path),
         allowed_hosts=settings.texts("httpServerAllowedHosts"),
         tls=_read_tls(settings),
+        page_namespace=settings.text("httpPageNamespace"),
+        page_records=settings.boolean("httpPageRecords", False),
     )
     return config if settings.boolean("httpServerEnabled", False) else None
 

@@ -48,6 +48,7 @@ SUPPORTED = _names(
     dbStorage_readAheadCacheMaxSizeMb dbStorage_readAheadCacheBatchSize dbStorage_readAheadCacheBatchBytesSize
     localScrubInterval localScrubRateLimit localScrubRateByBytes localConsistencyCheckOnStartup
     httpServerEnabled httpServerPort httpServerHost httpServerTlsEnable httpServerTokenPath
+    httpPageNamespace httpPageRecords
     httpServerAllowedHosts httpServerKeyStorePath httpServerKeyStorePassword httpServerTrustStorePath
     httpServerTrustStorePassword
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath

@@ -6,7 +6,8 @@ Always: a request that changes or reveals something has the token, or comes over
 if the configuration has no token; with neither there is no such request. A web page of another site reaches
 nothing, also not through a name that it points here. Refused requests write few lines into the audit log.
 
-Open to all that reach the port: ``/heartbeat``, ``/metrics`` and ``/api/v1/bookie/is_ready``, with GET.
+Open to all that reach the port, with GET: ``/heartbeat``, ``/metrics``, ``/api/v1/bookie/is_ready``, and
+public routes, such as the files of the page.
 
 Source: RFC 9110 (Host), RFC 6750 (Bearer), RFC 6454 (Origin).
 """
@@ -46,18 +47,21 @@ class AdminGuard:
         secrets: AdminSecrets,
         hosts: Collection[str],
         has_certificates: bool = False,
+        open_paths: Collection[str] = (),
     ) -> None:
         """
         Args:
             secrets: Has the tokens; without a file of tokens all but ``OPEN_PATHS`` is refused.
             has_certificates: TLS has checked the certificate of every client; without a token in the
                 configuration that is enough.
+            open_paths: More paths than ``OPEN_PATHS`` that need no token for GET.
             hosts: Names that a Host header may have, besides localhost, this machine's and IP addresses.
         """
         self._application = application
         self._secrets = secrets
         self._records = TokenBucket(REFUSALS_PER_S, burst=REFUSALS_AT_ONCE)
         self._unrecorded = 0
+        self._open_paths = OPEN_PATHS | set(open_paths)
         self._has_certificates = has_certificates
         own = {"localhost", socket.gethostname(), socket.getfqdn()}
         self._hosts = {name.lower() for name in own | set(hosts)}
@@ -94,7 +98,7 @@ class AdminGuard:
         origin = found.get(b"origin", [])
         if origin and origin != [scope.get("scheme", "http").encode() + b"://" + host[0]]:
             return 403, "the request comes from a page of another site"
-        if scope["path"] in OPEN_PATHS and scope["method"] in ("GET", "HEAD"):
+        if scope["path"] in self._open_paths and scope["method"] in ("GET", "HEAD"):
             return None
         tokens = self._secrets.tokens
         if tokens is None and self._has_certificates:

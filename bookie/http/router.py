@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
 import attrs
 import trio
 
+from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieServerError
 from bookie.http.admin import Admin
 from bookie.http.messages import AdminReply, AdminRequest, Method, RefusedError, text_reply
@@ -38,6 +40,11 @@ class Route:
 
     path: str
     handlers: Mapping[Method, Handler]
+    is_public: bool = False  # GET needs no token: the reply is the same for everyone and reveals nothing
+
+
+OpenRoutes = Callable[[AdminConfig], AbstractAsyncContextManager[Sequence[Route]]]
+"""Opens routes of another part of the program for as long as the server runs."""
 
 
 def get(path: str, handler: Handler) -> Route:

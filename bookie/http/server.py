@@ -10,6 +10,8 @@ Source: HttpServer.java, VertxHttpServer.java; docs/http.md.
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -21,11 +23,12 @@ from bookie.http.admin import Admin
 from bookie.http.connections import AdminConnections
 from bookie.http.guard import AdminGuard, peer_of
 from bookie.http.messages import BODY_BYTES_MAX, AdminRequest, Method
-from bookie.http.router import Router
+from bookie.http.router import OpenRoutes, Route, Router
 from bookie.http.secrets import AdminSecrets
 from bookie.http.table import ROUTES
 
 if TYPE_CHECKING:
+    from hypercorn.config import Config
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -53,11 +56,18 @@ def make_application(router: Router) -> Starlette:
     return Starlette(routes=[Route("/{path:path}", handle, methods=[method.value for method in Method])])
 
 
+@asynccontextmanager
+async def no_more_routes(config: AdminConfig) -> AsyncIterator[Sequence[Route]]:
+    """The routes of the table are all."""
+    yield ()
+
+
 async def serve_admin(
     admin: Admin,
     config: AdminConfig,
     secrets: Secrets | None = None,
     *,
+    open_routes: OpenRoutes | None = None,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; ``task_status.started`` gets the address as a URL.
@@ -65,17 +75,15 @@ async def serve_admin(
     Args:
         secrets: Reads the files of the token and of TLS again with all others. A changed certificate closes
             open connections.
+        open_routes: More routes than those of the table.
 
     Raises:
         BookieConfigError: The libraries are not installed, or a file of the token or of TLS cannot be used.
         ListenError: The port is taken or is not one of this machine's.
     """
     try:
+        import starlette  # noqa: F401
         from hypercorn.config import Config
-        from hypercorn.trio.tcp_server import TCPServer
-        from hypercorn.trio.worker_context import WorkerContext
-        from hypercorn.typing import ConnectionState
-        from hypercorn.utils import wrap_app
     except ImportError as exc:
         raise BookieConfigError(
             f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
@@ -89,11 +97,29 @@ async def serve_admin(
     settings.errorlog = None
     settings.keep_alive_timeout = _IDLE_S
     settings.ssl_handshake_timeout = _IDLE_S
+    async with no_more_routes(config) if open_routes is None else open_routes(config) as more:
+        await _serve_routes(admin, config, files, settings, (*ROUTES, *more), task_status)
+
+
+async def _serve_routes(
+    admin: Admin,
+    config: AdminConfig,
+    files: AdminSecrets,
+    settings: Config,
+    routes: Sequence[Route],
+    task_status: trio.TaskStatus[str],
+) -> None:
+    from hypercorn.trio.tcp_server import TCPServer
+    from hypercorn.trio.worker_context import WorkerContext
+    from hypercorn.typing import ConnectionState
+    from hypercorn.utils import wrap_app
+
     guarded = AdminGuard(
-        make_application(Router(ROUTES, admin)),
+        make_application(Router(routes, admin)),
         secrets=files,
         hosts=(config.host, *config.allowed_hosts),
         has_certificates=config.tls is not None and config.tls.trust_store is not None,
+        open_paths=[route.path for route in routes if route.is_public],
     )
     application = wrap_app(guarded, settings.wsgi_max_body_size, "asgi")  # type: ignore[arg-type]
 

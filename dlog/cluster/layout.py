@@ -40,6 +40,7 @@ class Member:
     name: str  # "zookeeper", "bookie-1", ...
     port: int
     process: ProcessId | None = None
+    http_port: int | None = None  # of a bookie's page; None: it has no HTTP server
 
 
 @attrs.frozen
@@ -48,11 +49,18 @@ class ClusterState:
 
     zookeeper: Member
     bookies: tuple[Member, ...]
+    recovery: Member | None = None  # the process of auto-recovery, which has no port
 
     @property
     def members(self) -> tuple[Member, ...]:
         """ZooKeeper and the bookies, in the order in which they start; they stop in reverse order."""
-        return (self.zookeeper, *self.bookies)
+        return (self.zookeeper, *self.bookies, *(() if self.recovery is None else (self.recovery,)))
+
+    @property
+    def page_url(self) -> str | None:
+        """The address of the page; None without one."""
+        ports = (bookie.http_port for bookie in self.bookies if bookie.http_port is not None)
+        return next((f"http://{LOCALHOST}:{port}/page" for port in ports), None)
 
     @property
     def zookeeper_hosts(self) -> str:
@@ -71,7 +79,10 @@ class ClusterState:
             return attrs.evolve(member, process=process) if member.name == name else member
 
         return attrs.evolve(
-            self, zookeeper=replaced(self.zookeeper), bookies=tuple(map(replaced, self.bookies))
+            self,
+            zookeeper=replaced(self.zookeeper),
+            bookies=tuple(map(replaced, self.bookies)),
+            recovery=None if self.recovery is None else replaced(self.recovery),
         )
 
 
@@ -99,6 +110,11 @@ class ClusterPaths:
         """The log file of one member; a restart appends to it."""
         return self.directory / "logs" / f"{name}.log"
 
+    @property
+    def token(self) -> Path:
+        """The file with the token of the bookies' HTTP servers."""
+        return self.directory / "http.token"
+
     def bookie_config(self, name: str) -> Path:
         """A bookie's ``bk_server.conf``."""
         return self.home(name) / "bk_server.conf"
@@ -123,7 +139,8 @@ def bookie_config_text(
 ) -> str:
     """The text of a bookie's ``bk_server.conf``, with Apache's keys."""
     home = paths.home(member.name)
-    settings = {
+    page = {} if member.http_port is None else _page_settings(paths, state, member.http_port)
+    settings = page | {
         "bookiePort": member.port,
         "listeningInterface": "lo",
         "advertisedAddress": LOCALHOST,
@@ -139,6 +156,16 @@ def bookie_config_text(
     }
     lines = (f"{key}={_escaped(str(value))}" for key, value in settings.items())
     return f"# {member.name} of a local cluster, written by `dlog cluster start`\n" + "\n".join(lines) + "\n"
+
+
+def _page_settings(paths: ClusterPaths, state: ClusterState, http_port: int) -> dict[str, object]:
+    return {
+        "httpServerEnabled": "true",
+        "httpServerPort": http_port,
+        "httpServerTokenPath": paths.token,
+        "httpPageNamespace": state.uri,
+        "httpPageRecords": "true",
+    }
 
 
 def _escaped(value: str) -> str:
@@ -168,6 +195,7 @@ def decode_state(text: str, origin: Path) -> ClusterState:
         return ClusterState(
             zookeeper=_member(document["zookeeper"]),
             bookies=tuple(_member(bookie) for bookie in document["bookies"]),
+            recovery=_member(document["recovery"]) if document.get("recovery") else None,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterStateError(
@@ -180,11 +208,14 @@ def _member(document: dict[str, object]) -> Member:
     name, port, process = document["name"], document["port"], document["process"]
     if not isinstance(name, str) or not isinstance(port, int):
         raise TypeError(f"a member needs a name and a port: {document}")
+    http_port = document.get("http_port")
+    if not isinstance(http_port, int | None):
+        raise TypeError(f"a port is a number: {document}")
     if process is None:
-        return Member(name, port)
+        return Member(name, port, None, http_port)
     if not isinstance(process, dict):
         raise TypeError(f"a process is an object: {process!r}")
     pid, ticks, boot = process["pid"], process["start_ticks"], process["boot_id"]
     if not isinstance(pid, int) or not isinstance(ticks, int) or not isinstance(boot, str):
         raise TypeError(f"a process needs pid, start_ticks and boot_id: {process}")
-    return Member(name, port, ProcessId(pid, ticks, boot))
+    return Member(name, port, ProcessId(pid, ticks, boot), http_port)

@@ -25,6 +25,7 @@ import trio
 from dlog.cluster import process, zookeeper_process
 from dlog.cluster.guardian import open_guardian
 from dlog.cluster.layout import (
+    LEDGERS_ROOT,
     LOCALHOST,
     SESSION_TIMEOUT_MS,
     ClusterPaths,
@@ -40,6 +41,7 @@ from dlog.cluster.ports import free_ports
 from dlog.cluster.probe import bookie_info
 from dlog.cluster.process import ProcessId, ProcessStats
 from dlog.cluster.registry import bind_namespace, query_registrations, registrations
+from dlog.cluster.token import write_token
 from namespace.zookeeper import open_zookeeper_store
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
 
@@ -128,7 +130,12 @@ class LocalCluster:
         return self.state.zookeeper_hosts
 
     async def start(
-        self, *, bookie_count: int | None = None, timeout_s: float = START_TIMEOUT_S
+        self,
+        *,
+        bookie_count: int | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+        has_page: bool = False,
+        has_recovery: bool = False,
     ) -> ClusterState:
         """Start the processes that do not run; return when every bookie is registered and replies.
 
@@ -137,18 +144,21 @@ class LocalCluster:
         Args:
             bookie_count: A greater number than before adds bookies. None keeps the number; a new cluster gets
                 3.
+            has_page: Bookies that are added serve the page over HTTP. It needs the extra `admin`.
+            has_recovery: A process restores the replicas of lost bookies, also at later starts.
 
         Raises:
             ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
                 ``bookie_count``.
         """
         async with self._locked():
-            state = self._grown(bookie_count)
+            state = self._grown(bookie_count, has_page=has_page, has_recovery=has_recovery)
             started: list[str] = []
             try:
                 with trio.fail_after(timeout_s):
                     await self._start_zookeeper(state, started)
                     await self._start_bookies(state.bookies, started)
+                    self._start_recovery(started)
             except BaseException as error:
                 with trio.CancelScope(shield=True):
                     await self._stop_members(started, grace_s=5)
@@ -179,6 +189,9 @@ class LocalCluster:
             running = member.process is not None and process.is_alive(member.process)
             if member is state.zookeeper:
                 statuses.append(self._member_status(member, running, registered is not None))
+                continue
+            if member is state.recovery:
+                statuses.append(self._member_status(member, running, running))
                 continue
             info = await bookie_info(LOCALHOST, member.port, timeout_s=PROBE_TIMEOUT_S) if running else None
             node = None if registered is None else registered.get(bookie_id(member))
@@ -229,11 +242,12 @@ class LocalCluster:
             None if bookie.process is None else process.stats(bookie.process) for bookie in self.state.bookies
         ]
 
-    def _grown(self, bookie_count: int | None) -> ClusterState:
+    def _grown(self, bookie_count: int | None, *, has_page: bool, has_recovery: bool) -> ClusterState:
         """Record and return the state for a start: a new one, or the old one with added bookies."""
         if not self.exists:
             count = 3 if bookie_count is None else bookie_count
             state = new_state(count, free_ports(count + 1, self._rng, host=LOCALHOST))
+            first = 0
         else:
             state = self.state
             missing = 0 if bookie_count is None else bookie_count - len(state.bookies)
@@ -243,9 +257,18 @@ class LocalCluster:
                     f" cannot shrink to {bookie_count}; start a cluster of that size in another directory"
                 )
             ports = free_ports(missing, self._rng, host=LOCALHOST)
-            first = len(state.bookies) + 1
-            more = [Member(f"bookie-{first + index}", port) for index, port in enumerate(ports)]
+            more = [
+                Member(f"bookie-{number}", port) for number, port in enumerate(ports, len(state.bookies) + 1)
+            ]
+            first = len(state.bookies)
             state = attrs.evolve(state, bookies=(*state.bookies, *more))
+        if has_page and (added := state.bookies[first:]):
+            write_token(self.paths.token)
+            ports = free_ports(len(added), self._rng, host=LOCALHOST)
+            served = [attrs.evolve(each, http_port=port) for each, port in zip(added, ports, strict=True)]
+            state = attrs.evolve(state, bookies=(*state.bookies[:first], *served))
+        if has_recovery and state.recovery is None:
+            state = attrs.evolve(state, recovery=Member("autorecovery", 0))
         self._record(state)
         return state
 
@@ -299,6 +322,19 @@ class LocalCluster:
             member, [sys.executable, "-m", "dlog.cli.main", "bookie", "--config", str(config)], started
         )
 
+    def _start_recovery(self, started: list[str]) -> None:
+        state = self.state
+        member = state.recovery
+        if member is None or (member.process is not None and process.is_alive(member.process)):
+            return
+        self.paths.home(member.name).mkdir(parents=True, exist_ok=True)
+        where = f"zk://{state.zookeeper_hosts}{LEDGERS_ROOT}"
+        self._spawn(
+            member,
+            [sys.executable, "-m", "dlog.cli.main", "autorecovery", "--service", where, "--id", "local"],
+            started,
+        )
+
     def _spawn(self, member: Member, command: Sequence[str], started: list[str]) -> None:
         # Listed first, so that the clean-up covers the process even if it cannot be recorded.
         started.append(member.name)
@@ -329,7 +365,8 @@ class LocalCluster:
 
         state = self.state
         # Bookies stop first, in parallel: they need ZooKeeper to delete their nodes.
-        for members in (state.bookies, (state.zookeeper,)):
+        recovery = () if state.recovery is None else (state.recovery,)
+        for members in ((*state.bookies, *recovery), (state.zookeeper,)):
             async with trio.open_nursery() as nursery:
                 for member in members:
                     if member.name in names and member.process is not None:
@@ -387,6 +424,8 @@ async def open_local_cluster(
     bookie_count: int = 3,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     zookeeper_jars: Path | None = None,
+    has_page: bool = False,
+    has_recovery: bool = False,
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster; stop its processes at the end of the block. Its files stay.
 
@@ -397,6 +436,7 @@ async def open_local_cluster(
             about this time.
         zookeeper_jars: The directory of ZooKeeper's jars. None takes ``DLOG_ZOOKEEPER_JARS``, else the jars
             of an installed PySpark, else Debian's.
+        has_page, has_recovery: See ``LocalCluster.start``.
 
     Raises:
         ClusterError: The cluster could not be started.
@@ -406,7 +446,7 @@ async def open_local_cluster(
         cluster = LocalCluster(
             directory, session_timeout_ms=session_timeout_ms, zookeeper_jars=zookeeper_jars, group=group
         )
-        await cluster.start(bookie_count=bookie_count)
+        await cluster.start(bookie_count=bookie_count, has_page=has_page, has_recovery=has_recovery)
         try:
             yield cluster
         finally:

@@ -104,7 +104,7 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
     """
     found: BookieSpace | str | None = None
     if bookie in cluster.registered:
-        found = (await _requested([bookie], client.bookie_space))[bookie]
+        found = (await bookie_spaces(client, [bookie]))[bookie]
     marked = 0
     if cluster.has_recovery:
         marks = UnderReplicatedLedgers(client.context.catalog.store.current_session(), client.root)
@@ -118,6 +118,11 @@ async def collect_bookie(client: LedgerClient, bookie: str, cluster: ClusterFact
         silence=found if isinstance(found, str) else None,
         marked_ledgers=marked,
     )
+
+
+async def bookie_spaces(client: LedgerClient, bookies: Iterable[str]) -> dict[str, BookieSpace | str]:
+    """The disk space of each bookie, or why it did not say."""
+    return await _requested(bookies, client.bookie_space)
 
 
 async def collect_log(namespace: Namespace, name: str) -> LogFacts:

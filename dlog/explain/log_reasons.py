@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from dlog.explain.facts import CursorFacts, LogFacts, Reason
 from dlog.explain.ledger_reasons import explain_ledger
+from dlog.format.dlsn import DLSN
 
 
 def explain_log(facts: LogFacts) -> list[Reason]:
@@ -86,7 +87,7 @@ def _readers(facts: LogFacts, name: str) -> Iterable[Reason]:
     elif facts.last_dlsn is not None:
         waits = "no later record will come" if facts.is_sealed else "a reader behind it waits for the writer"
         yield Reason(
-            f"readers see records up to {facts.last_dlsn.to_text()}",
+            f"readers see records up to {_text(facts.last_dlsn)}",
             f"{len(facts.segments)} segments; {waits}",
             f"dlog log show {name}",
             is_fault=False,
@@ -99,7 +100,7 @@ def _cursor(facts: LogFacts, cursor: CursorFacts, name: str) -> Iterable[Reason]
     if facts.first_dlsn is not None and cursor.position < facts.first_dlsn:
         yield Reason(
             f"{label} points before the first record that is kept",
-            f"it is at {cursor.position.to_text()}, the log begins at {facts.first_dlsn.to_text()}",
+            f"it is at {_text(cursor.position)}, the log begins at {_text(facts.first_dlsn)}",
             list_,
             is_fault=False,
         )
@@ -110,14 +111,19 @@ def _cursor(facts: LogFacts, cursor: CursorFacts, name: str) -> Iterable[Reason]
     elif cursor.lag_records:
         yield Reason(
             f"{label} is {cursor.lag_records:,} records behind",
-            f"it is at {cursor.position.to_text()}; its readers are slow, stopped, or do not commit",
+            f"it is at {_text(cursor.position)}; its readers are slow, stopped, or do not commit",
             list_,
             is_fault=False,
         )
     else:
         yield Reason(
             f"{label} has consumed everything",
-            f"it is at {cursor.position.to_text()}",
+            f"it is at {_text(cursor.position)}",
             list_,
             is_fault=False,
         )
+
+
+def _text(position: DLSN) -> str:
+    """A position as the commands take it."""
+    return f"{position.segment_seqno}:{position.entry_id}:{position.slot_id}"

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -56,7 +57,17 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
 def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
     first = cluster(directory, "start", "--json")
     assert first.returncode == 0, first.stderr
-    assert [member["is_well"] for member in document(first)["members"]] == [True] * 4
+    assert [member["is_well"] for member in document(first)["members"]] == [True] * 5
+
+    # A newcomer gets the page, whose address has the token, and restored replicas.
+    assert document(first)["members"][4]["name"] == "autorecovery"
+    page, _, token = document(first)["page"].partition("#token=")
+    asked = urllib.request.Request(
+        page.replace("/page", "/api/page/overview"), headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        assert [each["state"] for each in json.loads(reply.read())["bookies"]] == ["writable"] * 3
+    assert ClusterPaths(directory).token.stat().st_mode & 0o077 == 0
 
     uri = document(first)["uri"]
     written = subprocess.run(
@@ -94,7 +105,7 @@ def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
     os.kill(document(first)["members"][3]["pid"], signal.SIGKILL)
     damaged = cluster(directory, "status", "--json")
     assert damaged.returncode == 1
-    assert [member["running"] for member in document(damaged)["members"]] == [True, True, True, False]
+    assert [member["running"] for member in document(damaged)["members"]] == [True, True, True, False, True]
 
     running = [member.process for member in state_of(directory).members]
     stopped = cluster(directory, "stop")
@@ -120,7 +131,7 @@ def test_a_failed_start_names_the_log_and_stops_all_processes(directory: Path) -
     assert failed.returncode == 1
     assert "bookie-2" in failed.stderr
     assert "bookie-2.log" in failed.stderr
-    assert [member.process for member in state_of(directory).members] == [None] * 4
+    assert [member.process for member in state_of(directory).members] == [None] * 5
 
 
 def test_another_process_with_a_recorded_pid_gets_no_signal(directory: Path, tmp_path: Path) -> None:

@@ -52,8 +52,9 @@ def bookie(context: click.Context, config_path: Path | None) -> int | None:
     if config_path is None:
         raise click.UsageError("Missing option '--config'.")
     from bookie.__main__ import run_program
+    from dlog.cli.operators.page_routes import open_page_routes
 
-    return run_program(config_path)
+    return run_program(config_path, open_routes=open_page_routes)
 
 
 config_option = click.option(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 import click
@@ -16,6 +17,9 @@ import click
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
+
+if TYPE_CHECKING:
+    from dlog.cluster import LocalCluster
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -53,21 +57,26 @@ def command() -> None:
 def start(
     bookies: int | None, directory: Path, timeout: float, zookeeper_jars: Path | None, as_json: bool
 ) -> int:
-    """Start ZooKeeper and bookies; return when all serve.
+    """Start ZooKeeper, bookies and auto-recovery; return when all serve, and print the page's address.
 
     The processes continue after this command ends. A process that runs already is left alone, so the command
-    restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars.
+    restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars. The page needs the
+    extra `admin`. The part of its address behind # is the token: who has it sees all records.
     """
     from dlog.cluster import LocalCluster
 
     cluster = LocalCluster(directory, zookeeper_jars=zookeeper_jars)
 
     async def go() -> int:
-        await cluster.start(bookie_count=bookies, timeout_s=timeout)
+        await cluster.start(
+            bookie_count=bookies, timeout_s=timeout, has_page=_can_serve_pages(), has_recovery=True
+        )
         return await _show(cluster, as_json=as_json)
 
     code = run(go)
     if not as_json:
+        if (page := _page(cluster)) is not None:
+            print_note(f"\npage: {page}")
         print_note(f"\nexport DLOG_URI={cluster.uri}")
     return code
 
@@ -118,7 +127,8 @@ async def _show(cluster: Any, *, as_json: bool) -> int:
     members = await cluster.status()
     if as_json:
         documents = [attrs.asdict(member) | {"is_well": member.is_well} for member in members]
-        print_json({"uri": cluster.uri, "directory": str(cluster.paths.directory), "members": documents})
+        place = {"uri": cluster.uri, "directory": str(cluster.paths.directory), "page": _page(cluster)}
+        print_json(place | {"members": documents})
     else:
         columns = ["process", "pid", "port", "running", "registered", "answers", "disk MiB", "free GiB"]
         rows = [
@@ -137,6 +147,16 @@ async def _show(cluster: Any, *, as_json: bool) -> int:
         print_table(columns, rows)
         print_note(f"logs in {cluster.paths.directory / 'logs'}")
     return 0 if all(member.is_well for member in members) else 1
+
+
+def _can_serve_pages() -> bool:
+    return all(find_spec(name) is not None for name in ("hypercorn", "starlette"))
+
+
+def _page(cluster: LocalCluster) -> str | None:
+    """The address of the page with the token, which a browser does not send to the server in this place."""
+    url = cluster.state.page_url
+    return None if url is None else f"{url}#token={cluster.paths.token.read_text('ascii').strip()}"
 
 
 def _shown(value: object) -> str:
