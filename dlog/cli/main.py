@@ -37,6 +37,7 @@ SECTIONS = {
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
+        "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),

@@ -2,9 +2,9 @@
 
 Inside: what the page shows, the rates between two moments, the files. Not inside: the HTTP server and who may
 ask (``bookie``), the tie between both (``dlog.cli.operators.page_routes``).
-Entry points: ``open_page``, ``Page.answer``.
+Entry points: ``open_page``, ``Page.answer``; ``look`` for a terminal.
 """
 
-from dlog.page.page import Page, PageReply, open_page
+from dlog.page.page import Page, PageReply, look, open_page
 
-__all__ = ["Page", "PageReply", "open_page"]
+__all__ = ["Page", "PageReply", "look", "open_page"]

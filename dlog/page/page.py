@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 IDLE_S = 60.0
 KEPT_S = 1.0
 FORGOTTEN_S = 10.0
+KINDS = ("bookies", "streams")  # of counters
 ANSWER_S = 20.0
 OPEN_RETRY_S = 1.0
 
@@ -80,7 +81,7 @@ class Page:
 
     def __init__(self, uri: str, *, shows_records: bool) -> None:
         self._uri, self._shows_records = uri, shows_records
-        self._rates = {kind: Rates() for kind in ("bookies", "streams")}
+        self._rates = {kind: Rates() for kind in KINDS}
         self._kept: dict[str, _Kept] = {}
         self._asked_s = float("-inf")
         self._asked = trio.Event()
@@ -192,6 +193,22 @@ class Page:
         self._namespace, self._failure = namespace, failure
         self._changed.set()
         self._changed = trio.Event()
+
+
+def look(namespace: Namespace) -> Callable[[], Awaitable[dict[str, Any]]]:
+    """The function that looks at the cluster and the logs; from its second call on it knows rates.
+
+    It raises what ``overview`` and ``logs`` of ``snapshots`` raise, and may be cancelled at any time.
+    """
+    rates = {kind: Rates() for kind in KINDS}
+
+    def rates_of(kind: str, counters: Mapping[str, int]) -> dict[str, float | None]:
+        return rates[kind].update(trio.current_time(), counters)
+
+    async def once() -> dict[str, Any]:
+        return {"overview": await overview(namespace, rates_of), "streams": await logs(namespace, rates_of)}
+
+    return once
 
 
 @asynccontextmanager

@@ -43,13 +43,18 @@ def payload_lines(payloads: Iterable[bytes], *, raw: bool = False) -> bytes:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table for people, with numbers aligned to the right."""
+    console().print(make_table(columns, rows))
+
+
+def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table for people, with numbers aligned to the right and without control characters."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(escaped(cell)) for cell in row))
-    console().print(table)
+    return table
 
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:

@@ -1,0 +1,32 @@
+"""`dlog top` with the arguments of a shell, on a directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dlog.cli.main import main
+
+pytestmark = pytest.mark.slow
+
+
+def test_one_look_shows_bookies_and_logs_with_rates(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri = (tmp_path / "namespace").as_uri()
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"first\nsecond\n")
+    assert main(["write", "orders", str(lines), "--create", "--uri", uri]) == 0
+    capfd.readouterr()
+    assert main(["top", "--once", "--json", "--uri", uri]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert [each["state"] for each in found["overview"]["bookies"]] == ["writable"]
+    assert [(each["name"], each["records"]) for each in found["streams"]["streams"]] == [("orders", 2)]
+    # The second look knows the rate.
+    assert [each["records_per_s"] for each in found["streams"]["streams"]] == [0.0]
+    assert main(["top", "--once", "--uri", uri]) == 0
+    shown = capfd.readouterr().out
+    assert "0 under-replicated ledgers" in shown
+    assert "orders" in shown
