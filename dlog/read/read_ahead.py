@@ -273,6 +273,12 @@ class ReadAhead:
                     return _Fetched.ENOUGH
                 else:
                     await self._wait_more(handle, last)
+                    # The copy of a promoted log may have the same ledger id there, and is completed.
+                    is_over = not self._is_still_listed(segment) or not self._listed(segment).in_progress
+                    if is_over and await self._persistently(lambda: self._log.has_moved(handle)):
+                        if next_entry_id > first_entry_id:
+                            self._resume_at = max(start, DLSN(segment.segment_seqno, next_entry_id, 0))
+                        return _Fetched.REPLACED
                     if not self._is_still_listed(segment):
                         if next_entry_id > first_entry_id:
                             if self._segments and self._segments[0].segment_seqno > segment.segment_seqno:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -130,17 +130,20 @@ class ClientProcess:
         world = self.world
         self.lives += 1
         node = world.network.join(self.name)
-        async with (
-            self.open_store(node) as store,
-            open_ledger_client(
+        async with self.open_store(node) as store, AsyncExitStack() as stack:
+            opening = open_ledger_client(
                 store,
                 lambda address: world.network.dial(node, address),
                 client_config(world.shape.add_version),
                 root=ROOT,
                 rng=self.rng,
                 wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
-            ) as client,
-        ):
+            )
+            try:
+                client = await stack.enter_async_context(opening)
+            except NamespaceError as exc:
+                # As ``dlog.open_namespace``: a program that cannot reach the store says so and ends.
+                raise OperationEndedError from exc
             await self.behave(client, store)
 
     @asynccontextmanager

@@ -186,6 +186,30 @@ async def test_a_reader_whose_segments_are_purged_goes_on_in_the_copies(
         assert read == world.acknowledged
 
 
+@pytest.mark.parametrize("ledgers_there", [0, 7])
+async def test_a_reader_at_the_end_of_a_purged_segment_that_misses_its_close_goes_on_in_the_copy(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, ledgers_there: int
+) -> None:
+    """Its watch of the ledger is lost, so it still waits for more entries when the list has changed."""
+    async with open_world(ledgers_there=ledgers_there) as world, world.process("p") as namespace:
+        namespace.config = attrs.evolve(namespace.config, reader=dlog.ReaderConfig(relist_interval_s=1))
+        async with namespace.open_writer(LOG) as writer:
+            await world.append(writer, 3)
+            async with namespace.open_reader(LOG) as reader:
+                read = [await anext(reader) for _ in world.acknowledged]
+                for handle in list(vars(reader._ahead._log)["_opened_here"]):
+                    monkeypatch.setattr(handle, "_update", lambda found: None)
+                await writer.aclose()
+                await namespace.promote_log(LOG, TARGET)
+                assert await namespace.purge_promoted_log(LOG) > 0
+                async with namespace.open_writer(LOG) as follower:
+                    await world.append(follower, 5)
+                with trio.fail_after(600):
+                    while len(read) < len(world.acknowledged):
+                        read.append(await anext(reader))
+        assert [(each.payload, each.dlsn) for each in read] == world.acknowledged
+
+
 async def test_a_copy_that_differs_is_refused_and_the_log_stays(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
