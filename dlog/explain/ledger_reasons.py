@@ -72,10 +72,19 @@ def _short(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
     if not missing and facts.marked_missing is None:
         return []
     reasons = absence(cluster, missing)
+    if missing and not cluster.writable - set(metadata.last_ensemble.bookies):
+        # A worker keeps the lock while it waits for such a bookie.
+        reasons.append(
+            Reason(
+                "there is no other bookie to copy the entries to",
+                f"writable bookies: {named(cluster.writable) or 'none'}; all are in the ensemble already",
+                "dlog bookies list --rw",
+            )
+        )
     if facts.is_being_restored:
         reasons.append(
             Reason(
-                "a worker is restoring its replicas now",
+                "a worker has taken the ledger: it restores replicas, or waits before its next attempt",
                 f"the lock of ledger {facts.ledger_id} below underreplication/locks is taken",
                 "dlog ledger underreplicated",
             )
@@ -88,15 +97,6 @@ def _short(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
                 "the ledger is marked as under-replicated and no worker has it yet",
                 f"it was marked{since} for {named(facts.marked_missing) or 'no bookie'}",
                 "dlog ledger underreplicated",
-            )
-        )
-    spare = cluster.writable - set(metadata.last_ensemble.bookies)
-    if missing and not spare:
-        reasons.append(
-            Reason(
-                "there is no other bookie to copy the entries to",
-                f"writable bookies: {named(cluster.writable) or 'none'}; all are in the ensemble already",
-                "dlog bookies list --rw",
             )
         )
     return reasons + restoring(cluster, is_marked=facts.marked_missing is not None)

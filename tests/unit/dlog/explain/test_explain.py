@@ -119,8 +119,14 @@ def test_a_mark_says_for_whom_and_since_when_and_a_lock_says_that_it_is_restored
     marked = attrs.evolve(SHORT, marked_missing=("b1:1",), marked_ms=1_000, now_ms=181_000)
     assert "no worker has it yet: it was marked 3 min ago for b1:1" in evidence(marked)
     assert faults(attrs.evolve(marked, is_being_restored=True))[1:] == [
-        "a worker is restoring its replicas now"
+        "a worker has taken the ledger: it restores replicas, or waits before its next attempt"
     ]
+
+
+def test_a_worker_that_has_nowhere_to_copy_to_does_not_hide_it() -> None:
+    cluster = attrs.evolve(ONE_AWAY, writable=frozenset({"b2:1", "b3:1"}))
+    stuck = attrs.evolve(SHORT, cluster=cluster, marked_missing=("b1:1",), is_being_restored=True)
+    assert "there is no other bookie to copy the entries to" in faults(stuck)
 
 
 def test_entries_without_any_registered_bookie_are_the_first_reason() -> None:
