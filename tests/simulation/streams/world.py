@@ -178,9 +178,11 @@ class StreamWorld(World):
         if log not in self.ruins:
             self.trace.note("world", f"{log} is a ruin")
             self.counts["deletion that has begun"] += 1
+            before = self.requests_of(self.logs_history.log(log))
             self.logs_history.deleted(log)
             ruin = self.ruins[log] = LogHistory(log, [])
-            self.requests_of(ruin).deletes = True
+            # A commit that was requested before may reach the store only now.
+            self.requests[ruin] = Requests(deletes=True, commits=before.commits, placed=before.placed)
 
     def _ledger_deleted(self, ledger_id: int) -> None:
         for log in self.logs:
