@@ -46,6 +46,7 @@ from bookie.journal.format import (
 )
 from bookie.journal.group_commit import LENGTH_BYTES, WriteBatch, cut_records, take_group
 from bookie.journal.loop_syncs import LoopSyncs
+from bookie.latency import Latency
 from bookie.length_prefixes import LengthPrefixes
 
 log = logging.getLogger(__name__)
@@ -116,6 +117,8 @@ class Journal:
         self._is_awake = False  # written by both threads; see ``_commit_waiting``
         self._loop_syncs = LoopSyncs()  # told by the thread, or by the loop in its place
         self.queued_bytes = 0  # submitted and not committed; used by the loop only
+        self.syncs = Latency()  # of groups, each with its write
+        self.written_bytes = 0
 
         # Used by the journal thread only, or by the loop while that thread is idle:
         self._next_id = next_id
@@ -231,7 +234,10 @@ class Journal:
         began_s = self._disk.clock_s()
         self._commit(group)
         size_bytes = sum([batch.sizes_bytes[self._number] for batch in group])
-        self._loop_syncs.synced(len(group), size_bytes, self._disk.clock_s() - began_s)
+        ended_s = self._disk.clock_s()
+        self._loop_syncs.synced(len(group), size_bytes, ended_s - began_s)
+        self.syncs.add(ended_s - began_s, ended_s)
+        self.written_bytes += size_bytes
 
     def _commit(self, group: list[WriteBatch]) -> None:
         number = self._number
@@ -344,6 +350,11 @@ class Journal:
                 self._error = self._error or StorageFailedError("the journal is closed")
 
     # --- on the loop ---
+
+    @property
+    def waiting_count(self) -> int:
+        """Batches that no group has taken yet."""
+        return len(self._waiting)
 
     def _committed(self, group: list[WriteBatch], error: StorageFailedError | None) -> None:
         for batch in group:

@@ -133,6 +133,11 @@ class Journals:
         return tuple([journal.mark for journal in self._journals])
 
     @property
+    def all(self) -> Sequence[Journal]:
+        """The journals in their order, for their measurements."""
+        return self._journals
+
+    @property
     def queued_bytes(self) -> int:
         """Bytes that are submitted and not committed."""
         if len(self._journals) == 1:  # called for each chunk that arrives

@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bookie.latency import Latency
+
+AddsBegun = tuple[int, float]  # how many adds of one chunk, and when they began
+
 LISTS_MAX = 64  # of all connections; they are made one after the other
 SHARE_MIN = 64  # requests of each kind that each connection may have waiting
 
@@ -27,12 +31,20 @@ class InProgress:
     """See the module. On the loop."""
 
     def __init__(
-        self, adds_max: int = 0, reads_max: int = 0, *, on_less: Callable[[], None] = lambda: None
+        self,
+        adds_max: int = 0,
+        reads_max: int = 0,
+        *,
+        on_less: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """A limit of 0 is none. ``on_less`` is called whenever a count decreases."""
         self._adds_max = adds_max
         self._reads_max = reads_max
         self._on_less = on_less
+        self._clock = clock
+        self.added = Latency()  # from the chunk of an add to its acknowledgement
+        self.not_added = Latency()  # adds whose batch has failed
         self.adds = 0
         self.reads = 0
         self.lists = 0  # lists of entries, waiting or being made
@@ -50,6 +62,20 @@ class InProgress:
 
     def count_lists(self, change: int) -> None:
         self.lists += change
+
+    def begin_adds(self, count: int) -> AddsBegun:
+        """Adds of one chunk begin; pass the result to ``end_adds``."""
+        self.count_adds(count)
+        return count, self._clock()
+
+    def end_adds(self, begun: AddsBegun, error: BaseException | None) -> None:
+        """They are durable, or have failed."""
+        count, began_s = begun
+        self.count_adds(-count)
+        if count:
+            now_s = self._clock()
+            latency = self.added if error is None else self.not_added
+            latency.add(now_s - began_s, now_s, count)
 
     def count_adds(self, change: int) -> None:
         self.adds += change

@@ -28,7 +28,7 @@ from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.requests.deferred import DeferredRequest, PlainReads
 from bookie.requests.deleted_fences import DeletedFences
-from bookie.requests.in_progress import InProgress
+from bookie.requests.in_progress import AddsBegun, InProgress
 from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
@@ -267,10 +267,9 @@ class ClientSession:
         if not self._batch.is_empty:
             sync = self._needs_sync
             self.has_written = True
-            adds_count = self._adds_count
+            adds = self._in_progress.begin_adds(self._adds_count)
             self._adds_count = 0
-            self._in_progress.count_adds(adds_count)
-            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, adds_count)
+            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, adds)
             self._acks, self._fences, self._fenced_reads = [], [], []
             self._needs_sync = False
             batch, self._batch = self._batch, self._storage.new_batch()
@@ -296,11 +295,11 @@ class ClientSession:
         acks: bytes,
         fences: list[int],
         fenced_reads: list[IncomingRequest],
-        adds_count: int,
+        adds: AddsBegun,
         error: BaseException | None,
     ) -> None:
         """The batch is durable, or has failed."""
-        self._in_progress.count_adds(-adds_count)
+        self._in_progress.end_adds(adds, error)
         if error is None:
             for ledger_id in fences:
                 self._service.fence_durable(ledger_id)

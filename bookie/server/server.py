@@ -72,7 +72,10 @@ class Server:
             on_tight=self._watch_peers,
         )
         service.in_progress = InProgress(
-            config.adds_in_progress_max, config.reads_in_progress_max, on_less=self._capacity.send
+            config.adds_in_progress_max,
+            config.reads_in_progress_max,
+            on_less=self._capacity.send,
+            clock=trio.current_time,
         )
         service.has_tls = config.tls is not None
         needs_tls = config.tls_required or (config.auth is not None and config.auth.needs_tls)

@@ -102,6 +102,10 @@ class Storage:
         """The ledger's record; None if this bookie does not know the ledger."""
         return self._ledgers.get(ledger_id)
 
+    @property
+    def ledgers_count(self) -> int:
+        return len(self._ledgers)
+
     def ledger_ids(self) -> list[int]:
         """The ids of all known ledgers, ascending."""
         return sorted(self._ledgers)
