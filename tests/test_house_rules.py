@@ -101,6 +101,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/storage/failure.py",
     "bookie/storage/opening.py",
     "bookie/gc/collector.py",
+    "bookie/index/apache_refusal.py",
     "bookie/index/index_factory.py",
     "bookie/cluster/incarnation.py",
     "bookie/storage/index_rebuild.py",

@@ -388,7 +388,8 @@ def _reads(settings: Settings, directories: DirectoryConfig) -> ReadConfig:
 
 def _index(settings: Settings, directory_count: int) -> IndexConfig:
     name = settings.text("ledgerStorageClass")
-    kind = _INDEX_KINDS.get((name or "DbLedgerStorage").rpartition(".")[2])
+    # As in Apache's bookie, whose default it is. The chunk index has to be named.
+    kind = _INDEX_KINDS.get((name or "SortedLedgerStorage").rpartition(".")[2])
     if kind is None:
         raise settings.error(
             "ledgerStorageClass", f"one of {', '.join(_INDEX_KINDS)}, with or without package"

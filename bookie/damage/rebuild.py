@@ -34,9 +34,10 @@ from bookie.entrylog.format import (
     split_location,
 )
 from bookie.entrylog.ids import entry_log_ids
-from bookie.errors import FormatError, IndexMissingError, LogDamagedError
+from bookie.errors import FormatError, IndexMissingError, LogDamagedError, StartError
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.journal.format import NO_MARK, RECORD_HEADER, JournalMark
+from bookie.journal.last_mark import is_mark_name
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ _PIECE_BYTES = 1 << 20
 _AHEAD_BYTES = 8 << 20  # read ahead by the disk while a piece is decoded
 _SECTOR_BYTES = 512
 _MIXED_PIECES = 15  # after records of mixed lengths, so many pieces are not tried as columns
+APACHE_MARK_BYTES = 16  # ours have a checksum behind these
 _BUFFERED_ENTRIES_MAX = 1 << 19  # about 8 MiB
 
 Progress = Callable[[int], None]  # called with the number of bytes read so far
@@ -70,9 +72,11 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
 
     Raises:
         IndexMissingError: The index is lost, and ``rebuild`` is not set.
+        StartError: Another program has written in the directory since the index was written.
         LogDamagedError: A damaged log prevents a full rebuild.
     """
     if index.is_complete:
+        _refuse_foreign_writes(disk, directory)
         return
     log_ids = logs_with_entries(disk, directory)
     if log_ids or mark != NO_MARK:
@@ -80,7 +84,8 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
             raise IndexMissingError(
                 f"{directory} has {len(log_ids)} entry logs and lastMark {mark}, but its index is missing"
                 " or was written by another program. Bring the directory 'index' back, or let `dlog bookie"
-                " rebuild-index` rebuild it from the entry logs; that fences every ledger"
+                " rebuild-index` rebuild it from the entry logs; that fences every ledger. `dlog bookie"
+                " convert-index` takes over index files of Apache's SortedLedgerStorage, with keys and fences"
             )
         stats = rebuild_from_logs(disk, directory, index, log_ids)
         if stats.damage:
@@ -88,6 +93,22 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
         log.info("%s: index rebuilt from entry logs: %s", directory, stats)
     index.mark_complete()
     index.sync()
+
+
+def foreign_marks(disk: Disk, directory: Path) -> list[Path]:
+    """The marks that Apache's bookie has written after ours ran: they lack our checksum."""
+    names = filter(is_mark_name, disk.list_directory(directory))
+    paths = [directory / name for name in sorted(names)]
+    return [path for path in paths if len(disk.read_file(path)) == APACHE_MARK_BYTES]
+
+
+def _refuse_foreign_writes(disk: Disk, directory: Path) -> None:
+    if found := foreign_marks(disk, directory):
+        raise StartError(
+            f"{found[0]} was written by Apache's bookie, so the index of {directory} does not have all"
+            " entries. Let `dlog bookie convert-index` rebuild it from the entry logs and Apache's index"
+            " files; it keeps keys and fences"
+        )
 
 
 def logs_with_entries(disk: Disk, directory: Path) -> list[int]:
@@ -146,7 +167,9 @@ def rebuild_from_logs(
             stats.fenced += 1
         else:
             stored = known[ledger_id]
-            data[ledger_id] = attrs.evolve(stored, last_entry_id=max(stored.last_entry_id, entry_id))
+            # Apache's index files do not have the LAC.
+            lac = max(stored.lac, _lac(disk, directory, location))
+            data[ledger_id] = attrs.evolve(stored, lac=lac, last_entry_id=max(stored.last_entry_id, entry_id))
     if in_limbo:
         data = {ledger_id: attrs.evolve(one, fenced=True, limbo=True) for ledger_id, one in data.items()}
     index.put([], sorted(data.items()))

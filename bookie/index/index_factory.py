@@ -34,7 +34,7 @@ class IndexKind(enum.Enum):
 
 
 _MARKERS = {IndexKind.CHUNKS: chunk_index.COMPLETE, IndexKind.PAGES: page_index.COMPLETE}
-_CLASSES = {IndexKind.CHUNKS: "DbLedgerStorage", IndexKind.PAGES: "SortedLedgerStorage"}
+STORAGE_CLASSES = {IndexKind.CHUNKS: "DbLedgerStorage", IndexKind.PAGES: "SortedLedgerStorage"}
 
 
 @attrs.frozen(kw_only=True)
@@ -60,8 +60,9 @@ def open_index(
             if kind is not config.kind and key_values.get(marker) is not None:
                 raise IndexKindError(
                     f"the index in {directory} is of the kind {kind.value!r}, and the configuration asks for"
-                    f" {config.kind.value!r}. Set ledgerStorageClass to {_CLASSES[kind]}, or let `dlog bookie"
-                    " rebuild-index` build the other kind from the entry logs"
+                    f" {config.kind.value!r}. Set ledgerStorageClass to {STORAGE_CLASSES[kind]}, or let"
+                    f" `dlog bookie convert-index --to {config.kind.value}` build the other kind from the"
+                    " entry logs"
                 )
         if config.kind is IndexKind.CHUNKS:
             return ChunkIndex(key_values)

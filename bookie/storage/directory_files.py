@@ -21,8 +21,9 @@ from bookie.disk.disk import Disk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import StorageFailedError
+from bookie.index.apache_refusal import refuse_apache
 from bookie.index.entry_index import EntryIndex, EntryRange
-from bookie.index.index_factory import open_index
+from bookie.index.index_factory import IndexKind, open_index
 from bookie.index.index_scan import greatest_log_id
 from bookie.journal.format import JournalMark
 from bookie.storage.config import StorageConfig
@@ -55,6 +56,7 @@ def open_directory_files(
     index = open_index(disk, index_directory, config.index)
     try:
         check_index(disk, directory, index, mark, rebuild=config.rebuild_index)
+        refuse_apache(disk, index_directory, has_page_files=config.index.kind is IndexKind.PAGES)
     except BaseException:
         index.close()
         raise

@@ -28,11 +28,26 @@ from pathlib import Path
 
 import attrs
 
-from bookie.damage.rebuild import Progress, RebuildStats, logs_with_entries, rebuild_from_logs
+from bookie.damage.rebuild import (
+    Progress,
+    RebuildStats,
+    foreign_marks,
+    logs_with_entries,
+    rebuild_from_logs,
+)
 from bookie.disk.disk import Disk
 from bookie.entrylog.format import entry_log_name
 from bookie.errors import BookieServerError, LogDamagedError, StartError
-from bookie.index.index_factory import INDEX_DIRECTORY, IndexConfig, open_index, read_ledger_data
+from bookie.index.apache_refusal import refuse_apache, stops_page_files
+from bookie.index.index_factory import (
+    INDEX_DIRECTORY,
+    IndexConfig,
+    IndexKind,
+    open_index,
+    read_ledger_data,
+)
+from bookie.index.index_view import PageFilesView
+from bookie.journal.format import RECORD_IDS, decode_mark, encode_mark
 from bookie.ledger_record import LedgerData
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
 from bookie.storage.directory_set import DirectorySet
@@ -77,7 +92,10 @@ def rebuild_indexes(
     with locked(disk, config):
         pairs = directories_of(config)
         DirectorySet(disk, [directory for directory, _ in pairs]).check()
-        known = [_old_ledger_data(disk, index_directory) for _, index_directory in pairs]
+        is_foreign = any(foreign_marks(disk, directory) for directory, _ in pairs)
+        known = [
+            _old_ledger_data(disk, index_directory, is_foreign=is_foreign) for _, index_directory in pairs
+        ]
         homes: dict[int, Path] = {}
         for (directory, _), ledgers in zip(pairs, known, strict=True):
             homes.update(dict.fromkeys(ledgers or (), directory))
@@ -102,7 +120,13 @@ def rebuild_indexes(
             write_loss_mark(disk, paths, "an index was rebuilt from entry logs, which contain no fences")
         # Only after all builds: an error in one build leaves all old indexes in place.
         for _, index_directory in pairs:
+            refuse_apache(disk, index_directory, has_page_files=False)  # none may start in the middle
             _exchange(disk, index_directory)
+            refuse_apache(disk, index_directory, has_page_files=config.index.kind is IndexKind.PAGES)
+        # The last step: until then a bookie refuses to start with an index that lacks Apache's entries.
+        for directory, _ in pairs:
+            for path in foreign_marks(disk, directory):
+                disk.replace_file(path, encode_mark(decode_mark(disk.read_file(path))))
         return built
 
 
@@ -191,15 +215,45 @@ def _build(
     return RebuiltDirectory(directory=directory, stats=stats, kept_ledger_data=known is not None)
 
 
-def _old_ledger_data(disk: Disk, index_directory: Path) -> dict[int, LedgerData] | None:
-    """The data of all ledgers from a complete index of either kind; None if no such index can be read."""
-    if INDEX_DIRECTORY not in disk.list_directory(index_directory):
-        return None
+def _old_ledger_data(disk: Disk, index_directory: Path, *, is_foreign: bool) -> dict[int, LedgerData] | None:
+    """The data of all ledgers from a complete index of either kind; None if no such index can be read.
+
+    ``is_foreign``: Apache's bookie has run last. Then its index files count, too. An old index is not enough:
+    it lacks the ledgers that are in Apache's files only, and they would be taken for deleted ones.
+    """
+    ours: dict[int, LedgerData] | None = None
+    names = disk.list_directory(index_directory)
     try:
-        return read_ledger_data(disk, index_directory)
+        if INDEX_DIRECTORY in names:
+            ours = read_ledger_data(disk, index_directory)
+        has_begun = READY in names or (
+            ours is None and REBUILDING in names and stops_page_files(disk, index_directory)
+        )
+        if not is_foreign or has_begun:  # an exchange that has begun has moved a part of the page files
+            return ours
+        theirs = dict(PageFilesView(disk, index_directory).ledgers())
     except (BookieServerError, OSError) as exc:
         log.warning("%s: the old index cannot be read: %s", index_directory, exc)
         return None
+    return _merged(ours or {}, theirs) if theirs else None
+
+
+def _merged(ours: dict[int, LedgerData], theirs: dict[int, LedgerData]) -> dict[int, LedgerData]:
+    """The data from both indexes: a fence counts if either has it."""
+    merged = dict(ours)
+    for ledger_id, data in theirs.items():
+        known = ours.get(ledger_id, data)
+        lac = -1  # Apache's bookie may have added entries since; the last one has it
+        if data.explicit_lac is not None:
+            lac = RECORD_IDS.unpack_from(data.explicit_lac)[1]
+        merged[ledger_id] = attrs.evolve(
+            known,
+            master_key=data.master_key or known.master_key,
+            fenced=data.fenced or known.fenced,
+            explicit_lac=data.explicit_lac or known.explicit_lac,
+            lac=max(known.lac, lac),
+        )
+    return merged
 
 
 def _is_complete(disk: Disk, directory: Path, config: IndexConfig) -> bool:

@@ -149,6 +149,7 @@ def bookie_config_text(
         "zkTimeout": session_timeout_ms,
         "journalDirectories": home / "journal",
         "ledgerDirectories": home / "ledgers",
+        "ledgerStorageClass": "DbLedgerStorage",  # our chunk index; without the key Apache's Sorted is meant
         # A laptop's disk may be nearly full. A local cluster must start on it all the same.
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.98,

@@ -272,6 +272,9 @@ def fields_of(store: Path, *, pieces: int) -> Iterator[Field]:
     for path in sorted(store.rglob("*")):
         if not path.is_file():
             continue
+        below_current = path.relative_to(store).parts[2:]
+        if below_current[:1] in (("dlog",), ("ledgers",), ("locations",)):
+            continue  # the marks against Apache's bookie, which ours makes again and never reads for data
         file, data = str(path.relative_to(store)), path.read_bytes()
         if store.name in ("copying", "ready"):
             if path.suffix in (".compacting", ".compacted"):

@@ -12,9 +12,11 @@ import contextlib
 import time
 from pathlib import Path
 
+import attrs
 import click
 
 from bookie.errors import DirectoryInUseError, NoLedgerError
+from bookie.index.index_factory import STORAGE_CLASSES, IndexKind
 from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
@@ -82,18 +84,56 @@ def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
 
     Exit codes: 5 the bookie runs; 7 an entry log is damaged.
     """
+    return _rebuild(config_path, None, "rebuild index", accept_damage=accept_damage, as_json=as_json)
+
+
+@bookie.command("convert-index")
+@config_option
+@click.option(
+    "--to",
+    "target",
+    type=click.Choice(["pages", "chunks"]),
+    required=True,
+    help="pages: Apache's SortedLedgerStorage; chunks: ours, faster with many ledgers.",
+)
+@click.option("--accept-damage", is_flag=True, help="Index what is readable in a damaged entry log.")
+@json_option("the result for each ledger directory")
+def convert_index(config_path: Path, target: str, accept_damage: bool, as_json: bool) -> int:
+    """Take over the directories of Apache's bookie, or change the kind of the index.
+
+    The bookie must be stopped. Locations come from the entry logs; keys, fences and explicit LACs come from
+    our index, or from the index files of Apache's SortedLedgerStorage or InterleavedLedgerStorage. Without
+    either, as with Apache's DbLedgerStorage, every ledger found is fenced.
+
+    The new index is built beside the old one and replaces it at the end. If the command is interrupted, run
+    it again; no bookie starts in between. Afterwards set ledgerStorageClass to SortedLedgerStorage for pages,
+    to DbLedgerStorage for chunks.
+
+    Exit codes: 5 the bookie runs; 7 an entry log is damaged.
+    """
+    kind = IndexKind(target)
+    code = _rebuild(config_path, kind, "convert index", accept_damage=accept_damage, as_json=as_json)
+    print_note(f"the bookie needs ledgerStorageClass={STORAGE_CLASSES[kind]}")
+    return code
+
+
+def _rebuild(
+    config_path: Path, kind: IndexKind | None, action: str, *, accept_damage: bool, as_json: bool
+) -> int:
     from bookie.config.bookie_config import load_config
     from bookie.disk.real_disk import RealDisk
     from bookie.storage.index_rebuild import entry_log_bytes, rebuild_indexes
 
     print_warnings()
     config, disk = load_config(config_path).storage, RealDisk()
+    if kind is not None:
+        config = attrs.evolve(config, index=attrs.evolve(config.index, kind=kind))
     started = time.perf_counter()
     with progress_bar(
         "reading entry logs", entry_log_bytes(disk, config), unit="bytes", quiet=as_json
     ) as progress:
         options = " --accept-damage" if accept_damage else ""
-        with audited("rebuild index", f"{config_path}{options}"):
+        with audited(action, f"{config_path}{options}"):
             rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
     seconds = time.perf_counter() - started
     documents = []

@@ -166,7 +166,7 @@ def test_the_storage_class_chooses_the_index() -> None:
         ("InterleavedLedgerStorage", IndexKind.PAGES),
     ):
         assert parse(f"ledgerStorageClass={name}").storage.index.kind is kind
-    assert parse().storage.index.kind is IndexKind.CHUNKS
+    assert parse().storage.index.kind is IndexKind.PAGES, "as Apache's bookie"
     pages = parse("pageSize=4096\npageLimit=100\nopenFileLimit=7").storage.index.pages
     assert pages == PageIndexConfig(page_bytes=4096, pages_max=100, open_files_max=7)
     assert parse("pageLimit=-1").storage.index.pages.pages_max * 8192 == 64 << 20

@@ -122,7 +122,10 @@ def test_known_ledger_data_are_kept_and_deleted_ledgers_stay_deleted(tmp_path: P
         RealDisk(), tmp_path, index, logs_with_entries(RealDisk(), tmp_path), known=known
     )
     assert content(index) == {at: where for at, where in locations.items() if at[0] != 2}
-    assert dict(index.ledgers()) == known | {1: LedgerData(b"k1", False, None, 9, 399)}
+    assert dict(index.ledgers()) == known | {
+        1: LedgerData(b"k1", False, None, 398, 399),
+        3: LedgerData(b"k3", True, None, 198, 999),
+    }
     assert (stats.fenced, stats.skipped_entries) == (0, 32)
     index.close()
 

@@ -224,7 +224,9 @@ def test_a_page_read_before_a_write_does_not_enter_the_cache_after_it(tmp_path: 
 
 def test_the_other_kind_and_another_page_size_are_refused(tmp_path: Path) -> None:
     filled(tmp_path).close()
-    with pytest.raises(IndexKindError, match=r"the kind 'pages'.*SortedLedgerStorage.*rebuild-index"):
+    with pytest.raises(
+        IndexKindError, match=r"the kind 'pages'.*SortedLedgerStorage.*convert-index --to chunks"
+    ):
         open_index(RealDisk(), tmp_path, IndexConfig())
     with pytest.raises(StartError, match="pageSize=512"):
         open_pages(tmp_path, attrs.evolve(CONFIG, page_bytes=1024))

@@ -107,11 +107,18 @@ def test_a_lost_index_is_rebuilt_and_reported(dlog: Dlog, config: Path, tmp_path
 
 
 def test_the_index_is_replaced_by_the_other_kind(dlog: Dlog, config: Path, tmp_path: Path) -> None:
-    config.write_text(config.read_text() + "ledgerStorageClass=SortedLedgerStorage\n")
-    result = dlog("bookie", "rebuild-index", "--config", str(config))
+    result = dlog("bookie", "convert-index", "--to", "chunks", "--config", str(config))
     assert result.code == 0
     assert "fenced ledgers" in result.out
+    assert "needs ledgerStorageClass=DbLedgerStorage" in result.err
+    assert not (tmp_path / "ledgers/current/0/1/1.idx").exists()
+    absent_key = config.read_text()
+    config.write_text(absent_key + "ledgerStorageClass=DbLedgerStorage\n")
+    served(config, lambda storage: storage.flush())
+    result = dlog("bookie", "convert-index", "--to", "pages", "--config", str(config))
+    assert result.code == 0
     assert (tmp_path / "ledgers/current/0/1/1.idx").exists()
+    config.write_text(absent_key)
 
     async def check(storage: Storage) -> None:
         first, second = storage.ledger(1), storage.ledger(2)

@@ -1,0 +1,123 @@
+"""Row 11: the directories of a bookie change hands, and neither side denies an entry of the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import trio
+
+from ledger.errors import LedgerError
+from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client
+from tests.interop.driver import Driver
+from tests.interop.originals import START_TIMEOUT_S, Bookie, Cluster, Kind, Originals
+from tests.interop.table import proves
+
+BOOKIE = "org.apache.bookkeeper.bookie."
+DB = f"{BOOKIE}storage.ldb.DbLedgerStorage"
+INDEXES = {
+    f"{BOOKIE}SortedLedgerStorage": "chunk index of DLog",
+    f"{BOOKIE}InterleavedLedgerStorage": "chunk index of DLog",
+    DB: "RocksDB",
+}
+
+
+def _cluster(originals: Originals, driver: Driver, root: str, kind: Kind, **settings: object) -> Cluster:
+    driver.ask("init_cluster", uri=originals.uri(root, layout="hierarchical"))
+    cluster = Cluster(originals, root)
+    cluster.add(kind, flushInterval=200, **settings)
+    return cluster
+
+
+def _hand_over(cluster: Cluster, kind: Kind, storage: str | None) -> Bookie:
+    """The stopped bookie's directories, as a bookie of this kind finds them."""
+    (bookie,) = cluster.bookies
+    cluster.stop()
+    bookie.kind = kind
+    bookie.settings.pop("ledgerStorageClass", None)
+    if storage is not None:
+        bookie.settings["ledgerStorageClass"] = storage
+    return bookie
+
+
+def _refusal(bookie: Bookie) -> str:
+    """The log of a start that must fail."""
+    bookie.launch()
+    assert bookie.process.wait_ended(timeout_s=START_TIMEOUT_S) != 0
+    return bookie.process.log.read_text("utf-8", "replace")
+
+
+def _convert(bookie: Bookie, kind: str) -> None:
+    command = [sys.executable, "-m", "dlog.cli.main", "bookie", "convert-index", "--to", kind]
+    done = subprocess.run(
+        [*command, "--config", str(bookie.config), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=TEST_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert '"fenced_ledgers": 0' in done.stdout
+
+
+async def _write(cluster: Cluster, count: int) -> int:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with our_client(cluster) as client:
+            writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD)
+            for number in range(count):
+                await writer.append(b"entry %d" % number)
+            await writer.close()
+            return writer.ledger_id
+
+
+async def _check(cluster: Cluster, ledgers: dict[int, int]) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with our_client(cluster) as client:
+            for ledger_id, count in ledgers.items():
+                try:
+                    reader = await client.open(ledger_id, password=PASSWORD)
+                except LedgerError as exc:
+                    raise AssertionError(f"ledger {ledger_id} is denied") from exc
+                entries = await reader.read(0, reader.last_confirmed)
+                assert [bytes(entry.payload) for entry in entries] == [b"entry %d" % n for n in range(count)]
+
+
+@proves(11, "they read our entry logs")
+def test_apaches_bookie_refuses_directories_with_our_chunk_index(
+    originals: Originals, driver: Driver
+) -> None:
+    cluster = _cluster(originals, driver, "/hands-chunks", "ours", ledgerStorageClass="DbLedgerStorage")
+    ledgers = {trio.run(_write, cluster, 10): 10}
+    for storage, reason in INDEXES.items():
+        log = _refusal(_hand_over(cluster, "java", storage))
+        assert reason in log, log[-2000:]
+    bookie = _hand_over(cluster, "ours", None)
+    log = _refusal(bookie)
+    assert "Set ledgerStorageClass to DbLedgerStorage" in log
+    bookie.settings["ledgerStorageClass"] = "DbLedgerStorage"
+    bookie.start()
+    trio.run(_check, cluster, ledgers)
+    cluster.stop()
+
+
+@proves(11, "ours read theirs")
+def test_directories_go_from_ours_to_apaches_bookie_and_back_without_a_key(
+    originals: Originals, driver: Driver
+) -> None:
+    cluster = _cluster(originals, driver, "/hands-pages", "ours")
+    ledgers = {trio.run(_write, cluster, 10): 10}
+    _hand_over(cluster, "java", None).start()
+    trio.run(_check, cluster, ledgers)
+    ledgers[trio.run(_write, cluster, 1100)] = 1100
+    bookie = _hand_over(cluster, "ours", None)
+    log = _refusal(bookie)
+    assert "lastMark was written by Apache's bookie" in log
+    _convert(bookie, "pages")
+    bookie.start()
+    ledgers[trio.run(_write, cluster, 3)] = 3
+    trio.run(_check, cluster, ledgers)
+    log = _refusal(_hand_over(cluster, "java", DB))
+    assert "RocksDB" in log
+    _convert(bookie, "chunks")
+    _hand_over(cluster, "ours", "DbLedgerStorage").start()
+    trio.run(_check, cluster, ledgers)
+    cluster.stop()
