@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 
 from spark_integration.errors import ArchiveDamagedError
@@ -38,6 +39,16 @@ def test_segments_of_a_manifest_follow_each_other(tmp_path: Path) -> None:
     directory.add_part(1, part.encoded())
     directory.add_part(2, new.extended(part).next_part([segment(5)]).encoded())
     with pytest.raises(ArchiveDamagedError, match="segment 5 follows segment 3"):
+        directory.manifest()
+
+
+def test_a_part_follows_only_the_part_that_it_was_made_for(tmp_path: Path) -> None:
+    directory = ArchiveDirectory(tmp_path)
+    new = Manifest.empty("id", "orders", "file:///x")
+    other = new.extended(new.next_part([attrs.evolve(segment(3), ledger_id=99)]))
+    directory.add_part(1, new.next_part([segment(3)]).encoded())
+    directory.add_part(2, other.next_part([segment(4)]).encoded())
+    with pytest.raises(ArchiveDamagedError, match="parent"):
         directory.manifest()
 
 
