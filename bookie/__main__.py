@@ -1,4 +1,4 @@
-"""``python -m bookie --config FILE``: one bookie as a process.
+"""``python -m bookie --config FILE [--strict]``: one bookie as a process.
 
 Inside: logging to stderr, signals (SIGHUP reads certificates and secrets again), the limit of open files, the
 choice of ZooKeeper as metadata store, exit codes.
@@ -72,16 +72,17 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.SERVER
 
 
-def run_program(config_path: Path, *, open_routes: OpenRoutes | None = None) -> int:
+def run_program(config_path: Path, *, open_routes: OpenRoutes | None = None, strict: bool = False) -> int:
     """Run a bookie until a signal stops it; log the reason and return the exit code.
 
-    ``open_routes``: more routes for the HTTP server.
+    ``open_routes``: more routes for the HTTP server. ``strict``: an unknown key in the configuration is an
+    error.
     """
     start_logging(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         limit = raise_limit()  # first: the configuration derives its defaults from it
-        config = load_config(config_path)
+        config = load_config(config_path, strict=strict)
         log.info("%d open files allowed, of them %d connections", limit, config.server.connections_max)
         # All objects made so far live until the process ends, so Python's collector can skip them.
         gc.freeze()
@@ -151,7 +152,9 @@ def main() -> int:
     """Parse the command line and run the bookie; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bookie", description="Run one storage server.")
     parser.add_argument("--config", required=True, type=Path, help="Apache's bk_server.conf")
-    return run_program(parser.parse_args().config)
+    parser.add_argument("--strict", action="store_true", help="An unknown key in FILE is an error.")
+    arguments = parser.parse_args()
+    return run_program(arguments.config, strict=arguments.strict)
 
 
 if __name__ == "__main__":

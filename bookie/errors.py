@@ -133,7 +133,14 @@ class LogDamagedError(StartError):
 
 
 class BookieConfigError(BookieServerError):
-    """The configuration file is invalid; the message names the key, the value, the line and a valid value."""
+    """The configuration file is invalid; the message names the key, the value, the line and a valid value.
+
+    ``key`` is None if the error is not about one key of the file.
+    """
+
+    def __init__(self, message: str, *, key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class DirectoryError(BookieServerError):

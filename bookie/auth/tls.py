@@ -37,6 +37,7 @@ class TlsConfig:
     key_type: str = "PEM"  # or PKCS12, JKS
     authorities_type: str = "PEM"
     demand_client_certificate: bool = False
+    verify_host_names: bool = False  # the certificates of other bookies must name the dialled hosts
     protocols: tuple[str, ...] = ()  # empty: TLS 1.2 and 1.3
     ciphers: tuple[str, ...] = ()  # OpenSSL's or Java's names, for TLS 1.2
 
@@ -83,7 +84,7 @@ def server_context(config: TlsConfig) -> ssl.SSLContext:
 def peer_context(config: TlsConfig) -> ssl.SSLContext:
     """The context of a bookie that connects to other bookies, with its own certificate.
 
-    A certificate of the authorities is enough: as in Apache's clients by default, host names are not checked.
+    A certificate of the authorities is enough, unless ``verify_host_names`` is set: as in Apache's clients.
 
     Raises:
         BookieConfigError: A file cannot be read or has invalid content.
@@ -94,7 +95,7 @@ def peer_context(config: TlsConfig) -> ssl.SSLContext:
             certificate=config.certificate,
             key=config.key,
             key_password=_password(config.key_password),
-            check_host_name=False,
+            check_host_name=config.verify_host_names,
             key_type=config.key_type,
             authorities_type=config.authorities_type,
             authorities_password=_password(config.authorities_password),

@@ -24,16 +24,8 @@ from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, read_admin
 from bookie.config.gc_settings import read_compaction, read_gc, read_new_ledgers, read_per_ledger_logs
-from bookie.config.keys import (
-    PLUGIN_PREFIX,
-    PREFIXES_OF_OTHERS,
-    REFUSED,
-    SUPPORTED,
-    UNSUPPORTED,
-    WITHOUT_EFFECT,
-    nearest_key,
-)
-from bookie.config.properties import PropertiesError, parse_properties
+from bookie.config.key_check import check_keys
+from bookie.config.properties import PropertiesError, Setting, parse_properties
 from bookie.config.security_settings import (
     read_client_authentication,
     read_permissions,
@@ -121,22 +113,34 @@ class BookieConfig:
     warnings: tuple[str, ...] = ()  # to be logged at the start, such as keys without effect
 
 
-def load_config(path: Path, environment: Mapping[str, str] = os.environ) -> BookieConfig:
+def load_config(
+    path: Path, environment: Mapping[str, str] = os.environ, *, strict: bool = False
+) -> BookieConfig:
     """Read a ``bk_server.conf``.
 
+    Args:
+        strict: An unknown key is an error, and not only a warning.
+
     Raises:
-        BookieConfigError: It cannot be read, or a key or value in it cannot be obeyed.
+        BookieConfigError: It cannot be read, or a key or value in it cannot be obeyed, or an unknown key may
+            be meant to restrict or to protect something.
     """
+    return parse_config(read_text(path), str(path), environment, strict=strict)
+
+
+def read_text(path: Path) -> str:
+    """The text of a ``bk_server.conf``; ``BookieConfigError`` if it cannot be read."""
     try:
-        text = path.read_text("utf-8")
+        return path.read_text("utf-8")
     except UnicodeDecodeError:
-        text = path.read_text("latin-1")  # the encoding that java.util.Properties expects
+        return path.read_text("latin-1")  # the encoding that java.util.Properties expects
     except OSError as exc:
         raise BookieConfigError(f"configuration {path} cannot be read: {exc.strerror or exc}") from exc
-    return parse_config(text, str(path), environment)
 
 
-def parse_config(text: str, source: str, environment: Mapping[str, str] | None = None) -> BookieConfig:
+def parse_config(
+    text: str, source: str, environment: Mapping[str, str] | None = None, *, strict: bool = False
+) -> BookieConfig:
     """Read the text of a ``bk_server.conf``; ``source`` is for messages.
 
     Raises:
@@ -146,28 +150,13 @@ def parse_config(text: str, source: str, environment: Mapping[str, str] | None =
         parsed = parse_properties(text, environment)
     except PropertiesError as exc:
         raise BookieConfigError(f"{source}, {exc}") from exc
+    return build_config(parsed, source, strict=strict)
+
+
+def build_config(parsed: Mapping[str, Setting], source: str, *, strict: bool = False) -> BookieConfig:
+    """The configuration of parsed keys. Raises as ``load_config``."""
     settings = Settings(source, parsed)
-    ineffective: dict[str, list[str]] = {"only a JVM can use them": [], "not offered by this bookie": []}
-    warnings = []
-    for key, setting in parsed.items():
-        if key in WITHOUT_EFFECT or key.startswith(PREFIXES_OF_OTHERS):
-            ineffective["only a JVM can use them"].append(key)
-        elif key in UNSUPPORTED:
-            ineffective["not offered by this bookie"].append(key)
-        elif key in REFUSED:
-            if setting.first:
-                raise settings.error(key, "no value: this bookie trusts other bookies by tlsTrustStore alone")
-        elif key not in SUPPORTED and not key.startswith(PLUGIN_PREFIX):
-            nearest = nearest_key(key)
-            hint = f"; did you mean {nearest}?" if nearest else ""
-            raise BookieConfigError(f"{source}, line {setting.line}: there is no key {key!r}{hint}")
-        if setting.set_count > 1 and key in SUPPORTED:
-            warnings.append(f"{source}: {key} is set {setting.set_count} times; the first value counts")
-    warnings[:0] = [
-        f"{source}: keys without effect ({why}): {', '.join(keys)}"
-        for why, keys in ineffective.items()
-        if keys
-    ]
+    warnings = check_keys(settings, source, parsed, strict=strict)
     _refuse_unsafe_keys(settings, warnings)
     directories = _directories(settings)
     storage = _storage(settings, directories)
@@ -228,6 +217,8 @@ def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
         raise settings.error(
             "permittedStartupUsers", f"the user who starts it, {getpass.getuser()}, to be in it"
         )
+    if settings.boolean("disableServerSocketBind", False):
+        raise settings.error("disableServerSocketBind", "false: this bookie always listens on bookiePort")
 
 
 def _network_location(settings: Settings) -> str | None:

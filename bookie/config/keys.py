@@ -1,9 +1,10 @@
-"""Every key that Apache's bookie knows, by its effect here.
+"""Every key that Apache's bookie knows, by its fate here.
 
 A file written for Apache's bookie must work unchanged, and a misspelt key must not pass unnoticed. So each
-key of ``bk_server.conf`` is in exactly one of these tables, and a key that is in none is refused.
+key of ``bk_server.conf`` has exactly one fate, and a key that has none is unknown.
 
-Inside: names only. Not inside: values and defaults (``config``).
+Inside: names, fates and reasons. Not inside: values and defaults (``bookie_config``), what an unknown key
+does (``key_check``).
 
 Source: ServerConfiguration.java, AbstractConfiguration.java, ClientConfiguration.java, conf/bk_server.conf.
 """
@@ -11,10 +12,33 @@ Source: ServerConfiguration.java, AbstractConfiguration.java, ClientConfiguratio
 from __future__ import annotations
 
 import difflib
+import enum
+import re
+
+import attrs
+
+
+class Fate(enum.Enum):
+    """What this bookie does with a key. The value is the word in tables and JSON."""
+
+    OBEYED = "obeyed"
+    WITHOUT_EFFECT = "without effect"  # nothing is lost by that: a warning
+    NOT_OFFERED = "not offered"  # a feature that is missing here: a warning
+    REFUSED = "refused"  # to ignore it would be unsafe: an error
+    UNKNOWN = "unknown"  # not Apache's and not ours
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
+
+
+@attrs.frozen
+class KeyGroup:
+    """Keys with one fate for one reason."""
+
+    fate: Fate
+    reason: str
+    names: frozenset[str]
 
 
 # Used as Apache's bookie uses them.
@@ -53,7 +77,8 @@ SUPPORTED = _names(
     httpServerTrustStorePassword
     tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
     tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
-    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds
+    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds tlsHostnameVerificationEnabled
+    disableServerSocketBind
     bookieAuthProviderFactoryClass authorizedRoles zkEnableSecurity authTokenFile
     clientAuthProviderFactoryClass java.security.auth.login.config
     saslJaasBookieSectionName saslJaasAuditorSectionName saslJaasClientAllowedIds
@@ -62,81 +87,88 @@ SUPPORTED = _names(
     """
 )
 
-# They tune a JVM, Netty, RocksDB or a Java class, or a part that works differently here.
-WITHOUT_EFFECT = _names(
+_OF_JAVA = _names(
     """
     zkRetryBackoffStartMs zkRetryBackoffMaxMs zkRetryBackoffMaxRetries zkRequestRateLimit
     ledgerMetadataVersion storeSystemTimeAsLedgerCreationTime allowShadedLedgerManagerFactoryClass
     shadedLedgerManagerFactoryClassPrefix zkReplicationTaskRateLimit
-    allowMultipleDirsUnderSameDiskPartition
-    enableLocalTransport disableServerSocketBind bookieDeathWatchInterval extraServerComponents
-    ignoreExtraServerComponentsStartupFailures numAddWorkerThreads numReadWorkerThreads
-    numLongPollWorkerThreads numHighPriorityWorkerThreads
-    readWorkerThreadsThrottlingEnabled
-    requestTimerTickDurationMs requestTimerNumTicks enableBusyWait preserveMdcForTaskExecution
-    serverNumIOThreads serverNumAcceptorThreads serverTcpNoDelay serverTcpLinger serverTcpKeepIdle
-    serverTcpKeepIntvl serverTcpKeepCnt byteBufAllocatorSizeInitial byteBufAllocatorSizeMin
-    byteBufAllocatorSizeMax serverWriteBufferLowWaterMark allocatorPoolingPolicy
-    allocatorPoolingConcurrency allocatorOutOfMemoryPolicy allocatorLeakDetectionPolicy
-    allocatorExitOnOutOfMemory
-    journalFormatVersionToWrite journalWriteBufferSizeKB journalAdaptiveGroupWrites journalMaxGroupWaitMSec
-    journalBufferedEntriesThreshold journalFlushWhenQueueEmpty
+    allowMultipleDirsUnderSameDiskPartition enableLocalTransport bookieDeathWatchInterval
+    extraServerComponents ignoreExtraServerComponentsStartupFailures numAddWorkerThreads
+    numReadWorkerThreads numLongPollWorkerThreads numHighPriorityWorkerThreads
+    readWorkerThreadsThrottlingEnabled requestTimerTickDurationMs requestTimerNumTicks
+    enableBusyWait preserveMdcForTaskExecution serverNumIOThreads serverNumAcceptorThreads
+    serverTcpNoDelay serverTcpLinger serverTcpKeepIdle serverTcpKeepIntvl serverTcpKeepCnt
+    byteBufAllocatorSizeInitial byteBufAllocatorSizeMin byteBufAllocatorSizeMax
+    serverWriteBufferLowWaterMark allocatorPoolingPolicy allocatorPoolingConcurrency
+    allocatorOutOfMemoryPolicy allocatorLeakDetectionPolicy allocatorExitOnOutOfMemory
+    journalFormatVersionToWrite journalWriteBufferSizeKB journalAdaptiveGroupWrites
+    journalMaxGroupWaitMSec journalBufferedEntriesThreshold journalFlushWhenQueueEmpty
     journalRemoveFromPageCache journalReuseFiles journalChannelProvider numJournalCallbackThreads
-    journalQueueSize
-    sortedLedgerStorageEnabled fileInfoFormatVersionToWrite fileInfoCacheInitialCapacity
-    fileInfoMaxIdleTime skipListArenaChunkSize skipListArenaMaxAllocSize
-    dbStorage_writeCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize
+    journalQueueSize sortedLedgerStorageEnabled fileInfoFormatVersionToWrite
+    fileInfoCacheInitialCapacity fileInfoMaxIdleTime skipListArenaChunkSize
+    skipListArenaMaxAllocSize dbStorage_writeCacheMaxSizeMb dbStorage_rocksDB_blockCacheSize
     dbStorage_rocksDB_writeBufferSizeMB dbStorage_rocksDB_sstSizeInMB dbStorage_rocksDB_blockSize
-    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_numLevels dbStorage_rocksDB_numFilesInLevel0
-    dbStorage_rocksDB_maxSizeInLevel1MB dbStorage_rocksDB_format_version dbStorage_rocksDB_checksum_type
-    defaultRocksdbConf entryLocationRocksdbConf ledgerMetadataRocksdbConf
-    maxOperationNumbersInSingleRocksdbWriteBatch dbStorage_directIOEntryLogger
-    dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB dbStorage_directIOEntryLoggerTotalReadBufferSizeMB
-    dbStorage_directIOEntryLoggerReadBufferSizeMB dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds
-    entryLogFilePreallocationEnabled flushEntrylogBytes readBufferSizeBytes writeBufferSizeBytes
-    numOfMemtableFlushThreads entryLogPerLedgerCounterLimitsMultFactor
-    gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath gcOverreplicatedLedgerMaxConcurrentRequests
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_numLevels
+    dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_maxSizeInLevel1MB
+    dbStorage_rocksDB_format_version dbStorage_rocksDB_checksum_type defaultRocksdbConf
+    entryLocationRocksdbConf ledgerMetadataRocksdbConf maxOperationNumbersInSingleRocksdbWriteBatch
+    dbStorage_directIOEntryLogger dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB
+    dbStorage_directIOEntryLoggerTotalReadBufferSizeMB dbStorage_directIOEntryLoggerReadBufferSizeMB
+    dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds entryLogFilePreallocationEnabled
+    flushEntrylogBytes readBufferSizeBytes writeBufferSizeBytes numOfMemtableFlushThreads
+    entryLogPerLedgerCounterLimitsMultFactor gcEntryLogMetadataCacheEnabled
+    gcEntryLogMetadataCachePath gcOverreplicatedLedgerMaxConcurrentRequests
     compactionMaxOutstandingRequests entryLocationCompactionInterval verifyMetadataOnGC
     enableStatistics statsProviderClass sanityCheckMetricsEnabled enableTaskExecutionStats
     limitStatsLogging prometheusStatsLatencyRolloverSeconds exposeDefaultJVMMetrics httpServerClass
-    tlsProvider clientRole digestType passwd
-    throttle readTimeout addEntryTimeoutSec readEntryTimeoutSec addEntryQuorumTimeoutSec
-    clientConnectTimeoutMillis numChannelsPerBookie useV2WireProtocol explicitLacInterval
-    speculativeReadTimeout firstSpeculativeReadTimeout maxSpeculativeReadTimeout
+    tlsProvider ledgerManagerFactoryDisableClassCheck entryFormatterClass ledgerIdFormatterClass
+    nettyUsePooledBuffers taskExecutionWarnTimeMicros enableHealthCheck
+    """
+)
+
+_OF_CLIENTS = _names(
+    """
+    clientRole digestType passwd throttle readTimeout addEntryTimeoutSec readEntryTimeoutSec
+    addEntryQuorumTimeoutSec clientConnectTimeoutMillis numChannelsPerBookie useV2WireProtocol
+    explicitLacInterval speculativeReadTimeout firstSpeculativeReadTimeout maxSpeculativeReadTimeout
     firstSpeculativeReadLACTimeout maxSpeculativeReadLACTimeout enableParallelRecoveryRead
-    recoveryReadBatchSize recoveryBatchReadEnabled stickyReadSEnabled batchReadEnabled numWorkerThreads
-    numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize clientReceiveBufferSize
-    waitTimeoutOnBackpressureMs bookieAddressResolverEnabled enableBookieAddressTracking
-    enableBookieFailureTracking startTLSTimeoutSecs tlsHostnameVerificationEnabled
+    recoveryReadBatchSize recoveryBatchReadEnabled stickyReadSEnabled batchReadEnabled
+    numWorkerThreads numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize
+    clientReceiveBufferSize waitTimeoutOnBackpressureMs bookieAddressResolverEnabled
+    enableBookieAddressTracking enableBookieFailureTracking startTLSTimeoutSecs
     saslJaasClientSectionName getBookieInfoTimeoutSecs timeoutMonitorIntervalSec
     clientWriteBufferLowWaterMark clientWriteBufferHighWaterMark enableDigestTypeAutodetection
     delayEnsembleChange maxNumEnsembleChanges opportunisticStriping
     enforceMinNumFaultDomainsForWrite minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum
-    reorderReadSequenceEnabled readReorderThresholdPendingRequests bookieFailureHistoryExpirationMSec
-    bookieHealthCheckEnabled bookieErrorThresholdPerInterval bookieQuarantineTimeSeconds
-    ensemblePlacementPolicy reppDnsResolverClass networkTopologyScriptFileName
-    networkTopologyStabilizePeriodSeconds reppRegionsToWrite reppMinimumRegionsForDurability
-    reppEnableDurabilityEnforcementInReplace reppEnableValidation ignoreLocalNodeInPlacementPolicy
-    zoneawaredns desiredNumZonesPerWriteQuorum minNumZonesPerWriteQuorum diskWeightBasedPlacementEnabled
+    reorderReadSequenceEnabled readReorderThresholdPendingRequests
+    bookieFailureHistoryExpirationMSec bookieHealthCheckEnabled bookieErrorThresholdPerInterval
+    bookieQuarantineTimeSeconds ensemblePlacementPolicy reppDnsResolverClass
+    networkTopologyScriptFileName networkTopologyStabilizePeriodSeconds reppRegionsToWrite
+    reppMinimumRegionsForDurability reppEnableDurabilityEnforcementInReplace reppEnableValidation
+    ignoreLocalNodeInPlacementPolicy zoneawaredns desiredNumZonesPerWriteQuorum
+    minNumZonesPerWriteQuorum diskWeightBasedPlacementEnabled
     bookieMaxMultipleForWeightBasedPlacement getBookieInfoIntervalSeconds
-    getBookieInfoRetryIntervalSeconds enforceStrictZoneawarePlacement bookieHealthCheckIntervalSeconds
-    bookieQuarantineRatio disableEnsembleChangeFeatureName ensembleRandomReadReordering
-    networkTopologyScriptNumberArgs reppDisableDurabilityFeatureName
+    getBookieInfoRetryIntervalSeconds enforceStrictZoneawarePlacement
+    bookieHealthCheckIntervalSeconds bookieQuarantineRatio disableEnsembleChangeFeatureName
+    ensembleRandomReadReordering networkTopologyScriptNumberArgs reppDisableDurabilityFeatureName
     reppDisallowBookiePlacementInRegionFeatureName useHostnameResolveLocalNodePlacementPolicy
-    storageserver.grpc.port dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize dlog.bkcAckQuorumSize
-    storage.range.store.dirs storage.serve.readonly.tables storage.cluster.controller.schedule.interval.ms
-    metastoreImplClass metastoreMaxEntriesPerScan registrationManagerClass registrationClientClass
-    ledgerManagerFactoryDisableClassCheck entryFormatterClass ledgerIdFormatterClass nettyUsePooledBuffers
-    taskExecutionWarnTimeMicros enableHealthCheck ensemblePlacementPolicyOrderSlowBookies
-    clientConnectBookieUnavailableLogThrottling clientTcpUserTimeoutMillis tcpKeepIdle tcpKeepIntvl tcpKeepCnt
-    clientKeyStore clientKeyStoreType clientKeyStorePasswordPath
+    ensemblePlacementPolicyOrderSlowBookies clientConnectBookieUnavailableLogThrottling
+    clientTcpUserTimeoutMillis tcpKeepIdle tcpKeepIntvl tcpKeepCnt
     speculativeReadTimeoutBackoffMultiplier speculativeReadLACTimeoutBackoffMultiplier
     timeoutTaskIntervalMillis timeoutTimerTickDurationMs timeoutTimerNumTicks
     pcbcTimeoutTimerTickDurationMs pcbcTimeoutTimerNumTicks bookieConnectionErrorQuarantineEnabled
     """
 )
 
-# This bookie has no such feature; setting one of these keys gives a warning.
+_OF_OTHER_PROGRAMS = _names(
+    """
+    storageserver.grpc.port dlog.bkcEnsembleSize dlog.bkcWriteQuorumSize dlog.bkcAckQuorumSize
+    storage.range.store.dirs storage.serve.readonly.tables
+    storage.cluster.controller.schedule.interval.ms
+    """
+)
+
+# This bookie has no such feature.
 UNSUPPORTED = _names(
     """
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
@@ -155,8 +187,37 @@ UNSUPPORTED = _names(
 # They decide which bookies this bookie trusts, which it decides by tlsTrustStore alone. To ignore them would
 # be unsafe.
 REFUSED = _names("clientTrustStore clientTrustStoreType clientTrustStorePasswordPath")
+REFUSAL = "this bookie trusts other bookies by tlsTrustStore alone"
 
+GROUPS = (
+    KeyGroup(Fate.OBEYED, "", SUPPORTED),
+    KeyGroup(Fate.WITHOUT_EFFECT, "they tune threads, buffers or classes of Java's bookie", _OF_JAVA),
+    KeyGroup(
+        Fate.WITHOUT_EFFECT, "they tune Java's client; clients here have settings of their own", _OF_CLIENTS
+    ),
+    KeyGroup(
+        Fate.WITHOUT_EFFECT,
+        "to other bookies this bookie shows the certificate of tlsKeyStore",
+        _names("clientKeyStore clientKeyStoreType clientKeyStorePasswordPath"),
+    ),
+    KeyGroup(
+        Fate.WITHOUT_EFFECT,
+        "only ledger managers of the layout ms read them, and metadataServiceUri refuses that layout",
+        _names("metastoreImplClass metastoreMaxEntriesPerScan"),
+    ),
+    KeyGroup(
+        Fate.WITHOUT_EFFECT,
+        "Apache's bookie does not read them either: metadataServiceUri decides",
+        _names("registrationManagerClass registrationClientClass"),
+    ),
+    KeyGroup(Fate.WITHOUT_EFFECT, "they are keys of other programs", _OF_OTHER_PROGRAMS),
+    KeyGroup(Fate.NOT_OFFERED, "this bookie has no such feature", UNSUPPORTED),
+    KeyGroup(Fate.REFUSED, REFUSAL, REFUSED),
+)
+WITHOUT_EFFECT = frozenset[str]().union(*(one.names for one in GROUPS if one.fate is Fate.WITHOUT_EFFECT))
 KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED | REFUSED
+
+_GROUP_OF = {name: group for group in GROUPS for name in group.names}
 
 # Keys of an authentication plug-in of another package (``bookie.auth.plugins``).
 PLUGIN_PREFIX = "authPlugin."
@@ -166,6 +227,51 @@ PREFIXES_OF_OTHERS = (
     "codahale",  # statistics of the JVM
     "prometheusStats",
 )
+_PLUGIN = KeyGroup(Fate.OBEYED, "", frozenset())
+_OTHERS = next(group for group in GROUPS if group.names is _OF_OTHER_PROGRAMS)
+_UNKNOWN = KeyGroup(Fate.UNKNOWN, "", frozenset())
+
+# Keys that restrict access, protect data, or say which data and which identity are this bookie's. If one of
+# them is misspelt, the bookie does not start: it would run without the protection that was asked for.
+PROTECTING = (
+    _names(
+        """
+    tlsProviderFactoryClass tlsClientAuthentication tlsKeyStoreType tlsKeyStore tlsKeyStorePasswordPath
+    tlsTrustStoreType tlsTrustStore tlsTrustStorePasswordPath tlsCertificatePath tlsEnabledCipherSuites
+    tlsEnabledProtocols tlsRequired tlsCertFilesRefreshDurationSeconds tlsHostnameVerificationEnabled
+    bookieAuthProviderFactoryClass clientAuthProviderFactoryClass authorizedRoles authTokenFile
+    java.security.auth.login.config saslJaasBookieSectionName saslJaasAuditorSectionName
+    saslJaasClientAllowedIds zkEnableSecurity policyNamespaces policyCacheSeconds permittedStartupUsers
+    httpServerHost httpServerTlsEnable httpServerTokenPath httpServerAllowedHosts httpServerKeyStorePath
+    httpServerKeyStorePassword httpServerTrustStorePath httpServerTrustStorePassword
+    journalSyncData journalPageCacheFlushIntervalMSec journalWriteData
+    readOnlyModeEnabled readOnlyModeOnAnyDiskFullEnabled forceReadOnlyBookie persistBookieStatusEnabled
+    diskUsageThreshold diskUsageLwmThreshold minUsableSizeForEntryLogCreation
+    minUsableSizeForIndexFileCreation minUsableSizeForHighPriorityWrites flushReserveBytes
+    compactionReserveBytes
+    dataIntegrityChecking localConsistencyCheckOnStartup localScrubInterval
+    unconfirmedLedgersMax newLedgersPerSecondMax maxConnections
+    journalDirectories journalDirectory ledgerDirectories indexDirectories ledgerStorageClass
+    metadataServiceUri zkServers zkLedgersRootPath
+    bookieId bookiePort listeningInterface advertisedAddress disableServerSocketBind networkLocation
+    """
+    )
+    | REFUSED
+)
+_PROTECTING_WORDS = re.compile(
+    r"tls|ssl|auth|sasl|jaas|acl|role|permission|polic|secur|passw|secret|token|trust|encrypt|sync|read_?only",
+    re.IGNORECASE,
+)
+
+
+def group_of(name: str) -> KeyGroup:
+    """The fate of a key and its reason."""
+    group = _GROUP_OF.get(name)
+    if group is not None:
+        return group
+    if name.startswith(PLUGIN_PREFIX):
+        return _PLUGIN
+    return _OTHERS if name.startswith(PREFIXES_OF_OTHERS) else _UNKNOWN
 
 
 def nearest_key(name: str) -> str | None:
@@ -173,3 +279,8 @@ def nearest_key(name: str) -> str | None:
     lowered = {key.lower(): key for key in KNOWN}
     found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return lowered[found[0]] if found else None
+
+
+def may_protect(name: str) -> bool:
+    """True if an unknown key may be meant to restrict protect something: by its sound or nearest key."""
+    return bool(_PROTECTING_WORDS.search(name)) or nearest_key(name) in PROTECTING

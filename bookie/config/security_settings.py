@@ -84,6 +84,7 @@ RESTRICTIONS = (
         for key in (
             "tlsClientAuthentication",
             "tlsRequired",
+            "tlsHostnameVerificationEnabled",
             "tlsKeyStore",
             "tlsCertificatePath",
             "tlsTrustStore",
@@ -120,7 +121,9 @@ RESTRICTIONS = (
         " of ZooKeeper could change the nodes",
     ),
 )
-_BOOLEANS = frozenset({"tlsClientAuthentication", "tlsRequired", "zkEnableSecurity"})
+_BOOLEANS = frozenset(
+    {"tlsClientAuthentication", "tlsRequired", "tlsHostnameVerificationEnabled", "zkEnableSecurity"}
+)
 
 
 def refuse_unobeyed(settings: Settings) -> None:
@@ -139,6 +142,7 @@ def read_tls(settings: Settings) -> TlsConfig | None:
     """The keys ``tls*``; None without TLS. Raises ``BookieConfigError``."""
     provider = settings.text("tlsProviderFactoryClass")
     demand = settings.boolean("tlsClientAuthentication", False)
+    verify_host_names = settings.boolean("tlsHostnameVerificationEnabled", False)
     key_type = (settings.text("tlsKeyStoreType") or "JKS").upper()
     trust_type = (settings.text("tlsTrustStoreType") or "JKS").upper()
     key, certificate = settings.text("tlsKeyStore"), settings.text("tlsCertificatePath")
@@ -165,6 +169,7 @@ def read_tls(settings: Settings) -> TlsConfig | None:
         key_type=key_type,
         authorities_type=trust_type,
         demand_client_certificate=demand,
+        verify_host_names=verify_host_names,
         protocols=protocols,
         ciphers=ciphers,
     )

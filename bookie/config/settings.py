@@ -41,7 +41,7 @@ class Settings:
         """The error for an invalid value."""
         setting = self._settings.get(key)
         if setting is None:
-            return BookieConfigError(f"{self._source}: {key} is missing: expected {expectation}")
+            return BookieConfigError(f"{self._source}: {key} is missing: expected {expectation}", key=key)
         value = ", ".join(setting.values)
         if setting.written is not None:
             # A value of the environment may be a secret, and the reason in parentheses may quote it.
@@ -51,7 +51,7 @@ class Settings:
         elif key in _ADDRESSES:
             value = without_user_info(value)
         return BookieConfigError(
-            f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}"
+            f"{self._source}, line {setting.line}: {key} = {value!r}: expected {expectation}", key=key
         )
 
     def first_values(self) -> dict[str, str]:

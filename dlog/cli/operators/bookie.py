@@ -35,20 +35,22 @@ CONFIG = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--config", "config_path", metavar="FILE", type=CONFIG, help="A bk_server.conf of Apache BookKeeper."
 )
+@click.option("--strict", is_flag=True, help="An unknown key in FILE is an error, not a warning.")
 @click.pass_context
-def bookie(context: click.Context, config_path: Path | None) -> int | None:
+def bookie(context: click.Context, config_path: Path | None, strict: bool) -> int | None:
     """Run one bookie (storage server) of a cluster, or check and repair its directories.
 
     Without a command, the bookie runs with the configuration in FILE, a bk_server.conf of Apache BookKeeper.
-    One log line names the keys that have a meaning only for a JVM. An unknown key is an error that names the
-    nearest known key. SIGTERM shuts the bookie down in an orderly way.
+    Log lines name the keys without effect and the unknown ones, with the nearest known key. An unknown key
+    that may protect something is an error, and with --strict every unknown key. `dlog config check FILE`
+    lists all keys of a file. SIGTERM shuts the bookie down in an orderly way.
 
     Exit codes without a command: 0 stopped by a signal; 1 invalid configuration; 2 port in use, or an
     unexpected error; 3 metadata store out of reach; 4 registration failed; 5 disk error: foreign cookie,
     locked or unwritable directory, failed write.
     """
     if context.invoked_subcommand is not None:
-        if config_path is not None:
+        if config_path is not None or strict:
             raise click.UsageError(f"put --config behind the command {context.invoked_subcommand}")
         return None
     if config_path is None:
@@ -56,7 +58,7 @@ def bookie(context: click.Context, config_path: Path | None) -> int | None:
     from bookie.__main__ import run_program
     from dlog.cli.operators.page_routes import open_page_routes
 
-    return run_program(config_path, open_routes=open_page_routes)
+    return run_program(config_path, open_routes=open_page_routes, strict=strict)
 
 
 config_option = click.option(

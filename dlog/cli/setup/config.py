@@ -1,18 +1,20 @@
 """`dlog config show|check`: the settings that hold, with the place of each, and a check of a file.
 
-Not inside: the settings and their places (``dlog.settings``).
+Not inside: the settings and their places (``dlog.settings``), the keys of a bookie (``bookie.config``).
 Always: no secret is printed, because no setting holds one; nothing is opened but the files that settings
 name.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
@@ -57,13 +59,30 @@ def show(context: click.Context, uri: str, given: bool, as_json: bool) -> None:
 
 @command.command("check")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--kind",
+    type=click.Choice(["client", "bookie"]),
+    help="What the file is; default: a bookie's if its name ends in .conf or .properties.",
+)
+@click.option("--strict", is_flag=True, help="An unknown key of a bookie's file is an error.")
 @json_option("the settings of the file")
-def check(file: Path, as_json: bool) -> None:
-    """Check a file with settings: names, values, and the files that it names.
+def check(file: Path, kind: str | None, strict: bool, as_json: bool) -> int:
+    """Check a file with settings of a client, or a bookie's bk_server.conf.
 
-    Exit code 2 if it cannot be used. Variables count too, as they do when the file is used. If the file has a
-    uri, its settings are checked for that namespace; else for a cluster and for a directory.
+    Of a client's file the names, the values and the files that it names are checked. Variables count too, as
+    they do when the file is used. If the file has a uri, its settings are checked for that namespace; else
+    for a cluster and for a directory.
+
+    Of a bookie's file each key is listed with its fate: obeyed, without effect, not offered, refused, or
+    unknown with the nearest known key. Then come all invalid values. Directories, certificates and ports are
+    not opened.
+
+    Exit code 2 if a client, or a bookie, cannot use the file.
     """
+    if kind == "bookie" or (kind is None and file.suffix in (".conf", ".properties")):
+        return _check_bookie(file, strict=strict, as_json=as_json)
+    if strict:
+        raise click.UsageError("--strict is for a bookie's file; in a client's an unknown name is an error")
     named = read_file(file).get("uri")
     uri = UNNAMED if named is None else str(named.value)
     settings = load_settings(uri, config_file=file)
@@ -81,6 +100,53 @@ def check(file: Path, as_json: bool) -> None:
         print_json({"file": str(file), "settings": given})
     else:
         print_note(f"{file}: {len(given)} settings, all of them usable")
+    return ExitCode.OK
+
+
+def _check_bookie(file: Path, *, strict: bool, as_json: bool) -> int:
+    from bookie.config.bookie_config import read_text
+    from bookie.config.report import check_text
+
+    report = check_text(read_text(file), str(file), os.environ, strict=strict)
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "usable": not report.problems,
+                "keys": [
+                    {
+                        "key": one.key,
+                        "line": one.line,
+                        "fate": one.fate.value,
+                        "note": one.note or None,
+                        "nearest": one.nearest,
+                    }
+                    for one in report.keys
+                ],
+                "problems": list(report.problems),
+                "warnings": list(report.warnings),
+            }
+        )
+    else:
+        print_table(
+            ["line", "key", "fate", "note"],
+            [
+                [
+                    str(one.line),
+                    one.key,
+                    one.fate.value,
+                    f"did you mean {one.nearest}?" if one.nearest else one.note,
+                ]
+                for one in report.keys
+            ],
+        )
+        for warning in report.warnings:
+            print_note(f"warning: {warning}")
+        for problem in report.problems:
+            print_note(f"error: {problem}")
+        if not report.problems:
+            print_note(f"{file}: {len(report.keys)} keys; a bookie can start with them")
+    return ExitCode.USAGE if report.problems else ExitCode.OK
 
 
 def _rows(settings: ClientSettings, where: NamespaceUri, *, uri_is_argument: bool) -> list[dict[str, Any]]:

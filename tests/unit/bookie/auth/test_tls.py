@@ -7,7 +7,7 @@ import ssl
 import attrs
 import pytest
 
-from bookie.auth.tls import TlsConfig, server_context
+from bookie.auth.tls import TlsConfig, peer_context, server_context
 from bookie.errors import BookieConfigError
 from tests.places import GOLDEN_FILES
 
@@ -19,6 +19,11 @@ def test_old_protocols_are_not_spoken() -> None:
     assert server_context(CONFIG).minimum_version is ssl.TLSVersion.TLSv1_2
     only = server_context(attrs.evolve(CONFIG, protocols=("TLSv1.2", "TLSv1")))
     assert (only.minimum_version, only.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2)
+
+
+def test_the_names_of_other_bookies_are_verified_if_asked_for() -> None:
+    assert peer_context(CONFIG).check_hostname is False
+    assert peer_context(attrs.evolve(CONFIG, verify_host_names=True)).check_hostname is True
 
 
 def test_javas_cipher_names_are_understood() -> None:

@@ -1,23 +1,32 @@
-"""The keys of Apache's file: each has one effect, and a misspelt one is refused."""
+"""The keys of Apache's file: each has one fate, and a misspelt one does not pass unnoticed."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from bookie.config.keys import KNOWN, REFUSED, SUPPORTED, UNSUPPORTED, WITHOUT_EFFECT, nearest_key
+from bookie.config.bookie_config import parse_config
+from bookie.config.keys import GROUPS, KNOWN, PROTECTING, REFUSED, SUPPORTED, Fate, group_of, nearest_key
+from bookie.config.security_settings import RESTRICTIONS
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
+from tests.unit.bookie.config.apache_keys import apache_keys
 from tests.unit.bookie.config.test_config import LEAST, parse
 
 
-def test_every_key_has_exactly_one_effect() -> None:
-    assert len(KNOWN) == len(SUPPORTED) + len(WITHOUT_EFFECT) + len(UNSUPPORTED) + len(REFUSED)
+def test_every_key_has_exactly_one_fate() -> None:
+    assert len(KNOWN) == sum(len(group.names) for group in GROUPS)
+    assert group_of("authPlugin.realm").fate is Fate.OBEYED
+    assert group_of("codahaleStatsPrefix").fate is Fate.WITHOUT_EFFECT
+    assert group_of("nonsense").fate is Fate.UNKNOWN
+
+
+def test_every_key_that_restricts_access_is_marked_as_protecting() -> None:
+    assert KNOWN >= PROTECTING
+    assert {restriction.key for restriction in RESTRICTIONS} <= PROTECTING
 
 
 def test_every_key_of_apaches_configuration_classes_is_known() -> None:
-    apache = frozenset(Path(__file__).with_name("apache_keys.txt").read_text("utf-8").split())
+    apache = apache_keys().keys()
     assert "metastoreImplClass" in apache
     assert apache - KNOWN == frozenset()
 
@@ -54,13 +63,35 @@ def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keys_read == SUPPORTED
 
 
-def test_keys_without_effect_are_named_in_one_warning_for_each_kind() -> None:
+def test_keys_without_effect_are_named_in_one_warning_for_each_reason() -> None:
     config = parse(
         "numAddWorkerThreads=1\nauditorPeriodicCheckInterval=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
+        "clientKeyStore=/k\nreadTimeout=3\n"
     )
-    jvm, absent = config.warnings
-    assert "numAddWorkerThreads, serverTcpNoDelay, codahaleX" in jvm
-    assert "auditorPeriodicCheckInterval" in absent
+    java, absent, others, own, clients = config.warnings
+    assert "of Java's bookie): numAddWorkerThreads, serverTcpNoDelay" in java
+    assert "no such feature): auditorPeriodicCheckInterval" in absent
+    assert "other programs): codahaleX" in others
+    assert "shows the certificate of tlsKeyStore): clientKeyStore" in own
+    assert "Java's client; clients here have settings of their own): readTimeout" in clients
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("flushIntervall", "flushInterval"),
+        ("gcwaittime", "gcWaitTime"),
+        ("numAddWorkerThread", "numAddWorkerThreads"),
+    ],
+)
+def test_a_misspelt_key_is_a_warning_with_the_nearest_one_and_strictly_an_error(
+    key: str, nearest: str
+) -> None:
+    sentence = f"bk_server.conf, line 5: there is no key '{key}'; did you mean {nearest}?"
+    assert parse(f"{key}=1\n").warnings == (f"{sentence} It has no effect",)
+    with pytest.raises(BookieConfigError) as caught:
+        parse_config(LEAST + f"{key}=1\n", "bk_server.conf", strict=True)
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -70,14 +101,34 @@ def test_keys_without_effect_are_named_in_one_warning_for_each_kind() -> None:
         ("bookieport", "bookiePort"),
         ("zkServer", "zkServers"),
         ("advertisedAdress", "advertisedAddress"),
+        ("tlsClientAuth", "tlsClientAuthentication"),
+        ("authorizedRole", "authorizedRoles"),
+        ("journalSyncDatas", "journalSyncData"),
+        ("forceReadonlyBooky", "forceReadOnlyBookie"),
+        ("permitedStartupUser", "permittedStartupUsers"),
     ],
 )
-def test_a_misspelt_key_is_refused_with_the_nearest_one(key: str, nearest: str) -> None:
+def test_a_misspelt_key_that_protects_something_is_refused(key: str, nearest: str) -> None:
     with pytest.raises(
         BookieConfigError, match=f"bk_server.conf, line 5: there is no key '{key}'; did you mean {nearest}"
     ):
         parse(f"{key}=1\n")
 
 
+@pytest.mark.parametrize("key", ["requireTls", "bookieAclFile", "encryptedJournal", "fsync"])
+def test_an_unknown_key_that_sounds_of_protection_is_refused(key: str) -> None:
+    with pytest.raises(BookieConfigError, match=f"there is no key '{key}'"):
+        parse(f"{key}=1\n")
+
+
+def test_a_bookie_that_must_not_listen_is_refused() -> None:
+    with pytest.raises(BookieConfigError, match="disableServerSocketBind = 'true': expected false"):
+        parse("disableServerSocketBind=true\n")
+    assert parse("disableServerSocketBind=false\n").warnings == ()
+
+
 def test_a_key_like_no_other_has_no_nearest() -> None:
     assert nearest_key("qqqqqqqqqq") is None
+    assert parse("qqqqqqqqqq=1\n").warnings == (
+        "bk_server.conf, line 5: there is no key 'qqqqqqqqqq'. It has no effect",
+    )

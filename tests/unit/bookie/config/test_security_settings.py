@@ -42,6 +42,15 @@ def test_clear_text_is_refused_where_a_certificate_is_demanded() -> None:
     assert parse(f"{TLS_KEYS}tlsClientAuthentication=true\n").server.tls_required
 
 
+def test_the_names_of_other_bookies_are_verified_only_if_asked_for() -> None:
+    for more, is_verified in (("", False), ("tlsHostnameVerificationEnabled=true\n", True)):
+        tls = parse(TLS_KEYS + more).tls
+        assert tls is not None
+        assert tls.verify_host_names is is_verified
+    with pytest.raises(BookieConfigError, match=r"tlsHostnameVerificationEnabled.*tlsProviderFactoryClass"):
+        parse("tlsHostnameVerificationEnabled=true\n")
+
+
 def test_roles_need_their_list_and_client_certificates() -> None:
     text = f"{TLS_KEYS}{ROLES}tlsClientAuthentication=true\nauthorizedRoles=writer,auditor\n"
     assert parse(text).server.auth == CertificateRoles(frozenset({"writer", "auditor"}))

@@ -170,3 +170,38 @@ def test_every_command_on_logs_uses_the_namespace_and_settings_of_the_file(
     os.environ["DLOG_CONFIG"] = ""
     stored = dlog("read", "orders", "--uri", (tmp_path / "log").as_uri(), "--json").out
     assert "payload_base64" in stored
+
+
+BOOKIE = "metadataServiceUri=zk://h/l\njournalDirectories=/j\nledgerDirectories=/l\n"
+
+
+def test_check_lists_each_key_of_a_bookies_file_with_its_fate(dlog: Dlog, tmp_path: Path) -> None:
+    file = tmp_path / "bk_server.conf"
+    file.write_text(BOOKIE + "flushIntervall=1\nnumIOThreads=2\n")
+    result = dlog("config", "check", str(file), "--json")
+    assert result.code == 0
+    document = json.loads(result.out)
+    assert document["usable"] is True
+    assert document["keys"][-2] == {
+        "key": "flushIntervall",
+        "line": 4,
+        "fate": "unknown",
+        "note": None,
+        "nearest": "flushInterval",
+    }
+    assert document["keys"][-1]["fate"] == "without effect"
+    text = dlog("config", "check", str(file))
+    assert (text.code, "did you mean flushInterval?" in text.out) == (0, True)
+    assert "5 keys; a bookie can start with them" in text.err
+    strict = dlog("config", "check", str(file), "--strict")
+    assert (strict.code, "error: " in strict.err) == (2, True)
+
+
+def test_check_exits_with_2_if_a_bookie_cannot_start_with_the_file(dlog: Dlog, tmp_path: Path) -> None:
+    file = tmp_path / "server"
+    file.write_text(BOOKIE + "gcWaitTime=soon\nrequireTls=true\n")
+    result = dlog("config", "check", "--kind", "bookie", str(file), "--json")
+    assert result.code == 2
+    assert len(json.loads(result.out)["problems"]) == 2
+    assert dlog("config", "check", str(tmp_path / "absent.conf")).code == 2
+    assert dlog("config", "check", "--strict", str(file)).code == 2
