@@ -28,10 +28,11 @@ from bookie.http.messages import (
 )
 from bookie.http.router import Route, get, put
 from ledger.catalog.paths import check_bookie_id
-from ledger.errors import LedgerError
+from ledger.errors import BookieInUseError, LedgerError
 from ledger.replication import current_auditor
-from ledger.replication.bookie_recovery import BookieRunsError, check_stopped, recover_bookies
+from ledger.replication.bookie_recovery import recover_bookies
 from ledger.replication.node_format import Mark
+from ledger.replication.removal import check_not_registered
 
 MARKS_MAX = 10_000  # in one reply
 DELAY_S_MAX = 2**31 - 1
@@ -149,8 +150,8 @@ async def decommission(admin: Admin, request: AdminRequest) -> AdminReply:
     cluster = admin.need_cluster()
     bookie = _bookie_id(request.body.get("bookie_src"))
     try:
-        await check_stopped(cluster.session(), cluster.root, bookie)
-    except BookieRunsError as exc:
+        await check_not_registered(cluster.session(), cluster.root, bookie)
+    except BookieInUseError as exc:
         raise BadRequestError(str(exc)) from exc
     _begin(admin, bookie, delete_cookie=_is_true(request, "delete_cookie"), must_be_stopped=True)
     return text_reply(f"Success send decommission Bookie command {bookie}")

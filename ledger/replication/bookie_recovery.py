@@ -1,8 +1,7 @@
 """Taking a bookie out of a cluster: its entries move to others, and then its cookie may go.
 
 Inside: the session, the restorer, the cookie. Not inside: one ledger (``evacuation``), who asks for it.
-Always: a cookie is deleted only when no ledger names the bookie any more, and, for a bookie that is
-decommissioned, only while it is not registered.
+Always: a cookie is deleted only as ``removal.remove_cookie`` does it.
 
 Source: BookKeeperAdmin.java (recoverBookieData, decommissionBookie); docs/autorecovery.md.
 """
@@ -12,33 +11,14 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncGenerator, Collection
 
-from ledger.catalog.paths import check_bookie_id, cookie_path
+from ledger.catalog.paths import check_bookie_id
 from ledger.context import ClientContext
-from ledger.errors import LedgerError
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.evacuation import Evacuated, evacuate_bookies
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.replication.registered import read_registered
-from namespace.errors import NoNodeError
+from ledger.replication.removal import check_not_registered, remove_cookie
 from namespace.store import MetadataStore
-
-
-class BookieRunsError(LedgerError):
-    """The bookie is registered, so it may get new ledgers while it is taken out."""
-
-
-async def check_stopped(session: MetadataStore, root: str, bookie: str) -> None:
-    """Check that a bookie is not registered.
-
-    Raises:
-        BookieRunsError: It is.
-    """
-    if bookie in (await read_registered(session, root)).all:
-        raise BookieRunsError(
-            f"bookie {bookie} is registered; stop it before it is decommissioned, so that it gets no new"
-            " ledgers"
-        )
 
 
 async def recover_bookies(
@@ -62,7 +42,8 @@ async def recover_bookies(
         close_open: Fence and close a ledger that is written to one of the bookies; its writer fails then.
 
     Raises:
-        BookieRunsError: With ``must_be_stopped``: nothing was copied, or, at the end, no cookie was deleted.
+        BookieInUseError: With ``must_be_stopped``: nothing was copied. With ``delete_cookies``: at the end,
+            the bookie is registered or a ledger names it, and its cookie was not deleted.
         LedgerMetadataError: A name cannot be a bookie's id.
         namespace.errors.NamespaceError: The metadata store failed.
     """
@@ -70,7 +51,7 @@ async def recover_bookies(
     for bookie in bookies:
         check_bookie_id(bookie)
         if must_be_stopped:
-            await check_stopped(session, root, bookie)
+            await check_not_registered(session, root, bookie)
     marks = UnderReplicatedLedgers(session, root, host_name=socket.getfqdn())
     await marks.prepare()
     restorer = LedgerRestorer(context, session, config or ReplicationConfig(), lock_path=marks.lock_path)
@@ -78,12 +59,6 @@ async def recover_bookies(
     async for one in evacuate_bookies(context, marks, restorer, bookies, close_open=close_open):
         is_all_done &= one.is_done
         yield one
-    if not (delete_cookies and is_all_done):
-        return
-    for bookie in bookies:
-        if must_be_stopped:
-            await check_stopped(session, root, bookie)
-        try:
-            await session.delete(cookie_path(root, bookie))
-        except NoNodeError:
-            pass  # deleted already
+    if delete_cookies and is_all_done:
+        for bookie in bookies:
+            await remove_cookie(context, session, bookie)
