@@ -51,7 +51,13 @@ NO_SECRET = {
     ("ledger.transport.bookie_security", "BookieSecurity", "auth"),  # the name of a plug-in
     ("ledger.catalog.service_info", "Endpoint", "auth"),  # names of mechanisms
     ("bookie.config.bookie_config", "BookieConfig", "client_auth"),  # SaslAuth, which has names of files
+    ("bookie.config.report", "KeyReport", "key"),  # a key of bk_server.conf
+    # SQL expressions that choose which records of a log are kept:
+    ("spark_integration.pipelines.compacting.compactor", "Compaction", "key"),
+    ("spark_integration.pipelines.compacting.manifest", "SnapshotManifest", "key"),
+    ("spark_integration.pipelines.compacting.rows", "Wanted", "key"),
 }
+NO_SECRET_OPTIONS = {"dlog pipeline compact --key"}  # an SQL expression
 
 
 def attrs_classes() -> Iterator[type]:
@@ -288,5 +294,5 @@ def test_no_command_takes_a_secret_as_an_argument() -> None:
                 and not (long.endswith("-file") or isinstance(option.type, click.Path))
             ):
                 taken.append(f"dlog {path} {long}")
-    assert taken == []
+    assert set(taken) == NO_SECRET_OPTIONS
     assert count > 50
