@@ -7,7 +7,7 @@ Source: BookieException.java, ExitCode.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 
@@ -153,6 +153,17 @@ class StateError(BookieServerError):
 
 class DirectoryInUseError(DirectoryError):
     """Another process has this directory open. Nothing was changed."""
+
+
+class ClusterInUseError(BookieServerError):
+    """Bookies are registered, so the metadata of their cluster cannot be erased. Nothing was changed."""
+
+    def __init__(self, root: str, bookies: Collection[str], count: int) -> None:
+        more = f" and {count - len(bookies)} more" if count > len(bookies) else ""
+        super().__init__(
+            f"{root}: {count} bookies are registered: {', '.join(sorted(bookies))}{more}. Stop them first,"
+            " and wait until their sessions with the metadata store end"
+        )
 
 
 class CookieError(BookieServerError):

@@ -21,6 +21,8 @@ from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
 from dlog.cli.operators.bookie_gc import gc
+from dlog.cli.operators.bookie_readonly import readonly
+from dlog.cli.operators.cookies import cookie
 from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.operators.removal import decommission, recover
 from dlog.cli.terminal.log_lines import print_warnings
@@ -87,6 +89,39 @@ def rebuild_index(config_path: Path, accept_damage: bool, as_json: bool) -> int:
     Exit codes: 5 the bookie runs; 7 an entry log is damaged.
     """
     return _rebuild(config_path, None, "rebuild index", accept_damage=accept_damage, as_json=as_json)
+
+
+@bookie.command("format")
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("the directories")
+def format_(config_path: Path, yes: bool, as_json: bool) -> None:
+    """Delete all entries, the journal and the index of a stopped bookie.
+
+    The cookie in the metadata store stays, so the bookie does not start on the empty directories:
+    `dlog bookie decommission` moves its ledgers and deletes the cookie, and then the bookie starts as a new
+    one. If the command is interrupted, run it again.
+
+    Exit code 5: the bookie runs; nothing was deleted.
+    """
+    from bookie.config.bookie_config import load_config
+    from bookie.disk.real_disk import RealDisk
+    from bookie.storage.directory_format import format_directories
+
+    config = load_config(config_path).storage
+    named = [*config.journal_directories, *config.ledger_directories]
+    if not yes:
+        question = f"Delete ALL entries of this bookie in {', '.join(map(str, dict.fromkeys(named)))}?"
+        click.confirm(question, abort=True, err=True)
+    with audited("format bookie", str(config_path)):
+        directories = format_directories(RealDisk(), config)
+    if as_json:
+        print_json({"directories": list(map(str, directories))})
+    else:
+        print_note(f"{len(directories)} directories are empty")
+
+
+bookie.add_command(format_, "bookieformat")
 
 
 @bookie.command("convert-index")
@@ -302,6 +337,8 @@ bookie.add_command(journal, "read-journal")
 bookie.add_command(entry_log, "read-log")
 bookie.add_command(index_file, "read-index")
 bookie.add_command(gc)
+bookie.add_command(cookie)
+bookie.add_command(readonly)
 bookie.add_command(recover)
 bookie.add_command(decommission)
 bookie.add_command(decommission, "decommissionbookie")

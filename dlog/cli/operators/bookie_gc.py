@@ -84,20 +84,20 @@ def gc(
     """
     from dlog.cli.terminal.output import print_facts, print_json, print_note
 
-    base = _server(config_path, url, token_file, _tls(authorities, certificate))
+    base = server_of(config_path, url, token_file, authorities, certificate)
     try:
         if suspend is not None:
-            _request(base, "gc/suspend_compaction", _levels(suspend, "suspendMinor", "suspendMajor"))
+            request(base, "gc/suspend_compaction", _levels(suspend, "suspendMinor", "suspendMajor"))
         if resume is not None:
-            _request(base, "gc/resume_compaction", _levels(resume, "resumeMinor", "resumeMajor"))
+            request(base, "gc/resume_compaction", _levels(resume, "resumeMinor", "resumeMajor"))
         if force_major or force_minor:
-            _request(base, "gc", {"forceMajor": force_major, "forceMinor": force_minor})
+            request(base, "gc", {"forceMajor": force_major, "forceMinor": force_minor})
         elif force:
-            _request(base, "gc", {})
+            request(base, "gc", {})
         if wait and (force or force_major or force_minor):
             _wait(base, quiet=as_json)
-        details = _request(base, "gc_details")
-        suspended = _request(base, "gc/suspend_compaction")
+        details = request(base, "gc_details")
+        suspended = request(base, "gc/suspend_compaction")
     except urllib.error.HTTPError as exc:
         print_note(f"{base} rejects the request: {exc.code} {exc.read().decode('utf-8', 'replace').strip()}")
         return ExitCode.FAILED
@@ -117,7 +117,9 @@ def gc(
 
 
 @attrs.frozen
-class _Server:
+class BookieServer:
+    """The address of a bookie's HTTP server, and what it asks for."""
+
     url: str
     token: str | None = attrs.field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
@@ -135,13 +137,19 @@ def _tls(authorities: Path | None, certificate: Path | None) -> ssl.SSLContext |
         raise click.UsageError(f"--authorities or --certificate cannot be used: {exc}") from exc
 
 
-def _server(
-    config_path: Path | None, url: str | None, token_file: Path | None, tls: ssl.SSLContext | None
-) -> _Server:
+def server_of(
+    config_path: Path | None,
+    url: str | None,
+    token_file: Path | None,
+    authorities: Path | None,
+    certificate: Path | None,
+) -> BookieServer:
+    """The HTTP server that the options of a command name."""
+    tls = _tls(authorities, certificate)
     if (config_path is None) == (url is None):
         raise click.UsageError("give either --config or --url")
     if url is not None:
-        return _Server(url.rstrip("/"), _token(token_file), tls)
+        return BookieServer(url.rstrip("/"), _token(token_file), tls)
     from bookie.config.bookie_config import load_config
 
     assert config_path is not None
@@ -153,7 +161,7 @@ def _server(
         )
     host = "127.0.0.1" if admin.host == "0.0.0.0" else admin.host
     scheme = "http" if admin.tls is None else "https"
-    return _Server(f"{scheme}://{host}:{admin.port}", _token(token_file or admin.token_path), tls)
+    return BookieServer(f"{scheme}://{host}:{admin.port}", _token(token_file or admin.token_path), tls)
 
 
 def _token(file: Path | None) -> str | None:
@@ -171,16 +179,16 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-def _request(server: _Server, path: str, body: dict[str, bool] | None = None) -> Any:
+def request(server: BookieServer, path: str, body: dict[str, bool] | None = None) -> Any:
     """GET without a body, PUT with one; return the decoded JSON reply."""
-    request = urllib.request.Request(
+    wanted = urllib.request.Request(
         f"{server.url}/api/v1/bookie/{path}",
         data=None if body is None else json.dumps(body).encode() if body else b"",
         method="GET" if body is None else "PUT",
         headers={"Content-Type": "application/json"}
         | ({} if server.token is None else {"Authorization": f"Bearer {server.token}"}),
     )
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S, context=server.tls) as reply:
+    with urllib.request.urlopen(wanted, timeout=_TIMEOUT_S, context=server.tls) as reply:
         return json.loads(reply.read())
 
 
@@ -188,13 +196,13 @@ def _levels(level: str, minor: str, major: str) -> dict[str, bool]:
     return {minor: level in ("minor", "all"), major: level in ("major", "all")}
 
 
-def _wait(base: _Server, *, quiet: bool) -> None:
+def _wait(base: BookieServer, *, quiet: bool) -> None:
     from dlog.cli.terminal.output import console
 
     with console().status("collecting") if not quiet else _Silent() as status:
-        while _request(base, "gc")["is_in_force_gc"] == "true":
+        while request(base, "gc")["is_in_force_gc"] == "true":
             if status is not None:
-                done = sum(one.get("compactedBytes", 0) for one in _request(base, "gc_details"))
+                done = sum(one.get("compactedBytes", 0) for one in request(base, "gc_details"))
                 status.update(f"collecting; {done:,} bytes of entry logs compacted since the bookie started")
             time.sleep(_POLL_INTERVAL_S)
 

@@ -1,4 +1,4 @@
-"""`dlog bookies init|list|info`: the bookies of a cluster, Apache's or ours.
+"""`dlog bookies init|list|info|format|nuke|instance-id`: the bookies of a cluster, Apache's or ours.
 
 Source: BookKeeper, InitNewCluster.java, ListBookiesCommand.java, InfoCommand.java (``initnewcluster``,
 ``listbookies``, ``bookieinfo``).
@@ -15,13 +15,12 @@ import click
 import trio
 
 from bookie.cluster.cluster_root import create_cluster
+from dlog.cli.operators.erase import format_, instance_id, nuke, open_store
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
-from dlog.ledgers import UNNAMED
-from dlog.settings import load_settings
 from ledger.audit import audited_async
 from ledger.catalog.paths import COOKIES, LAYOUT_OF_URI_NAME, Layout
 from ledger.client import BookieSpace
@@ -54,7 +53,7 @@ class DiskSpace:
 
 @click.group("bookies")
 def command() -> None:
-    """Create a cluster of bookies; list its bookies and their disk space. For Apache's bookies and ours."""
+    """Create, show and erase a cluster of bookies. For Apache's bookies and ours."""
 
 
 @command.command("init")
@@ -71,17 +70,8 @@ def init(service_uri: str) -> None:
     instance_id = str(uuid.uuid4())
 
     async def go() -> None:
-        from namespace.zookeeper import open_zookeeper_store
-
-        found = await trio.to_thread.run_sync(load_settings, UNNAMED)
-        settings = await trio.to_thread.run_sync(found.config, "distributedlog")
         async with (
-            open_zookeeper_store(
-                where.hosts,
-                session_timeout_ms=settings.session_timeout_ms,
-                connect_timeout_s=settings.connect_timeout_s,
-                security=settings.zookeeper_security,
-            ) as store,
+            open_store(service_uri) as store,
             audited_async("create cluster", service_uri),
         ):
             await create_cluster(store, where.ledgers_root, layout, instance_id)
@@ -200,3 +190,12 @@ async def _request_all(ledgers: Deployment, bookies: Collection[str]) -> list[Di
 def _shown(free_bytes: int, total_bytes: int) -> Sequence[str]:
     percent = f"{100 * free_bytes / total_bytes:.0f}" if total_bytes else "-"
     return [f"{free_bytes / 1e9:.1f} GB", f"{total_bytes / 1e9:.1f} GB", percent]
+
+
+# Also with the names of Apache's shell.
+command.add_command(format_)
+command.add_command(format_, "metaformat")
+command.add_command(nuke)
+command.add_command(nuke, "nukeexistingcluster")
+command.add_command(instance_id)
+command.add_command(instance_id, "whatisinstanceid")

@@ -22,6 +22,7 @@ import click
 import trio
 
 from dlog.cli.operators.autorecovery import underreplicated
+from dlog.cli.operators.ledger_checks import check, diff, export, import_, recover
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.options import json_option, read_only_option
 from dlog.cli.terminal.output import (
@@ -196,7 +197,8 @@ def delete(ledger_ids: tuple[int, ...], service: Service, yes: bool) -> None:
     run(go)
 
 
-command.add_command(underreplicated)
+for added in (check, diff, export, import_, recover, underreplicated):
+    command.add_command(added)
 command.add_command(underreplicated, "listunderreplicated")  # the name in Apache's shell
 
 

@@ -87,6 +87,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (bookie_errors.IndexMissingError, ExitCode.DAMAGED),
     (bookie_errors.IndexFailedError, ExitCode.DAMAGED),
     (bookie_errors.NoLedgerError, ExitCode.NOT_FOUND),
+    (bookie_errors.ClusterInUseError, ExitCode.IN_USE),
     (bookie_errors.DirectoryInUseError, ExitCode.IN_USE),
     (bookie_errors.BookieConfigError, ExitCode.USAGE),
     (FileNotFoundError, ExitCode.NOT_FOUND),
