@@ -108,7 +108,8 @@ async def test_a_bookie_process_survives_a_kill_and_stops_cleanly(tmp_path: Path
     entry = ENTRIES.pack(1, 0, -1, 5, b"hello")
     async with started(config) as bookie:
         await bookie.wait_ready()
-        assert "keys without effect (only a JVM can use them): numAddWorkerThreads" in bookie.log
+        text = "they tune threads, buffers or classes of Java's bookie"
+        assert f"keys without effect ({text}): numAddWorkerThreads" in bookie.log
         assert await bookie.call(AddRequest(1, 0, KEY, entry)) == AddReply(Code.OK, 1, 0)
         fence = ReadRequest(2, -1, fence=True, master_key=KEY)
         assert await bookie.call(fence) == ReadReply(Code.NO_ENTRY, 2, -1)
