@@ -6,8 +6,9 @@ Python's protobuf does not enforce three rules that Java's does, so this module 
 - An enum number that the schema lacks counts as a missing field, so the message is incomplete.
 
 Inside: the codec for both directions.
-Not inside: cutting frames out of a stream (``frame``), the bytes of adds (``v3_add``), matching replies to
-requests (``ledger.transport``), comparing an add's ids with those in its body (the bookie's service).
+Not inside: cutting frames out of a stream (``frame``), the bytes of adds (``v3_add``) and of replies to reads
+(``v3_read``), matching replies to requests (``ledger.transport``), comparing an add's ids with those in its
+body (the bookie's service).
 Always: fields are written in the order of their numbers, as in Java up to 4.17; they are read in any order.
 
 Source: BookkeeperProtocol.proto, RequestUtils.java, PacketProcessorBaseV3.java; docs/protocol.md 3.
@@ -53,6 +54,7 @@ from ledger.wire.messages import (
 )
 from ledger.wire.protobuf import text_of
 from ledger.wire.v3_add import AddEncoder, decode_usual_add, decode_usual_add_reply, encode_add_reply
+from ledger.wire.v3_read import encode_read_reply
 
 __all__ = ["AddEncoder", "decode_reply", "decode_request", "encode_reply", "encode_request"]
 
@@ -280,6 +282,9 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
     del version
     if isinstance(reply, AddReply) and operation is Operation.ADD_ENTRY:
         return encode_add_reply(reply, transaction_id)
+    if isinstance(reply, ReadReply):
+        assert operation is Operation.READ_ENTRY, operation
+        return encode_read_reply(reply, transaction_id)
     status = pb.StatusCode.Name(reply.code.value)
     message = pb.Response(status=status)
     header = message.header
@@ -291,20 +296,6 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
             message.addResponse.MergeFrom(
                 pb.AddResponse(status=status, ledgerId=reply.ledger_id, entryId=reply.entry_id)
             )
-        case ReadReply():
-            message.readResponse.MergeFrom(
-                pb.ReadResponse(
-                    status=status,
-                    ledgerId=reply.ledger_id,
-                    entryId=reply.entry_id,
-                    body=reply.body,
-                    maxLAC=reply.max_lac,
-                    lacUpdateTimestamp=reply.lac_update_ms,
-                    lacBody=reply.lac_body,
-                )
-            )
-            if reply.more_follow:
-                message.readResponse.moreFollow = True
         case BatchReadReply() | LocatedReply():
             raise UnsupportedInVersionError(VERSION, "the reply to a batch read")
         case WriteLacReply():

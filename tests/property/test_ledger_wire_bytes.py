@@ -82,12 +82,16 @@ v3_requests: st.SearchStrategy[Request] = st.one_of(
     adds(deferred_sync=st.booleans()),
     st.builds(lambda i, e, f: ReadRequest(i, e, *f), ids, ids, fence_and_key()),
     st.builds(
-        lambda i, e, lac, t, p: ReadRequest(i, e, previous_lac=lac, timeout_ms=t, piggyback_entry=p),
+        lambda i, e, lac, t, p, w, r: ReadRequest(
+            i, e, previous_lac=lac, timeout_ms=t, piggyback_entry=p, wants_lac=w, replies_max=r
+        ),
         ids,
         ids,
         ids,
         optional_ids,
         st.booleans(),
+        st.booleans(),
+        st.integers(1, 2**31 - 1),
     ),
     st.builds(WriteLacRequest, ids, ids, MASTER_KEYS, st.binary(max_size=40)),
     st.builds(ReadLacRequest, ids),
@@ -135,6 +139,8 @@ v3_replies: st.SearchStrategy[tuple[Operation, Reply]] = st.one_of(
         optional_bytes,
         optional_ids,
         optional_ids,
+        optional_bytes,
+        st.booleans(),
     ),
     st.builds(lambda *a: (Operation.WRITE_LAC, WriteLacReply(*a)), codes, ids),
     st.builds(lambda *a: (Operation.READ_LAC, ReadLacReply(*a)), codes, ids, optional_bytes, optional_bytes),
@@ -310,6 +316,48 @@ def test_add_replies_encoded_by_hand_equal_those_encoded_by_protobuf(
     quick = decode_usual_add_reply(frame + b"\x00" * 8, 4, len(frame))
     assert quick is None or quick.reply == reply
     assert v3.decode_reply(frame, 4, len(frame)).reply == reply
+
+
+@given(
+    codes,
+    st.tuples(INT64, INT64 | st.just(-1)),
+    st.none() | st.binary(max_size=300),
+    st.tuples(st.none() | INT64, st.none() | INT64),
+    st.none() | st.binary(max_size=60),
+    st.booleans(),
+    transaction_ids,
+)
+def test_replies_to_reads_encoded_by_hand_equal_those_encoded_by_protobuf(
+    code: Code,
+    read: tuple[int, int],
+    body: bytes | None,
+    lac: tuple[int | None, int | None],
+    lac_body: bytes | None,
+    more_follow: bool,
+    transaction_id: int,
+) -> None:
+    status = pb.StatusCode.Name(code.value)
+    twin = pb.Response(status=status)
+    twin.header.version = pb.VERSION_THREE
+    twin.header.operation = pb.READ_ENTRY
+    twin.header.txnId = transaction_id
+    twin.readResponse.MergeFrom(
+        pb.ReadResponse(
+            status=status,
+            ledgerId=read[0],
+            entryId=read[1],
+            body=body,
+            maxLAC=lac[0],
+            lacUpdateTimestamp=lac[1],
+            lacBody=lac_body,
+        )
+    )
+    if more_follow:
+        twin.readResponse.moreFollow = True
+    reply = ReadReply(code, *read, body, *lac, lac_body, more_follow)
+    frame = v3.encode_reply(reply, version=3, operation=Operation.READ_ENTRY, transaction_id=transaction_id)
+    assert frame[4:] == twin.SerializeToString()
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
 
 
 @given(st.binary(max_size=60), st.integers(0, 3), st.data())
