@@ -95,7 +95,8 @@ class LongPolls:
         self._sequence = 0
         self._waiting_count = 0
         self._count = 0  # arrived, waiting and ready
-        self._wake: trio.Event | None = None  # while the task sleeps
+        self._idle: trio.lowlevel.Task | None = None  # while it sleeps
+        self._alarm = trio.CancelScope()  # at the first deadline, or earlier
         self._is_closed = False
         self.is_running = False  # set by the caller that starts ``run``
 
@@ -153,6 +154,11 @@ class LongPolls:
 
     async def run(self) -> None:
         """Answer long polls until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_clock)
+            await self._answer_all()
+
+    async def _answer_all(self) -> None:
         turns = self._turns
         is_first = True  # slice since the task slept
         while True:
@@ -308,17 +314,29 @@ class LongPolls:
         self._watches.long_polls -= 1
 
     def _wake_task(self) -> None:
-        if self._wake is not None:
-            self._wake.set()
+        task, self._idle = self._idle, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
     async def _sleep(self) -> None:
-        self._wake = trio.Event()
-        deadline = self._deadlines[0][0] if self._deadlines else math.inf
-        try:
-            with trio.move_on_at(deadline):
-                await self._wake.wait()
-        finally:
-            self._wake = None
+        # At the end of a ledger it sleeps after each reply. A cancel scope for each sleep would cost as much
+        # as the reply; so another task watches the clock. Its alarm is moved only if it would come too late.
+        if self._deadlines and self._deadlines[0][0] < self._alarm.deadline:
+            self._alarm.deadline = self._deadlines[0][0]
+        self._idle = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort_sleep)
+
+    def _abort_sleep(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._idle = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def _watch_clock(self) -> None:
+        while True:
+            first = self._deadlines[0][0] if self._deadlines else math.inf
+            # What is due already is answered before the next sleep, which sets the alarm.
+            with trio.CancelScope(deadline=first if first > trio.current_time() else math.inf) as self._alarm:
+                await trio.sleep_forever()
+            self._wake_task()
 
 
 def _replies_of(request: ReadRequest) -> int:
