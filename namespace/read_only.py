@@ -1,7 +1,7 @@
 """A metadata store that refuses each change.
 
 Inside: the refusal, and a store that passes reads on to another one. Not inside: reading a file without a
-session (``sqlite_reader``).
+session (``sqlite_store``).
 Always: a change is refused before the store behind sees it, so no session creates a node by mistake.
 
 Source: our own.

@@ -1,4 +1,4 @@
-"""The bookies of the cluster: who is there, their space, the state of the whole.
+"""The bookies of the cluster: which are registered, their space, the state of the whole.
 
 Source: ListBookiesService.java, ListBookieInfoService.java, ClusterInfoService.java,
 BookieSanityService.java.

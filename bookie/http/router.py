@@ -1,7 +1,7 @@
 """From a request to its reply: the route, the method, the audit log, errors as text.
 
 Inside: the look-up, what every route has in common. Not inside: the routes (``table``), sockets (``server``),
-who may send requests (``guard``).
+the rights of clients (``guard``).
 Always: a request that may change something is in the audit log before it is done, or is not done. A path
 without a route is 404, a method without a handler 405. No error of a route ends the bookie.
 

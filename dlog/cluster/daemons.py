@@ -154,6 +154,8 @@ class Daemons:
         return self.directory / f"{name}.json"
 
     def _read(self, name: str) -> Daemon | None:
+        if NAME.fullmatch(name) is None:
+            return None  # it could be the path of a file elsewhere
         try:
             document = json.loads(self._path(name).read_text())
             process = ProcessId(document["pid"], document["start_ticks"], document["boot_id"])

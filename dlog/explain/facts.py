@@ -1,4 +1,4 @@
-"""What is known about a log, a ledger or a bookie at one moment, and a reason as the answer.
+"""The facts about a log, a ledger or a bookie at one moment, and a reason as the answer.
 
 Inside: values. Not inside: finding them (``collecting``), conclusions (``ledger_reasons``, ``log_reasons``).
 """

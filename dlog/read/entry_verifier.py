@@ -28,7 +28,7 @@ ATTEMPTS_MAX = 3  # each is lost to a change of the ledger's ensembles
 
 
 class FaultKind(enum.Enum):
-    """What is wrong with an entry, or with a segment."""
+    """A fault of an entry or of a segment."""
 
     MISSING = "missing"  # a bookie does not have its replica
     CORRUPT = "corrupt"  # a replica does not match its digest, or its bookie cannot read it

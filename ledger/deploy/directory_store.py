@@ -1,9 +1,10 @@
 """The metadata store of a directory: a session with its file that is replaced when it expires.
 
-The session of a living process expires only if its lock file is removed (``namespace.sqlite_session``): by a
-program that cleans up, or by an operator. A process that stands still, however long, keeps its session.
+The session of a living process expires only if its lock file is removed
+(``namespace.sqlite_store.session``): by a program that cleans up, or by an operator. A process that stands
+still, however long, keeps its session.
 
-Not inside: the session (``namespace.sqlite``), its replacement (``namespace.sessions``).
+Not inside: the session (``namespace.sqlite_store.store``), its replacement (``namespace.sessions``).
 Always: the next session is one with the same file. Another file of the same name, as after the directory was
 deleted and made again or restored from a copy, holds other logs: positions and locks mean nothing there.
 
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from ledger.tasks.background import open_background
 from namespace.sessions.renewing_store import RenewingStore
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite_store.store import open_sqlite_store
 from namespace.store import MetadataStore
 
 

@@ -36,7 +36,7 @@ from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
 from namespace.errors import NamespaceError, NodeExistsError
-from namespace.sqlite_failures import is_refused_write
+from namespace.sqlite_store.failures import is_refused_write
 from namespace.store import MetadataStore
 
 if TYPE_CHECKING:

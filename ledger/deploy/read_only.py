@@ -1,7 +1,7 @@
 """Ledgers in a directory that is only read: through the process that hosts it, else from its files.
 
 Inside: which of both, and the check that the files stay the same while they are opened. Not inside: the
-bookie above the files (``snapshot``), the metadata without a session (``namespace.sqlite_reader``), hosting
+bookie above the files (``snapshot``), the metadata without a session (``namespace.sqlite_store``), hosting
 (``embedded``).
 Always: nothing below the directory is created, written or deleted, and no lock is kept. Metadata and entries
 belong to one moment: they were taken while no process hosted the directory and no file changed.
@@ -29,7 +29,7 @@ from ledger.errors import DirectoryUnusableError
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from namespace.errors import NamespaceError
-from namespace.sqlite_reader import SqliteReader, open_sqlite_reader
+from namespace.sqlite_store.reader import SqliteReader, open_sqlite_reader
 
 ATTEMPTS = 5  # to open files that another process changes meanwhile
 

@@ -35,7 +35,7 @@ ENTRIES_AT_ONCE = 16  # each up to 1 MiB on each bookie of its write set
 
 
 class ReplicaFault(enum.Enum):
-    """What is wrong with a replica."""
+    """A fault of a replica."""
 
     MISSING = "missing"  # the bookie says that it does not have the entry
     CORRUPT = "corrupt"  # the bytes do not match their digest, or the bookie cannot read them

@@ -1,6 +1,7 @@
 """Taking a bookie out of a cluster: its entries move to others, and then its cookie may go.
 
-Inside: the session, the restorer, the cookie. Not inside: one ledger (``evacuation``), who asks for it.
+Inside: the session, the restorer, the cookie. Not inside: one ledger (``evacuation``), the
+operator's request.
 Always: a cookie is deleted only as ``removal.remove_cookie`` does it.
 
 Source: BookKeeperAdmin.java (recoverBookieData, decommissionBookie); docs/autorecovery.md.

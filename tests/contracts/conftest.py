@@ -14,7 +14,7 @@ import trio
 from dlog.cluster.zookeeper_process import start_zookeeper, stop_zookeeper
 from dlog.federation.federated_store import FederatedStore
 from namespace.memory import MemoryTree, open_memory_store
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite_store.store import open_sqlite_store
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
 

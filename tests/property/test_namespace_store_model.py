@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from namespace.errors import StoreError
 from namespace.memory import MemoryTree, open_memory_store
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite_store.store import open_sqlite_store
 from namespace.store import Check, Create, Delete, MetadataStore, Operation, Put
 from tests.effort import examples
 

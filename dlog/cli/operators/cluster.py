@@ -61,7 +61,7 @@ def start(
 
     The processes continue after this command ends. A process that runs already is left alone, so the command
     restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars. The page needs the
-    extra `admin`. The part of its address behind # is the token: who has it sees all records.
+    extra `admin`. The part of its address behind # is the token, which shows all records.
     """
     from dlog.cluster import LocalCluster
 

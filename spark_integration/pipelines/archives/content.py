@@ -61,7 +61,7 @@ class ContentCheck:
 
     @property
     def content(self) -> Content | None:
-        """What was taken; None if there was no row."""
+        """The count, the bounds and the digest of the rows so far; None if there was no row."""
         if self._first is None:
             return None
         whole = hashlib.sha256(b"".join(digest.digest() for digest in self._digests.values()))

@@ -15,15 +15,15 @@ import pytest
 import trio
 
 from namespace.errors import ConnectionLostError, SessionExpiredError, StoreFormatError, StoreUnreachableError
-from namespace.sqlite import SqliteStore, open_sqlite_store
-from namespace.sqlite_tree import SqliteTree
+from namespace.sqlite_store.store import SqliteStore, open_sqlite_store
+from namespace.sqlite_store.tree import SqliteTree
 from namespace.store import SessionState
 
 # Another process: it creates an ephemeral and a persistent node, prints its session id and waits.
 OTHER = """
 import sys, trio
 from pathlib import Path
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite_store.store import open_sqlite_store
 
 async def main():
     async with open_sqlite_store(Path(sys.argv[1])) as store:
@@ -225,7 +225,7 @@ async def test_a_directory_that_cannot_be_made_is_an_unreachable_store(tmp_path:
 async def test_a_database_locked_for_too_long_is_a_lost_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("namespace.sqlite_tree.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("namespace.sqlite_store.tree.BUSY_TIMEOUT_S", 0.01)
     async with open_sqlite_store(tmp_path / "metadata.db") as store:
         await store.create("/a")
         blocker = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)

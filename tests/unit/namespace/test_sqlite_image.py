@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from namespace import sqlite_image
 from namespace.errors import StoreUnreachableError
-from namespace.sqlite_image import DatabaseFiles
-from namespace.sqlite_tree import SqliteTree
+from namespace.sqlite_store import image as sqlite_image
+from namespace.sqlite_store.image import DatabaseFiles
+from namespace.sqlite_store.tree import SqliteTree
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -201,7 +201,7 @@ def test_files_that_have_not_changed_for_a_while_are_not_read_again(
     files = DatabaseFiles(path)
     reads = []
     for now_s in (10.0, 10.1, 10.3, 10.4, 20.0):
-        monkeypatch.setattr("namespace.sqlite_image.time.monotonic", lambda now_s=now_s: now_s)
+        monkeypatch.setattr("namespace.sqlite_store.image.time.monotonic", lambda now_s=now_s: now_s)
         reads.append(files.read_if_changed() is not None)
     assert reads == [True, True, True, False, False]
 

@@ -19,8 +19,8 @@ from namespace.errors import (
 )
 from namespace.memory import MemoryTree, open_memory_store
 from namespace.read_only import ReadOnlyStore
-from namespace.sqlite import open_sqlite_store
-from namespace.sqlite_reader import open_sqlite_reader
+from namespace.sqlite_store.reader import open_sqlite_reader
+from namespace.sqlite_store.store import open_sqlite_store
 from namespace.store import Create, MetadataStore
 
 CHANGES: list[Callable[[MetadataStore], Awaitable[object]]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -104,24 +105,25 @@ async def test_what_was_not_started_cannot_be_stopped(daemons: Daemons) -> None:
     assert not daemons.directory.exists()
 
 
-async def test_two_commands_do_not_start_one_name_together(daemons: Daemons) -> None:
-    refused: list[DaemonError] = []
-
-    async def start() -> None:
-        try:
-            await daemons.start("b1", program(SERVE), timeout_s=30)
-        except DaemonError as exc:
-            refused.append(exc)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(start)
-        nursery.start_soon(start)
-    assert len(refused) == 1
-    assert len(daemons.all()) == 1
+async def test_two_commands_do_not_change_one_name_together(daemons: Daemons) -> None:
+    daemon = await daemons.start("b1", program(SERVE), timeout_s=30)
+    with (daemons.directory / "b1.lock").open("rb") as another:
+        fcntl.flock(another, fcntl.LOCK_EX)
+        for change in (daemons.stop("b1", grace_s=1), daemons.start("b1", program(SERVE), timeout_s=1)):
+            with pytest.raises(DaemonError, match="another command starts or stops b1 now"):
+                await change
+    assert daemon.is_running
+    await daemons.stop("b1", grace_s=30)
 
 
 @pytest.mark.parametrize("name", ["", "../b1", "b/1", ".b", "b 1", "b" * 65])
 async def test_a_name_is_no_path(daemons: Daemons, name: str) -> None:
+    daemons.directory.mkdir()
+    own = identify(os.getpid())
+    assert own is not None
+    elsewhere = daemons.directory.parent / "b1.json"
+    ended = attrs.evolve(own, start_ticks=1)
+    elsewhere.write_text(json.dumps(attrs.asdict(ended) | {"command": ["x"], "log": "x"}))
     with pytest.raises(ValueError, match="is no name of a daemon"):
         await daemons.start(name, program(SERVE), timeout_s=1)
     with pytest.raises(NoDaemonError):

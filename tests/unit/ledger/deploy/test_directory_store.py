@@ -12,7 +12,7 @@ from ledger.deploy.directory_store import open_directory_store
 from namespace.errors import ConnectionLostError, SessionExpiredError
 from namespace.lock import DistributedLock
 from namespace.sessions.renewing_store import RenewingStore
-from namespace.sqlite import open_sqlite_store
+from namespace.sqlite_store.store import open_sqlite_store
 from namespace.store import SessionState
 
 

@@ -1,7 +1,7 @@
 """The metadata store in a file of this machine, read without a session: nothing is written or locked.
 
-Inside: the nodes of an image, the watches on them. Not inside: reading the file (``sqlite_image``), sessions
-and writes (``sqlite``).
+Inside: the nodes of an image, the watches on them. Not inside: reading the file (``image``), sessions
+and writes (``store``).
 Always: each change is refused with ``ReadOnlyStoreError``; a fixed store stays as it was when it was opened,
 without the ephemeral nodes, whose owners are gone; another one sees each commit that ended before the call.
 """
@@ -20,8 +20,8 @@ from namespace.errors import NamespaceError, NoNodeError, StoreUnreachableError
 from namespace.events import event
 from namespace.read_only import RefusingStore
 from namespace.sessions.session import Session, Watched, WatchKind
-from namespace.sqlite_image import DatabaseFiles
-from namespace.sqlite_tree import ABSENT, nodes_of
+from namespace.sqlite_store.image import DatabaseFiles
+from namespace.sqlite_store.tree import ABSENT, nodes_of
 from namespace.store import Children, Node, SessionState, Stat, check_path
 
 POLL_S = 0.05  # between two looks for writes of other processes

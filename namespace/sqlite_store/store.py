@@ -2,7 +2,7 @@
 
 Inside: the session on the trio loop, its calls one after another in a worker thread, and a thread that polls
 for changes by other processes while there are watches.
-Not inside: the database (``sqlite_tree``), which sessions are alive (``sqlite_session``).
+Not inside: the database (``tree``), which sessions are alive (``session``).
 Always: the loop never waits for the disk; a call in the worker thread is not cancelled, so a cancelled write
 either never began or is durable; a call takes at most the busy timeout of 10 s.
 
@@ -28,8 +28,8 @@ from namespace.errors import (
 )
 from namespace.events import event
 from namespace.sessions.session import Session, Watched, WatchKind
-from namespace.sqlite_failures import FAILURES, translated
-from namespace.sqlite_tree import SqliteTree
+from namespace.sqlite_store.failures import FAILURES, translated
+from namespace.sqlite_store.tree import SqliteTree
 from namespace.store import (
     ANY_VERSION,
     Children,

@@ -4,7 +4,7 @@ SQLite itself cannot read a database in WAL mode without the right to write besi
 ``metadata.sqlite`` alone is not enough either: a killed process leaves its last commits in the WAL.
 
 Inside: reading the file and its write-ahead log at one moment, and joining them. Not inside: the tables
-(``sqlite_reader``).
+(``reader``).
 Always: an image is the result of a prefix of the commits, with every commit whose call had returned; a frame
 counts only if its salts and its checksum are right and a commit frame follows, as in SQLite's recovery. A
 descriptor of the database is not closed while this process has the database open in SQLite: closing one

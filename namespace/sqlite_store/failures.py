@@ -1,7 +1,7 @@
 """The meaning of a failure of SQLite or of the file system for a call.
 
 Inside: the failures, the store's error for each, and which of them refuse every write. Not inside: the calls
-(``sqlite_tree``).
+(``tree``).
 """
 
 from __future__ import annotations

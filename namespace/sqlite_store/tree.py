@@ -2,11 +2,11 @@
 
 table    one row for each
 node     node: data, counters as ZooKeeper keeps them, the number of its last change
-session  session that has not ended; ``sqlite_session`` says whether its process is alive
+session  session that has not ended; ``session`` says whether its process is alive
 change   (one row) the number of the last change; each write of a node takes the next number
 
 Inside: the schema, transactions, deleting the ephemeral nodes of dead sessions.
-Not inside: threads, the events of watches, trio (``sqlite``). One thread at a time uses a tree.
+Not inside: threads, the events of watches, trio (``store``). One thread at a time uses a tree.
 Always: a transaction is synced to disk before it returns (WAL, synchronous=FULL); no result contains an
 ephemeral node whose owner was dead when the call began; a session that is over changes nothing.
 
@@ -43,8 +43,8 @@ from namespace.private_files import (
     sync_directory,
 )
 from namespace.sessions.session import Watched, WatchKind
-from namespace.sqlite_image import begin_use, check_identity, end_use
-from namespace.sqlite_session import SessionLock, is_dead, remove_lock, remove_stray_locks
+from namespace.sqlite_store.image import begin_use, check_identity, end_use
+from namespace.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import (
     ANY_VERSION,
     Check,
@@ -115,7 +115,7 @@ class StoredNode:
 
 
 def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
-    """All nodes in the bytes of a database (``sqlite_image``).
+    """All nodes in the bytes of a database (``image``).
 
     Raises:
         StoreFormatError: They are no metadata store, or a newer release wrote it.
