@@ -1,13 +1,17 @@
-"""A sink whose committing process is killed once, before or after its commit.
+"""A sink of which one process is killed once: the committing one, or the executor of a task.
 
-The option ``series`` is "before:PATH" or "after:PATH"; the file at the path shows that it was killed.
+The option ``series`` is "before:PATH" or "after:PATH" (the commit) or "executor:PATH"; the file at the path
+shows that it was killed.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -18,7 +22,12 @@ from spark_integration.source import DlogDataSource
 
 
 class DyingWriter(DlogStreamWriter):
-    """Commits as its base class, and dies once."""
+    """Writes and commits as its base class, and dies once."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
+        assert self._options.series is not None
+        step, _, marker = self._options.series.partition(":")
+        return super().write(_losing_the_executor(iterator, marker) if step == "executor" else iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         assert self._options.series is not None
@@ -43,9 +52,25 @@ class DyingSource(DlogDataSource):
         return DyingWriter(parse_sink_options(dict(self.options), streaming=True))
 
 
-def _die_once(marker: str) -> None:
+def _losing_the_executor(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        # The task has written the rows to its segment when it asks for the next ones.
+        _die_once(marker, _executor())
+
+
+def _executor() -> int:
+    """The JVM above this Python worker."""
+    process = os.getpid()
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{process}/cmdline").read_bytes():
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        assert process > 1, "this worker has no executor of its own"
+    return process
+
+
+def _die_once(marker: str, process: int | None = None) -> None:
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid() if process is None else process, signal.SIGKILL)
