@@ -35,6 +35,12 @@ class RepeatedBatchError(SparkDlogError):
     """The log has later batches of this query than the checkpoint: the checkpoint is an older one."""
 
 
+class BatchTooLargeError(SparkDlogError):
+    """A batch has more segments than one transaction takes; the message names the settings. Nothing of it is
+    in a log.
+    """
+
+
 class WorkerInterpreterError(SparkDlogError):
     """Spark would start its Python workers with an interpreter that has no DLog."""
 

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
-from spark_integration.errors import RepeatedBatchError, SparkDlogError
+from dlog.bulk.plan import SEGMENTS_MAX
+from spark_integration.errors import BatchTooLargeError, RepeatedBatchError, SparkDlogError
 from spark_integration.sink.options import SinkOptions
 from spark_integration.sink.parts import Part, begin
 
@@ -36,6 +37,8 @@ def commit_parts(
 
     Raises:
         RepeatedBatchError: A later batch of the series is there.
+        BatchTooLargeError: The tasks and streams have more segments than one transaction takes; nothing was
+            written.
         SparkDlogError: A task found the batch in its log, and it is not there any more.
         dlog.bulk.BatchOvertakenError: Another program has written to a stream meanwhile; nothing was written.
         dlog.LogLockedError: Another program writes to a stream; nothing was written.
@@ -53,6 +56,7 @@ def commit_parts(
     for part in parts:
         for stream, payloads in part.rows.items():
             rows.setdefault(stream, []).extend(payloads)
+    _check_size(parts, len(rows), number)
     is_ours_alone = not any(part.segments for part in parts)
     if not rows and is_ours_alone:
         return
@@ -82,6 +86,19 @@ def commit_parts(
             if found.is_repeated:  # another driver of the same query was faster
                 abandon_parts(namespace, [Part(series, number, plans=(plan,), segments=(*theirs, *mine))])
             return
+
+
+def _check_size(parts: Sequence[Part], streams: int, number: int) -> None:
+    # Several transactions would show a part of the batch to readers, so such a batch is refused as a whole.
+    of_tasks = sum(len(part.segments) for part in parts)
+    if of_tasks + streams > SEGMENTS_MAX:
+        raise BatchTooLargeError(
+            f"batch {number}: its {len(parts)} tasks wrote {of_tasks} segments, the driver has {streams};"
+            f" one batch has at most {SEGMENTS_MAX}: one for each stream of a task with more rows than"
+            " driverBytesMax, and one for each stream of the other rows. Use fewer tasks, as with"
+            " .coalesce(...), smaller batches (maxRecordsPerTrigger), fewer streams, or a greater"
+            " driverBytesMax. Nothing was written"
+        )
 
 
 def _is_committed(

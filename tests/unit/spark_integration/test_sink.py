@@ -17,8 +17,14 @@ import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError
 from spark_integration import client
-from spark_integration.errors import OptionError, RepeatedBatchError, RowFormatError, SparkDlogError
-from spark_integration.sink import DlogBatchWriter
+from spark_integration.errors import (
+    BatchTooLargeError,
+    OptionError,
+    RepeatedBatchError,
+    RowFormatError,
+    SparkDlogError,
+)
+from spark_integration.sink import DlogBatchWriter, committing
 from spark_integration.sink.committing import abandon_parts, commit_parts
 from spark_integration.sink.options import SinkOptions, parse_sink_options
 from spark_integration.sink.parts import Part, write_part
@@ -151,6 +157,20 @@ def test_a_driver_that_is_overtaken_in_its_commit_leaves_no_orphan(
     commit_parts(namespace, options, first, "query", 0)
     assert written(namespace) == [b"x"]
     assert orphans(namespace) == []
+
+
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+def test_a_batch_of_too_many_segments_names_the_settings_and_leaves_nothing(
+    namespace: dlog.blocking.Namespace, monkeypatch: pytest.MonkeyPatch, driver_bytes_max: int
+) -> None:
+    monkeypatch.setattr(committing, "SEGMENTS_MAX", 2)
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    parts = [part(namespace, options, 0, rows(b"row", stream=stream)) for stream in ("a", "b", "c")]
+    with pytest.raises(BatchTooLargeError, match=r"coalesce.*maxRecordsPerTrigger.*driverBytesMax"):
+        commit_parts(namespace, options, parts, "query", 0)
+    abandon_parts(namespace, parts)  # as Spark does then
+    assert orphans(namespace) == []
+    assert [written(namespace, log) for log in ("a", "b", "c") if namespace.log_exists(log)] in ([], [[]] * 3)
 
 
 def test_a_batch_without_rows_writes_nothing(namespace: dlog.blocking.Namespace) -> None:
