@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from dlog.cli.main import main
+from dlog.cli.pipelines import archive, compact, copy, verify
 from tests.places import ROOT
 from tests.spark.queries import Orders
 
@@ -57,3 +62,32 @@ def orders(tmp_path: Path) -> Iterator[Orders]:
     """A log that grows while Spark reads it."""
     with Orders(tmp_path / "log") as orders:
         yield orders
+
+
+class PipelineCommand:
+    """Runs `dlog pipeline`; a call returns the code and the JSON document, None without one."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+        self.errors = ""  # what the last run wrote on stderr
+
+    def __call__(self, *arguments: str) -> tuple[int, Any]:
+        self._capfd.readouterr()
+        code = main(["pipeline", *arguments, "--json"])
+        out, self.errors = self._capfd.readouterr()
+        return code, json.loads(out) if out else None
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> PipelineCommand:
+    """`dlog pipeline` with the session of the tests in place of one of its own."""
+
+    @contextmanager
+    def session(*_arguments: object) -> Iterator[SparkSession]:
+        yield spark
+
+    for module in (archive, compact, copy, verify):
+        monkeypatch.setattr(module, "spark_session", session)
+    return PipelineCommand(capfd)

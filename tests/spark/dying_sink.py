@@ -1,7 +1,8 @@
 """A sink of which one process is killed once: the committing one, or the executor of a task.
 
 The option ``series`` is "before:PATH" or "after:PATH" (the commit) or "executor:PATH"; the file at the path
-shows that it was killed.
+shows that it was killed. With "slow:PATH" the first attempt of the first task stops in the midst of its rows,
+until its speculative copy has written all of them; the path is that of a FIFO.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -27,7 +29,19 @@ class DyingWriter(DlogStreamWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         assert self._options.series is not None
         step, _, marker = self._options.series.partition(":")
-        return super().write(_losing_the_executor(iterator, marker) if step == "executor" else iterator)
+        if step == "executor":
+            return super().write(_losing_the_executor(iterator, marker))
+        context = TaskContext.get()
+        assert context is not None
+        if step != "slow" or context.partitionId() != 0:
+            return super().write(iterator)
+        if context.attemptNumber() == 0:
+            return super().write(_outrun(iterator, marker))
+        part = super().write(iterator)
+        if part.segments:
+            with open(marker, "wb"):  # waits for the slow attempt, and lets it go on
+                Path(f"{marker}.outrun").touch()
+        return part
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         assert self._options.series is not None
@@ -57,6 +71,13 @@ def _losing_the_executor(batches: Iterator[pa.RecordBatch], marker: str) -> Iter
         yield batch
         # The task has written the rows to its segment when it asks for the next ones.
         _die_once(marker, _executor())
+
+
+def _outrun(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch
+        with open(marker, "rb") as fifo:
+            fifo.read()  # until the copy of this task has written its rows
 
 
 def _executor() -> int:

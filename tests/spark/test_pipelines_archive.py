@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import dlog
-from dlog.cli.main import main
-from dlog.cli.pipelines import archive as commands
 from spark_integration.errors import ArchiveDamagedError, ArchiveGapError, PipelineError
 from spark_integration.pipelines import Progress, archive, archived_table, read_manifest, restore, table
+from tests.spark.conftest import PipelineCommand
 from tests.spark.queries import Orders, collected
 
 pytestmark = [
@@ -24,36 +20,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-Command = Callable[..., Any]
-
-
-@pytest.fixture
-def pipeline(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs `dlog pipeline` with the session of the tests; returns the code and the JSON document."""
-
-    @contextmanager
-    def session(*_arguments: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(commands, "spark_session", session)
-
-    def run(*arguments: str) -> tuple[int, Any]:
-        capfd.readouterr()
-        code = main(["pipeline", *arguments, "--json"])
-        out = capfd.readouterr().out
-        return code, json.loads(out) if out else None
-
-    return run
-
 
 def everything(frame: DataFrame) -> list[tuple[int, int, int, int, bytes]]:
     return sorted(collected(frame))
 
 
 def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_written(
-    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: Command
+    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: PipelineCommand
 ) -> None:
     into = tmp_path / "archive of orders"
 
@@ -108,7 +81,7 @@ def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_w
 
 
 def test_a_log_is_restored_by_spark_and_the_restart_goes_on(
-    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: Command
+    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: PipelineCommand
 ) -> None:
     into = tmp_path / "archive"
     told: list[Progress] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,9 @@ from pyspark.sql import SparkSession
 
 import dlog
 import dlog.blocking
-from dlog.cli.main import main
-from dlog.cli.pipelines import compact as compact_command
 from spark_integration.errors import PipelineError
 from spark_integration.pipelines import compact, read_snapshot
+from tests.spark.conftest import PipelineCommand
 
 pytestmark = [
     pytest.mark.spark,
@@ -88,28 +86,20 @@ def test_a_snapshot_of_files_is_made_once_and_drops_what_was_deleted(
     spark: SparkSession,
     namespace: dlog.blocking.Namespace,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    pipeline: PipelineCommand,
 ) -> None:
-    @contextmanager
-    def session(*_arguments: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(compact_command, "spark_session", session)
     with namespace.open_writer("prices", create=True) as writer:
         # The key is the transaction id.
         writer.append_many([b"a", b"b", b"c", b"", b"d"], txids=[1, 1, 2, 2, 3])
     home = tmp_path / "snapshot"
     (home / "rows-0").mkdir(parents=True)  # of an attempt that died
-    arguments = ["pipeline", "compact", "prices", "--uri", namespace.uri, "--key", "txid"]
+    arguments = ["compact", "prices", "--uri", namespace.uri, "--key", "txid"]
     for is_repeated in (False, True):
-        capfd.readouterr()
-        assert main([*arguments, "--parquet", str(home), "--drop-tombstones", "--json"]) == 0
-        found = json.loads(capfd.readouterr().out)
-        assert (found["rows"], found["is_repeated"]) == (2, is_repeated)
+        code, found = pipeline(*arguments, "--parquet", str(home), "--drop-tombstones")
+        assert (code, found["rows"], found["is_repeated"]) == (0, 2, is_repeated)
         rows = spark.read.parquet(found["snapshot"]).orderBy("segment", "entry", "slot").collect()
         assert [(row.txid, bytes(row.payload)) for row in rows] == [(1, b"b"), (3, b"d")]
     assert sorted(each.name for each in home.iterdir()) == ["manifest.json", Path(found["snapshot"]).name]
-    assert main([*arguments, "--parquet", str(home)]) == 1  # with tombstones it is another snapshot
-    assert "without empty records" in capfd.readouterr().err
-    assert main(arguments) == 2
+    assert pipeline(*arguments, "--parquet", str(home))[0] == 1  # with tombstones it is another snapshot
+    assert "without empty records" in pipeline.errors
+    assert pipeline(*arguments)[0] == 2

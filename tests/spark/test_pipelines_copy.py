@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import dlog
 import dlog.blocking
-from dlog.cli.main import main
-from dlog.cli.pipelines import copy as copy_command
+from tests.spark.conftest import PipelineCommand
 from tests.spark.queries import Orders
 
 pytestmark = [
@@ -23,30 +17,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-Command = Callable[..., Any]
 
-
-@pytest.fixture
-def pipeline(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs `dlog pipeline` with the session of the tests; returns the code and the JSON document."""
-
-    @contextmanager
-    def session(*_arguments: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(copy_command, "spark_session", session)
-
-    def run(*arguments: str) -> tuple[int, Any]:
-        capfd.readouterr()
-        code = main(["pipeline", *arguments, "--json"])
-        return code, json.loads(capfd.readouterr().out)
-
-    return run
-
-
-def test_spark_copies_logs_in_parallel_and_goes_on(pipeline: Command, orders: Orders, tmp_path: Path) -> None:
+def test_spark_copies_logs_in_parallel_and_goes_on(
+    pipeline: PipelineCommand, orders: Orders, tmp_path: Path
+) -> None:
     target = (tmp_path / "target").as_uri()
     with orders.namespace.open_writer("payments", create=True) as writer:
         writer.append_many([b"p1", b"p2"], txids=[5, 5])

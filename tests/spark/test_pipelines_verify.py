@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from pyspark.sql import SparkSession
 
 import dlog
-from dlog.cli.main import main
-from dlog.cli.pipelines import verify as verify_command
 from dlog.cluster import open_local_cluster
 from dlog.cluster.layout import bookie_id
 from tests.fakes.damage import entries_of
+from tests.spark.conftest import PipelineCommand
 
 pytestmark = [
     pytest.mark.spark,
@@ -31,20 +27,13 @@ DAMAGED_ENTRY = 3
 
 
 async def test_a_replica_damaged_on_disk_is_named_with_its_bookie_and_entry(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    pipeline: PipelineCommand, tmp_path: Path
 ) -> None:
-    @contextmanager
-    def session(*_arguments: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr(verify_command, "spark_session", session)
     report = tmp_path / "report.jsonl"
 
     async def verify(uri: str) -> tuple[int, Any]:
-        capfd.readouterr()
-        arguments = ["pipeline", "verify", "--uri", uri, "--report", str(report), "--json"]
-        code = await trio.to_thread.run_sync(main, arguments)
-        return code, json.loads(capfd.readouterr().out)
+        arguments = ["verify", "--uri", uri, "--report", str(report)]
+        return await trio.to_thread.run_sync(pipeline, *arguments)
 
     with trio.fail_after(TEST_TIMEOUT_S):
         async with open_local_cluster(tmp_path / "cluster", session_timeout_ms=3000) as cluster:

@@ -1,4 +1,4 @@
-"""Faults of machines under a query on real Spark: a bookie, ZooKeeper, an executor."""
+"""Faults of machines under a query on real Spark: a bookie, ZooKeeper, an executor, the driver."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from dlog.cluster import LocalCluster
 from dlog.cluster.guardian import open_guardian
 from tests.places import ROOT
 from tests.spark.conftest import CONF
-from tests.spark.queries import QUERY_TIMEOUT_S, Orders
+from tests.spark.queries import QUERY_TIMEOUT_S, Orders, collected, finish, reading, to_files
 
 pytestmark = [
     pytest.mark.spark,
@@ -101,58 +102,181 @@ def test_a_fault_of_the_cluster_under_a_query_costs_and_repeats_nothing(
             assert [record.payload for record in reader] == payloads
 
 
-DRIVER = """
+@contextmanager
+def running_driver(
+    script: str, directory: Path, *arguments: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver in a process of its own; killed at the end of the block, with its JVMs and workers."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
+    path = os.pathsep.join([str(Path(__file__).parent / "workers"), str(ROOT)])
+    with open(directory / "errors", "wb") as errors:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", script, json.dumps(CONF), *arguments],
+            cwd=directory,
+            env={**kept, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+    try:
+        yield driver
+    finally:
+        try:
+            os.killpg(driver.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # all of its processes have ended
+        driver.wait()
+
+
+def last_errors(directory: Path) -> str:
+    return (directory / "errors").read_text(errors="replace")[-6000:]
+
+
+TWO_QUERIES = """
 import json, sys
 from pyspark.sql import SparkSession
 import spark_integration
-from tests.spark.dying_sink import DyingSource
-builder = SparkSession.builder.master("local-cluster[2,1,1024]")
+builder = SparkSession.builder.master("local[2]")
 for key, value in json.loads(sys.argv[1]).items():
     builder = builder.config(key, value)
 spark = builder.getOrCreate()
 spark_integration.register(spark)
+uri, directory = sys.argv[2:]
+def orders():
+    source = spark.readStream.format("dlog").option("uri", uri).option("stream", "orders")
+    return source.option("startingOffsets", "earliest").option("maxRecordsPerTrigger", 20).load()
+to_files = orders().writeStream.format("parquet").option("path", directory + "/out")
+to_files.option("checkpointLocation", directory + "/checkpoint").start()
+to_log = orders().select("payload").writeStream.format("dlog").option("uri", uri).option("stream", "copy")
+to_log.option("checkpointLocation", directory + "/copying/checkpoint").start()
+spark.streams.awaitAnyTermination()
+"""
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Orders, Path]]:
+    """A log and the directory of a driver that was killed, with its JVM and workers, in the midst of batches.
+
+    It ran where ``python3`` has no DLog, with a query to files and one to a log.
+    """
+    directory = tmp_path_factory.mktemp("killed")
+    programs = directory / "bin"
+    programs.mkdir()
+    bare = programs / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # an interpreter without packages
+    bare.chmod(0o755)
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    with Orders(directory / "log") as orders:
+        orders.append(2_000)
+        with running_driver(TWO_QUERIES, directory, orders.uri, str(directory), PATH=path) as driver:
+            deadline = time.monotonic() + QUERY_TIMEOUT_S
+            for home in (directory, directory / "copying"):
+                commits = home / "checkpoint" / "commits"
+                while len([each for each in commits.glob("*") if each.name.isdigit()]) < 3:
+                    assert driver.poll() is None, last_errors(directory)
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+        yield orders, directory
+
+
+def test_a_killed_driver_continues_from_its_checkpoint_and_needs_no_activated_environment(
+    spark: SparkSession, killed: tuple[Orders, Path]
+) -> None:
+    orders, directory = killed
+    done = spark.read.parquet(str(directory / "out")).count()
+    assert 0 < done < len(orders.written)
+    finish(to_files(reading(spark, orders, streaming=True, startingOffsets="earliest"), directory))
+    assert sorted(collected(spark.read.parquet(str(directory / "out")))) == orders.written
+
+
+def test_a_killed_driver_writes_each_batch_once(spark: SparkSession, killed: tuple[Orders, Path]) -> None:
+    orders, directory = killed
+    assert 0 < len(copied(orders)) < len(orders.written)
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest").select("payload")
+    query = frame.writeStream.format("dlog").option("uri", orders.uri).option("stream", "copy")
+    finish(
+        query.option("checkpointLocation", str(directory / "copying" / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert copied(orders) == [payload for *_, payload in orders.written]
+
+
+def copied(orders: Orders, log: str = "copy") -> list[bytes]:
+    with orders.namespace.open_reader(log, follow=False) as reader:
+        return [record.payload for record in reader]
+
+
+# Two workers with addresses of their own: Spark makes no speculative task on the machine of the first one.
+TWO_MACHINES = """
+import json, sys
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+conf = SparkConf(loadDefaults=False)
+given = {**json.loads(sys.argv[1]), "spark.executor.cores": "1", "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.speculation": "true", "spark.speculation.quantile": "0.5"}
+for key, value in given.items():
+    conf.set(key, value)
+SparkContext._ensure_initialized(conf=conf)
+jvm = SparkContext._jvm
+of_jvm = jvm.org.apache.spark.SparkConf(False)
+master = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, of_jvm)
+url = "spark://" + master._1().address().hostPort()
+urls = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+urls[0] = url
+for machine in (2, 3):
+    jvm.org.apache.spark.deploy.worker.Worker.startRpcEnvAndEndpoint(
+        f"127.0.0.{machine}", 0, 0, 1, 1024, urls, sys.argv[3] + "/machines", jvm.scala.Option.apply(machine),
+        of_jvm, jvm.scala.Option.empty())
+spark = SparkSession.builder.config(conf=conf.setMaster(url)).getOrCreate()
+import spark_integration
+from tests.spark.dying_sink import DyingSource
+spark_integration.register(spark)
 spark.dataSource.register(DyingSource)
-options = {"uri": sys.argv[2], "stream": "orders", "startingOffsets": "earliest", "minPartitions": "2"}
-query = (
-    spark.readStream.format("dlog").options(**options).option("maxRecordsPerTrigger", 200).load()
-    .select("payload").writeStream.format("dlog_dying").option("uri", sys.argv[2]).option("stream", "copy")
-    .option("driverBytesMax", "1").option("series", "executor:" + sys.argv[3] + "/killed")
-    .option("checkpointLocation", sys.argv[3] + "/checkpoint").trigger(availableNow=True).start()
-)
-assert query.awaitTermination(240)
-assert query.exception() is None
+for step in ("executor", "slow"):
+    options = {"uri": sys.argv[2], "stream": "orders", "startingOffsets": "earliest", "minPartitions": "2"}
+    query = (
+        spark.readStream.format("dlog").options(**options).load()
+        .select("payload").writeStream.format("dlog_dying").option("uri", sys.argv[2]).option("stream", step)
+        .option("driverBytesMax", "1").option("series", f"{step}:{sys.argv[3]}/{step}")
+        .option("checkpointLocation", f"{sys.argv[3]}/checkpoint-{step}").trigger(availableNow=True).start()
+    )
+    assert query.awaitTermination(240)
+    assert query.exception() is None
 spark.stop()
 """
 
 
-def test_a_lost_executor_costs_and_repeats_nothing(orders: Orders, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two_machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Orders, Path]]:
+    """A log, and the directory of two queries that ran on two executors with speculation.
+
+    The first one lost an executor; the second one had a task that was slower than its speculative copy.
+    """
+    directory = tmp_path_factory.mktemp("machines")
+    os.mkfifo(directory / "slow")
+    with Orders(directory / "log") as orders:
+        orders.append(400)
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_HOME": str(Path(pyspark.__file__).parent),  # where the executors' start scripts are
+        }
+        with running_driver(TWO_MACHINES, directory, orders.uri, str(directory), **environment) as driver:
+            assert driver.wait(QUERY_TIMEOUT_S) == 0, last_errors(directory)
+        yield orders, directory
+
+
+def test_a_lost_executor_costs_and_repeats_nothing(two_machines: tuple[Orders, Path]) -> None:
     """It dies when its task has written rows to a segment; another executor runs the task again."""
-    orders.append(600)
-    environment = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "workers"), str(ROOT)]),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),  # where the executors' start scripts are
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": str(tmp_path / "executors"),
-    }
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, json.dumps(CONF), orders.uri, str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        _, errors = driver.communicate(timeout=QUERY_TIMEOUT_S)
-    except BaseException:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.communicate()
-        raise
-    assert driver.returncode == 0, errors.decode()[-6000:]
-    assert (tmp_path / "killed").exists()
-    with orders.namespace.open_reader("copy", follow=False) as reader:
-        copied = [record.payload for record in reader]
-    assert sorted(copied) == sorted(payload for *_, payload in orders.written)
+    orders, directory = two_machines
+    assert (directory / "executor").exists()
+    assert sorted(copied(orders, "executor")) == sorted(payload for *_, payload in orders.written)
+
+
+def test_a_speculative_task_costs_and_repeats_nothing(two_machines: tuple[Orders, Path]) -> None:
+    """The slow task has rows in a segment when its copy has written all of them; then both go on."""
+    orders, directory = two_machines
+    assert (directory / "slow.outrun").exists()
+    assert sorted(copied(orders, "slow")) == sorted(payload for *_, payload in orders.written)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,8 +14,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dlog
 import dlog.blocking
-from tests.places import ROOT
-from tests.spark.conftest import CONF
 from tests.spark.dying_sink import DyingSource
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, finish, reading
 
@@ -128,57 +122,4 @@ def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
     done = len(written(target, "copy")) if target.log_exists("copy") else 0
     assert (0 < done < 300) if step == "after" else done == 0
     finish(to_log(frame.select("payload"), target, tmp_path, series=f"{step}:{marker}"))
-    assert written(target, "copy") == [payload for *_, payload in orders.written]
-
-
-DRIVER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import json
-from pyspark.sql import SparkSession
-import spark_integration
-builder = SparkSession.builder.master("local[2]")
-for key, value in json.loads(sys.argv[2]).items():
-    builder = builder.config(key, value)
-spark = builder.getOrCreate()
-spark_integration.register(spark)
-options = {"uri": sys.argv[3], "stream": "orders", "startingOffsets": "earliest"}
-query = (
-    spark.readStream.format("dlog").options(**options).option("maxRecordsPerTrigger", 20).load()
-    .select("payload").writeStream.format("dlog").option("uri", sys.argv[4]).option("stream", "copy")
-    .option("checkpointLocation", sys.argv[5] + "/checkpoint").start()
-)
-query.awaitTermination()
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_driver_writes_each_batch_once(
-    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path
-) -> None:
-    """The driver is killed with its JVM and workers in the midst of batches; another one goes on."""
-    orders.append(2_000)
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(ROOT), json.dumps(CONF), orders.uri, target.uri, str(tmp_path)],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    target.create_log("copy")
-    try:
-        with target.open_reader("copy") as reader:
-            seen = 0
-            while seen < 60:
-                batch = reader.read_batch(60, wait_s=QUERY_TIMEOUT_S)
-                assert batch, "the driver wrote nothing in time"
-                seen += len(batch)
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        _, errors = driver.communicate()
-    done = len(written(target, "copy"))
-    assert 0 < done < 2_000, errors.decode()[-3000:]
-    frame = reading(spark, orders, streaming=True, startingOffsets="earliest").select("payload")
-    finish(to_log(frame, target, tmp_path))
     assert written(target, "copy") == [payload for *_, payload in orders.written]

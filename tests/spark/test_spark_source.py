@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,8 +18,6 @@ import dlog
 import dlog.blocking
 from dlog import shards
 from spark_integration.options import CLIENT
-from tests.places import ROOT
-from tests.spark.conftest import CONF
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, collected, finish, reading, to_files
 
 pytestmark = [
@@ -245,64 +241,3 @@ def test_a_wrong_setting_of_the_client_is_named_when_the_source_is_loaded(
         reading(spark, orders, streaming=False, **{f"{CLIENT}connect_timeout": 3})
     with pytest.raises(Exception, match=r"nowhere\.toml.* cannot be read"):
         reading(spark, orders, streaming=False, bookieSecurity=str(tmp_path / "nowhere.toml"))
-
-
-DRIVER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import json
-from pyspark.sql import SparkSession
-import spark_integration
-builder = SparkSession.builder.master("local[2]")
-for key, value in json.loads(sys.argv[2]).items():
-    builder = builder.config(key, value)
-spark = builder.getOrCreate()
-spark_integration.register(spark)
-options = {"uri": sys.argv[3], "stream": "orders", "startingOffsets": "earliest"}
-query = (
-    spark.readStream.format("dlog").options(**options).option("maxRecordsPerTrigger", 20).load()
-    .writeStream.format("parquet").option("path", sys.argv[4] + "/out")
-    .option("checkpointLocation", sys.argv[4] + "/checkpoint").start()
-)
-query.awaitTermination()
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_driver_continues_from_its_checkpoint_and_needs_no_activated_environment(
-    spark: SparkSession, orders: Orders, tmp_path: Path
-) -> None:
-    """The driver runs where ``python3`` has no DLog, and is killed with its JVM in the midst of batches."""
-    orders.append(2000)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    bare = programs / "python3"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # an interpreter without packages
-    bare.chmod(0o755)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
-    environment = {**kept, "PATH": f"{programs}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(ROOT), json.dumps(CONF), orders.uri, str(tmp_path)],
-        env=environment,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        commits = tmp_path / "checkpoint" / "commits"
-        deadline = time.monotonic() + QUERY_TIMEOUT_S
-        while len([each for each in commits.glob("*") if each.name.isdigit()]) < 3:
-            assert driver.poll() is None, driver.communicate()[1].decode()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.communicate()
-    done = spark.read.parquet(str(tmp_path / "out")).count()
-    assert 0 < done < 2000
-    orders.append(100)
-    finish(to_files(reading(spark, orders, streaming=True, startingOffsets="earliest"), tmp_path))
-    assert sorted(collected(spark.read.parquet(str(tmp_path / "out")))) == orders.written
