@@ -25,6 +25,7 @@ from bookie.auth.reloading import Secrets, open_secrets
 from bookie.auth.tls import peer_context
 from bookie.cluster.access import ClusterAccess
 from bookie.cluster.address import Identity, Machine, resolve_identity
+from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.cookie_check import read_instance_id
@@ -424,6 +425,10 @@ async def _serve(
                 async with trio.open_nursery() as watching:
                     watching.start_soon(registration.keep, open_store)
                     watching.start_soon(watch.run)
+                    if config.auto_recovery is not None:
+                        watching.start_soon(
+                            run_auto_recovery, cluster, identity.bookie_id, config.auto_recovery
+                        )
                     await stop.wait()
                     watching.cancel_scope.cancel()
         finally:

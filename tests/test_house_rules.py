@@ -108,6 +108,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/storage/directory_format.py",
     "bookie/storage/index_rebuild.py",
     "bookie/index/index_view.py",
+    "bookie/cluster/autorecovery.py",
     "bookie/cluster/integrity.py",
     "bookie/journal/journal.py",
     "bookie/journal/files.py",
@@ -290,6 +291,7 @@ SHELLS: tuple[str, ...] = (
 
 # Settings of a whole are made of the settings of its parts, which stand beside the parts.
 SETTINGS = (
+    "bookie/config/autorecovery_settings.py",
     "bookie/config/bookie_config.py",
     "bookie/config/gc_settings.py",
     "bookie/config/server_settings.py",

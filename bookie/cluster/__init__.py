@@ -1,7 +1,7 @@
 """A bookie as a member of a cluster: all its work with the metadata store.
 
 Inside: cookies, registration, the check before a start, limbo and repair after a loss, the list of live
-ledgers.
+ledgers, auto-recovery in this process.
 Not inside: serving requests (``bookie.requests``).
 """
 

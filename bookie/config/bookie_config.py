@@ -20,9 +20,11 @@ import attrs
 
 from bookie.auth.tls import TlsConfig
 from bookie.cluster.address import AddressConfig
+from bookie.cluster.autorecovery import AutoRecoveryConfig
 from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, read_admin
+from bookie.config.autorecovery_settings import read_auto_recovery
 from bookie.config.gc_settings import read_compaction, read_gc, read_new_ledgers, read_per_ledger_logs
 from bookie.config.key_check import check_keys
 from bookie.config.properties import PropertiesError, Setting, parse_properties
@@ -107,6 +109,7 @@ class BookieConfig:
     sync_adds: bool = True
     network_location: str | None = None  # announced for placement by racks; Apache has no such key
     admin: AdminConfig | None = None  # HTTP for operators
+    auto_recovery: AutoRecoveryConfig | None = None  # in this process; None: only elsewhere
     gc: GcConfig = attrs.field(factory=GcConfig)
     new_ledgers: NewLedgersConfig = attrs.field(factory=NewLedgersConfig)
     shown: Mapping[str, str] = attrs.field(factory=dict, repr=False, eq=False)  # the file, without secrets
@@ -179,6 +182,7 @@ def build_config(parsed: Mapping[str, Setting], source: str, *, strict: bool = F
         sync_adds=settings.boolean("journalSyncData", True),
         network_location=_network_location(settings),
         admin=read_admin(settings),
+        auto_recovery=read_auto_recovery(settings, warnings),
         gc=read_gc(settings),
         new_ledgers=read_new_ledgers(settings),
         shown=settings.shown_values(),
@@ -206,11 +210,6 @@ def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
         warnings.append(
             "journalSyncData=false: adds are acknowledged before they are synced; a power failure loses"
             " acknowledged entries of this bookie"
-        )
-    if settings.boolean("autoRecoveryDaemonEnabled", False):
-        warnings.append(
-            "autoRecoveryDaemonEnabled=true: has no effect; auto-recovery is a process of its own, start"
-            " `dlog autorecovery` beside the bookie"
         )
     users = settings.texts("permittedStartupUsers")
     if users and getpass.getuser() not in users:

@@ -132,29 +132,23 @@ _OF_CLIENTS = _names(
     addEntryQuorumTimeoutSec clientConnectTimeoutMillis numChannelsPerBookie useV2WireProtocol
     explicitLacInterval speculativeReadTimeout firstSpeculativeReadTimeout maxSpeculativeReadTimeout
     firstSpeculativeReadLACTimeout maxSpeculativeReadLACTimeout enableParallelRecoveryRead
-    recoveryReadBatchSize recoveryBatchReadEnabled stickyReadSEnabled batchReadEnabled
-    numWorkerThreads numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize
-    clientReceiveBufferSize waitTimeoutOnBackpressureMs bookieAddressResolverEnabled
-    enableBookieAddressTracking enableBookieFailureTracking startTLSTimeoutSecs
-    saslJaasClientSectionName getBookieInfoTimeoutSecs timeoutMonitorIntervalSec
-    clientWriteBufferLowWaterMark clientWriteBufferHighWaterMark enableDigestTypeAutodetection
-    delayEnsembleChange maxNumEnsembleChanges opportunisticStriping
-    enforceMinNumFaultDomainsForWrite minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum
-    reorderReadSequenceEnabled readReorderThresholdPendingRequests
+    recoveryReadBatchSize recoveryBatchReadEnabled stickyReadSEnabled batchReadEnabled numWorkerThreads
+    numIOThreads clientTcpNoDelay clientSockKeepalive clientSendBufferSize clientReceiveBufferSize
+    waitTimeoutOnBackpressureMs bookieAddressResolverEnabled enableBookieAddressTracking
+    enableBookieFailureTracking startTLSTimeoutSecs saslJaasClientSectionName getBookieInfoTimeoutSecs
+    timeoutMonitorIntervalSec clientWriteBufferLowWaterMark clientWriteBufferHighWaterMark
+    enableDigestTypeAutodetection delayEnsembleChange maxNumEnsembleChanges opportunisticStriping
+    enforceMinNumFaultDomainsForWrite reorderReadSequenceEnabled readReorderThresholdPendingRequests
     bookieFailureHistoryExpirationMSec bookieHealthCheckEnabled bookieErrorThresholdPerInterval
-    bookieQuarantineTimeSeconds ensemblePlacementPolicy reppDnsResolverClass
-    networkTopologyScriptFileName networkTopologyStabilizePeriodSeconds reppRegionsToWrite
-    reppMinimumRegionsForDurability reppEnableDurabilityEnforcementInReplace reppEnableValidation
-    ignoreLocalNodeInPlacementPolicy zoneawaredns desiredNumZonesPerWriteQuorum
-    minNumZonesPerWriteQuorum diskWeightBasedPlacementEnabled
-    bookieMaxMultipleForWeightBasedPlacement getBookieInfoIntervalSeconds
-    getBookieInfoRetryIntervalSeconds enforceStrictZoneawarePlacement
-    bookieHealthCheckIntervalSeconds bookieQuarantineRatio disableEnsembleChangeFeatureName
-    ensembleRandomReadReordering networkTopologyScriptNumberArgs reppDisableDurabilityFeatureName
-    reppDisallowBookiePlacementInRegionFeatureName useHostnameResolveLocalNodePlacementPolicy
-    ensemblePlacementPolicyOrderSlowBookies clientConnectBookieUnavailableLogThrottling
-    clientTcpUserTimeoutMillis tcpKeepIdle tcpKeepIntvl tcpKeepCnt
-    speculativeReadTimeoutBackoffMultiplier speculativeReadLACTimeoutBackoffMultiplier
+    bookieQuarantineTimeSeconds networkTopologyStabilizePeriodSeconds reppEnableValidation
+    ignoreLocalNodeInPlacementPolicy zoneawaredns desiredNumZonesPerWriteQuorum minNumZonesPerWriteQuorum
+    diskWeightBasedPlacementEnabled bookieMaxMultipleForWeightBasedPlacement getBookieInfoIntervalSeconds
+    getBookieInfoRetryIntervalSeconds enforceStrictZoneawarePlacement bookieHealthCheckIntervalSeconds
+    bookieQuarantineRatio disableEnsembleChangeFeatureName ensembleRandomReadReordering
+    reppDisableDurabilityFeatureName reppDisallowBookiePlacementInRegionFeatureName
+    useHostnameResolveLocalNodePlacementPolicy ensemblePlacementPolicyOrderSlowBookies
+    clientConnectBookieUnavailableLogThrottling clientTcpUserTimeoutMillis tcpKeepIdle tcpKeepIntvl
+    tcpKeepCnt speculativeReadTimeoutBackoffMultiplier speculativeReadLACTimeoutBackoffMultiplier
     timeoutTaskIntervalMillis timeoutTimerTickDurationMs timeoutTimerNumTicks
     pcbcTimeoutTimerTickDurationMs pcbcTimeoutTimerNumTicks bookieConnectionErrorQuarantineEnabled
     """
@@ -168,19 +162,25 @@ _OF_OTHER_PROGRAMS = _names(
     """
 )
 
+# Used by auto-recovery as Apache's auditor and worker use them.
+AUTO_RECOVERY = _names(
+    """
+    lostBookieRecoveryDelay auditorPeriodicBookieCheckInterval auditorPeriodicCheckInterval
+    auditorLedgerVerificationPercentage openLedgerRereplicationGracePeriod
+    lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
+    rereplicationEntryBatchSize
+    ensemblePlacementPolicy minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum reppDnsResolverClass
+    networkTopologyScriptFileName networkTopologyScriptNumberArgs reppRegionsToWrite
+    reppMinimumRegionsForDurability reppEnableDurabilityEnforcementInReplace
+    """
+)
+
 # This bookie has no such feature.
 UNSUPPORTED = _names(
     """
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
-    rereplicationEntryBatchSize openLedgerRereplicationGracePeriod
-    lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
-    storeSystemTimeAsLedgerUnderreplicatedMarkTime auditorPeriodicBookieCheckInterval
-    auditorPeriodicCheckInterval auditorLedgerVerificationPercentage
     auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
-    auditorMaxNumberOfConcurrentOpenLedgerOperations auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec
-    underreplicatedLedgerRecoveryGracePeriod lostBookieRecoveryDelay
-    repairedPlacementPolicyNotAdheringBookieEnabled
-    inFlightReadEntryNumInLedgerChecker
+    underreplicatedLedgerRecoveryGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
     """
 )
 
@@ -191,6 +191,7 @@ REFUSAL = "this bookie trusts other bookies by tlsTrustStore alone"
 
 GROUPS = (
     KeyGroup(Fate.OBEYED, "", SUPPORTED),
+    KeyGroup(Fate.OBEYED, "by auto-recovery, with autoRecoveryDaemonEnabled=true", AUTO_RECOVERY),
     KeyGroup(Fate.WITHOUT_EFFECT, "they tune threads, buffers or classes of Java's bookie", _OF_JAVA),
     KeyGroup(
         Fate.WITHOUT_EFFECT, "they tune Java's client; clients here have settings of their own", _OF_CLIENTS
@@ -210,12 +211,22 @@ GROUPS = (
         "Apache's bookie does not read them either: metadataServiceUri decides",
         _names("registrationManagerClass registrationClientClass"),
     ),
+    KeyGroup(
+        Fate.WITHOUT_EFFECT,
+        "auto-recovery here limits its requests itself, and always writes the time of a mark",
+        _names(
+            """
+    auditorMaxNumberOfConcurrentOpenLedgerOperations auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec
+    inFlightReadEntryNumInLedgerChecker storeSystemTimeAsLedgerUnderreplicatedMarkTime
+    """
+        ),
+    ),
     KeyGroup(Fate.WITHOUT_EFFECT, "they are keys of other programs", _OF_OTHER_PROGRAMS),
     KeyGroup(Fate.NOT_OFFERED, "this bookie has no such feature", UNSUPPORTED),
     KeyGroup(Fate.REFUSED, REFUSAL, REFUSED),
 )
 WITHOUT_EFFECT = frozenset[str]().union(*(one.names for one in GROUPS if one.fate is Fate.WITHOUT_EFFECT))
-KNOWN = SUPPORTED | WITHOUT_EFFECT | UNSUPPORTED | REFUSED
+KNOWN = SUPPORTED | AUTO_RECOVERY | WITHOUT_EFFECT | UNSUPPORTED | REFUSED
 
 _GROUP_OF = {name: group for group in GROUPS for name in group.names}
 

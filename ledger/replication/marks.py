@@ -11,6 +11,7 @@ Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
@@ -54,6 +55,7 @@ from namespace.store import MetadataStore, parent_of
 _LEVELS = 4  # of inner nodes between ``ledgers`` and a mark
 RELEASE_PAUSE_S = 0.5
 RELEASE_TIMEOUT_S = 30.0
+RELEASE_CANCELLED_TIMEOUT_S = 2.0  # the program stops, and its locks end with its session
 
 
 @attrs.frozen
@@ -238,11 +240,17 @@ class UnderReplicatedLedgers:
             pass
 
     async def release(self, taken: TakenLedger) -> None:
-        """Delete the lock. It cannot be cancelled, and waits at most ``RELEASE_TIMEOUT_S`` for the store."""
+        """Delete the lock. It cannot be cancelled.
+
+        It waits at most ``RELEASE_TIMEOUT_S`` for the store; ``RELEASE_CANCELLED_TIMEOUT_S`` if the caller is
+        cancelled.
+        """
+        is_cancelled = trio.current_effective_deadline() == -math.inf
+        timeout_s = RELEASE_CANCELLED_TIMEOUT_S if is_cancelled else RELEASE_TIMEOUT_S
         path = self.lock_path(taken.ledger_id)
         self._held.discard(taken.ledger_id)
         self._strays.add(taken.ledger_id)
-        with trio.move_on_after(RELEASE_TIMEOUT_S) as scope:
+        with trio.move_on_after(timeout_s) as scope:
             scope.shield = True
             while True:
                 try:

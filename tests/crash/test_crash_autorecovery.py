@@ -1,4 +1,4 @@
-"""`dlog autorecovery` heals a killed bookie of real processes, while a writer writes and a reader reads."""
+"""Auto-recovery as a process of its own, while a writer writes and a reader reads; and inside bookies."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
-from dlog.cluster import LocalCluster, open_local_cluster
-from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
+from dlog.cluster import LocalCluster, local, open_local_cluster
+from dlog.cluster.layout import LEDGERS_ROOT, bookie_config_text, bookie_id
+from ledger.catalog.paths import cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.metadata import LedgerMetadata
+from ledger.replication import current_auditor
 from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
@@ -39,8 +42,8 @@ def autorecovery(cluster: LocalCluster, log: Path) -> Iterator[subprocess.Popen[
             process.wait(30)
 
 
-async def closed_ledger(client: LedgerClient) -> int:
-    async with await client.create() as writer:
+async def closed_ledger(client: LedgerClient, **shape: Any) -> int:
+    async with await client.create(**shape) as writer:
         await writer.append_many(PAYLOADS)
     return writer.ledger_id
 
@@ -101,6 +104,32 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
                 await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
             async with await client.open(left_open.ledger_id) as reader:
                 assert [entry.payload for entry in await reader.read(0, len(PAYLOADS) - 1)] == PAYLOADS
+
+
+async def test_workers_inside_bookies_move_the_ledgers_of_a_bookie_that_is_decommissioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_recovery(*arguments: Any, **more: Any) -> str:
+        return bookie_config_text(*arguments, **more) + "autoRecoveryDaemonEnabled=true\n"
+
+    monkeypatch.setattr(local, "bookie_config_text", with_recovery)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            open_local_cluster(tmp_path / "cluster", session_timeout_ms=3000) as cluster,
+            open_zookeeper_store(cluster.zookeeper_hosts) as store,
+            open_ledger_client(store, dial_tcp, ClientConfig(), root=LEDGERS_ROOT) as client,
+        ):
+            lost, other, third = map(bookie_id, cluster.state.bookies)
+            ledger_id = await closed_ledger(client, ensemble_size=2, write_quorum=2, bookies=(lost, other))
+            await cluster.terminate(0)
+            service = f"zk://{cluster.zookeeper_hosts}{LEDGERS_ROOT}"
+            command = ["bookie", "decommission", lost, "--yes", "--service", service]
+            await trio.run_process([sys.executable, "-m", "dlog.cli.main", *command])
+            assert await store.exists(cookie_path(LEDGERS_ROOT, lost)) is None
+            assert await current_auditor(store, LEDGERS_ROOT) in (other, third)
+            metadata = await client.metadata(ledger_id)
+            assert metadata.last_ensemble.bookies == (third, other)
+            await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
 
 
 async def named(client: LedgerClient, ledgers: list[int], bookie: str) -> bool:

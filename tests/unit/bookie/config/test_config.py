@@ -265,10 +265,3 @@ def test_the_scrubber_runs_unless_it_is_switched_off() -> None:
         "localConsistencyCheckOnStartup=true\n"
     ).storage.scrub
     assert (scrub.interval_s, scrub.bytes_per_s, scrub.entries_per_s, scrub.on_start) == (0, 5, 60, True)
-
-
-def test_auto_recovery_inside_the_bookie_gives_a_warning_that_names_the_program() -> None:
-    assert any(
-        "start `dlog autorecovery`" in warning for warning in parse("autoRecoveryDaemonEnabled=true").warnings
-    )
-    assert parse("autoRecoveryDaemonEnabled=false").warnings == ()

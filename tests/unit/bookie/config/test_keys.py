@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from bookie.config.bookie_config import parse_config
-from bookie.config.keys import GROUPS, KNOWN, PROTECTING, REFUSED, SUPPORTED, Fate, group_of, nearest_key
+from bookie.config.keys import (
+    AUTO_RECOVERY,
+    GROUPS,
+    KNOWN,
+    PROTECTING,
+    REFUSED,
+    SUPPORTED,
+    Fate,
+    group_of,
+    nearest_key,
+)
 from bookie.config.security_settings import RESTRICTIONS
 from bookie.config.settings import Settings
 from bookie.errors import BookieConfigError
@@ -60,17 +70,17 @@ def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     parse()
     parse("ledgerManagerType=flat\nzkServers=a:1\n", LEAST.replace("metadataServiceUri", "#"))
     assert read is Settings.text
-    assert keys_read == SUPPORTED
+    assert keys_read == SUPPORTED | AUTO_RECOVERY
 
 
 def test_keys_without_effect_are_named_in_one_warning_for_each_reason() -> None:
     config = parse(
-        "numAddWorkerThreads=1\nauditorPeriodicCheckInterval=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
+        "numAddWorkerThreads=1\nunderreplicatedLedgerRecoveryGracePeriod=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
         "clientKeyStore=/k\nreadTimeout=3\n"
     )
     java, absent, others, own, clients = config.warnings
     assert "of Java's bookie): numAddWorkerThreads, serverTcpNoDelay" in java
-    assert "no such feature): auditorPeriodicCheckInterval" in absent
+    assert "no such feature): underreplicatedLedgerRecoveryGracePeriod" in absent
     assert "other programs): codahaleX" in others
     assert "shows the certificate of tlsKeyStore): clientKeyStore" in own
     assert "Java's client; clients here have settings of their own): readTimeout" in clients
