@@ -32,7 +32,7 @@ SECTIONS = {
         "tail": ("dlog.cli.logs.tail", "Print new records of a log as they are written."),
     },
     "Bookies and ledgers": {
-        "cluster": ("dlog.cli.operators.cluster", "Run ZooKeeper and bookies on this machine."),
+        "cluster": ("dlog.cli.running.cluster", "Run ZooKeeper and bookies, here or on several hosts."),
         "bookie": ("dlog.cli.operators.bookie", "Run one bookie; check or repair its directories."),
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
@@ -40,6 +40,7 @@ SECTIONS = {
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
+        "zookeeper": ("dlog.cli.running.zookeeper", "Run one ZooKeeper server."),
         "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
     },
     "Spark": {

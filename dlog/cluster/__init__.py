@@ -2,7 +2,7 @@
 tests.
 
 Inside: starting, stopping and measuring the processes, their ports and their directory; ``daemons``, programs
-of a real cluster in the background.
+of a real cluster in the background; ``hosts``, a cluster on several hosts.
 Not inside: the work of the processes (``bookie``, Apache ZooKeeper). Entry points: ``LocalCluster``,
 ``open_local_cluster``.
 """

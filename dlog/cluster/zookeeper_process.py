@@ -33,6 +33,7 @@ POLL_S = 0.05
 REPLY_TIMEOUT_S = 2.0
 HEAP_MIB = 128
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+QUORUM_MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"  # also for one member alone
 DEBIAN_JARS = Path("/usr/share/java")
 JARS_VARIABLE = "DLOG_ZOOKEEPER_JARS"  # a directory of jars, instead of the two places that are searched
 
@@ -159,18 +160,45 @@ def prepare(
     }
     path = data_dir / "zoo.cfg"
     path.write_text("".join(f"{key}={value}\n" for key, value in config.items()), "utf-8")
+    # A server of a test or of a laptop: it starts quickly and is small.
+    options = ["-XX:TieredStopAtLevel=1", "-Dzookeeper.preAllocSize=4096", *java_options]  # KiB
+    return _java_command(MAIN_CLASS, path, class_path, java=java, heap_mib=HEAP_MIB, options=options)
+
+
+def member_command(config: Path, *, jars: Path | None = None, heap_mib: int) -> list[str]:
+    """The command that runs the server of a ``zoo.cfg``, alone or as one of several members.
+
+    Args:
+        jars: See ``find_class_path``.
+
+    Raises:
+        ZookeeperNotInstalledError: Java or ZooKeeper's jars are missing.
+    """
+    class_path = find_class_path(jars)
+    return _java_command(
+        QUORUM_MAIN_CLASS, config, class_path, java=find_java(), heap_mib=heap_mib, options=()
+    )
+
+
+def _java_command(
+    main_class: str,
+    config: Path,
+    class_path: Sequence[Path],
+    *,
+    java: Path,
+    heap_mib: int,
+    options: Sequence[str],
+) -> list[str]:
     return [
         str(java),
-        f"-Xmx{HEAP_MIB}m",
+        f"-Xmx{heap_mib}m",
         "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-Dzookeeper.preAllocSize=4096",  # KiB; the default is 64 MiB for each log file
         "-Dorg.apache.logging.log4j.level=INFO",
-        *java_options,
+        *options,
         "-cp",
         os.pathsep.join(map(str, class_path)),
-        MAIN_CLASS,
-        str(path),
+        main_class,
+        str(config),
     ]
 
 

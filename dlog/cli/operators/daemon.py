@@ -1,7 +1,7 @@
-"""`dlog daemon start|stop|status`: bookies and auto-recovery in the background, without systemd.
+"""`dlog daemon start|stop|status`: bookies, auto-recovery and ZooKeeper in the background, without systemd.
 
 Inside: options and output. Not inside: the processes (``dlog.cluster.daemons``), the programs
-(``dlog.cli.operators.bookie``, ``dlog.cli.operators.autorecovery``).
+(``dlog.cli.operators.bookie``, ``dlog.cli.operators.autorecovery``, ``dlog.cli.running.zookeeper``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-ROLES = ("bookie", "autorecovery")
+ROLES = ("bookie", "autorecovery", "zookeeper")
 
 
 def directory_option(command: Command) -> Command:
@@ -39,7 +39,7 @@ def directory_option(command: Command) -> Command:
 
 @click.group("daemon")
 def command() -> None:
-    """Run a bookie or auto-recovery in the background."""
+    """Run a bookie, auto-recovery or ZooKeeper in the background."""
 
 
 @command.command("start", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -61,8 +61,8 @@ def start(
 ) -> int:
     """Start `dlog PROGRAM ARGUMENTS` in the background; return when it serves.
 
-    PROGRAM is bookie or autorecovery. The options of this command stand in front of it, those of the program
-    behind it: dlog daemon start --name b1 bookie --config b1.conf
+    PROGRAM is bookie, autorecovery or zookeeper. The options of this command stand in front of it, those of
+    the program behind it: dlog daemon start --name b1 bookie --config b1.conf
     """
     from dlog.cluster.daemons import DaemonError, DaemonRunningError, Daemons
 

@@ -1,6 +1,7 @@
 """`dlog cluster start|stop|status`: ZooKeeper and bookies on this machine, for first steps and for tests.
 
-Inside: options and output. Not inside: the processes (``dlog.cluster``).
+Inside: options and output. Not inside: the processes (``dlog.cluster``), the same commands with `--hosts`
+(``dlog.cli.running.hosts``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
+from dlog.cli.running import hosts as several
+from dlog.cli.running.hosts import hosts_options, refuse_options
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
@@ -38,7 +41,7 @@ def directory_option(command: Command) -> Command:
 
 @click.group("cluster")
 def command() -> None:
-    """Start, stop and show ZooKeeper and bookies on this machine."""
+    """Start, stop and show ZooKeeper and bookies on this machine, or on the hosts of a hosts file."""
 
 
 @command.command("start")
@@ -53,16 +56,29 @@ def command() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of ZooKeeper's jars. [default: $DLOG_ZOOKEEPER_JARS, else PySpark's or Debian's]",
 )
+@hosts_options
 @json_option("the URI and the processes")
 def start(
-    bookies: int | None, directory: Path, timeout: float, zookeeper_jars: Path | None, as_json: bool
+    bookies: int | None,
+    directory: Path,
+    timeout: float,
+    zookeeper_jars: Path | None,
+    hosts: Path | None,
+    only: tuple[str, ...],
+    as_json: bool,
 ) -> int:
     """Start ZooKeeper, bookies and auto-recovery; return when all serve, and print the page's address.
 
     The processes continue after this command ends. A process that runs already is left alone, so the command
     restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars. The page needs the
     extra `admin`. The part of its address behind # is the token, which shows all records.
+
+    With --hosts, the same on several hosts, on each of which `dlog` is installed. If a step fails on a host,
+    the programs that run go on. Exit code 6: a host is out of reach.
     """
+    refuse_options(hosts, only, "bookies", "directory", "zookeeper_jars")
+    if hosts is not None:
+        return several.start(hosts, only, timeout_s=timeout, as_json=as_json)
     from dlog.cluster import LocalCluster
 
     cluster = LocalCluster(directory, zookeeper_jars=zookeeper_jars)
@@ -90,8 +106,13 @@ def start(
     show_default=True,
     help="Seconds between SIGTERM and SIGKILL.",
 )
-def stop(directory: Path, grace: float) -> None:
+@hosts_options
+@json_option("the processes, with --hosts,")
+def stop(directory: Path, grace: float, hosts: Path | None, only: tuple[str, ...], as_json: bool) -> int:
     """Stop all processes of the cluster. The data stay."""
+    refuse_options(hosts, only, "directory")
+    if hosts is not None:
+        return several.stop(hosts, only, grace_s=grace, as_json=as_json)
     from dlog.cluster import LocalCluster
 
     async def go() -> list[str]:
@@ -102,17 +123,22 @@ def stop(directory: Path, grace: float) -> None:
             f"{name} did not end within {grace:g} s and was killed;"
             " it recovers from its journal at the next start"
         )
+    return 0
 
 
 @command.command("status")
 @directory_option
+@hosts_options
 @json_option("the URI and the processes")
-def status(directory: Path, as_json: bool) -> int:
+def status(directory: Path, hosts: Path | None, only: tuple[str, ...], as_json: bool) -> int:
     """Show the state of each process.
 
     The columns are pid, port, whether the process runs, is registered and answers, and its disk use. Exit
-    code 1 if a process is not well.
+    code 1 if a process is not well, 6 if a host of --hosts is out of reach.
     """
+    refuse_options(hosts, only, "directory")
+    if hosts is not None:
+        return several.status(hosts, only, as_json=as_json)
     from dlog.cluster import LocalCluster
 
     cluster = LocalCluster(directory)

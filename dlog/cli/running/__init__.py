@@ -1,0 +1,1 @@
+"""Commands that start a cluster, here or on several hosts, and ZooKeeper."""
