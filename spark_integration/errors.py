@@ -35,6 +35,12 @@ class RepeatedBatchError(SparkDlogError):
     """The log has later batches of this query than the checkpoint: the checkpoint is an older one."""
 
 
+class ChangedBatchError(SparkDlogError):
+    """Spark ran a batch again that is in the log, with other rows; nothing was written. The message says what
+    to do; with ``failOnChangedBatch=false`` the query keeps the rows that are there.
+    """
+
+
 class BatchTooLargeError(SparkDlogError):
     """A batch has more segments than one transaction takes; the message names the settings. Nothing of it is
     in a log.

@@ -157,7 +157,8 @@ class Batcher:
             slot = len(batch.payloads)
             space = self._entry_bytes_target - batch.size_bytes
             stop, size_bytes = first, 0
-            for payload in payloads[first:] if first else payloads:
+            # At least as many as the space takes. All that are left would make the time quadratic.
+            for payload in payloads[first : first + space // RECORD_HEADER_BYTES + 1]:
                 record_bytes = RECORD_HEADER_BYTES + len(payload)
                 if batch.size_bytes + size_bytes + record_bytes > self.entry_bytes_max:
                     break

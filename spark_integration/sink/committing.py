@@ -1,9 +1,10 @@
 """Committing a batch: the parts of all tasks get into their logs together, once.
 
 The commit is one transaction of ``dlog.bulk``: the segments of the tasks, one segment for each stream with
-the rows that tasks returned, and the number of the batch in the series of the query. So a driver that dies
+the rows that tasks returned, and the number of the batch in the series of the query, with the number of its
+rows and their digest. So a driver that dies
 before the transaction has written nothing, and one that dies after it has written all. Spark then runs the
-batch again, under the same number, and the sink finds the number.
+batch again, under the same number, and the sink finds the number and compares the rows.
 
 Always: nothing is undone that may be committed; segments that are in a log are never deleted.
 Source: our own; docs/spark.md, docs/bulk.md.
@@ -18,11 +19,19 @@ import dlog
 import dlog.blocking
 from dlog.bulk import BatchOvertakenError, BatchPlan, DetachedSegment
 from dlog.bulk.plan import SEGMENTS_MAX
-from spark_integration.errors import BatchTooLargeError, RepeatedBatchError, SparkDlogError
+from spark_integration.errors import (
+    BatchTooLargeError,
+    ChangedBatchError,
+    RepeatedBatchError,
+    SparkDlogError,
+)
+from spark_integration.sink.contents import BatchRecord, Block, together
+from spark_integration.sink.grouping import grouped
 from spark_integration.sink.options import SinkOptions
 from spark_integration.sink.parts import Part, begin
 
 logger = logging.getLogger(__name__)
+CONTENTS_PREFIX = "dlog.batch-contents."  # of the property that tells the rows of the last batch of a series
 ATTEMPTS = 5  # of a batch that is only the driver's, if another writer is faster
 
 
@@ -37,6 +46,8 @@ def commit_parts(
 
     Raises:
         RepeatedBatchError: A later batch of the series is there.
+        ChangedBatchError: This batch of the series is there with other rows; nothing was written.
+        RowFormatError: The transaction ids of two tasks overlap; nothing was written.
         BatchTooLargeError: The tasks and streams have more segments than one transaction takes; nothing was
             written.
         SparkDlogError: A task found the batch in its log, and it is not there any more.
@@ -44,48 +55,91 @@ def commit_parts(
         dlog.LogLockedError: Another program writes to a stream; nothing was written.
         dlog.DLogError: Nothing was written, or all of it; running the batch again finds out.
     """
+    record = BatchRecord.of(number, together(part.contents for part in parts))
     if _is_committed(namespace, options, series, number):
         abandon_parts(namespace, parts)
+        _check_contents(namespace, options, series, record)
         return
     if any(part.is_repeated for part in parts):
         raise SparkDlogError(
             f"batch {number} of {series!r}: a task found it in {options.stream!r}, and now it is not there:"
             " the stream was deleted or its properties were removed. Nothing was written"
         )
-    rows: dict[str, list[bytes]] = {}
-    for part in parts:
-        for stream, payloads in part.rows.items():
-            rows.setdefault(stream, []).extend(payloads)
-    _check_size(parts, len(rows), number)
+    groups = grouped(parts, by_txid=options.txid_column is not None)
+    _check_size(parts, len(groups), number)
     is_ours_alone = not any(part.segments for part in parts)
-    if not rows and is_ours_alone:
+    if not groups and is_ours_alone:
         return
+    changes = {} if series is None else {CONTENTS_PREFIX + series: record.encode()}
     for attempt in range(ATTEMPTS):
         mine: list[DetachedSegment] = []
         plans = [plan for part in parts for plan in part.plans]
-        if rows:
-            plan = begin(namespace, options, rows, series, number)
-            if plan is None:
-                abandon_parts(namespace, parts)  # another driver of the same query was faster
-                return
-            plans.append(plan)
-            for stream, payloads in rows.items():
-                with namespace.open_detached_segment(plan, stream) as writer:
-                    writer.append_many(payloads)
-                assert writer.result is not None
-                mine.append(writer.result)
-        theirs = [segment for part in parts for segment in part.segments]
         try:
-            plan = BatchPlan.merged(plans)
-            found = namespace.attach_batch(plan, [*theirs, *mine], lock_timeout_s=options.lock_timeout_s)
-        except BatchOvertakenError:
+            if groups:
+                plan = begin(namespace, options, {stream for stream, _ in groups}, series, number)
+                if plan is None:  # another driver of the same query was faster
+                    abandon_parts(namespace, parts)
+                    _check_contents(namespace, options, series, record)
+                    return
+                plans.append(plan)
+                for stream, blocks in groups:
+                    mine.append(_write(namespace, plan, stream, blocks))
+            theirs = [segment for part in parts for segment in part.segments]
+            plan, segments = BatchPlan.merged(plans), [*theirs, *mine]
+            if options.txid_column is not None:
+                segments.sort(key=lambda each: (each.txid, each.last_txid))
+            found = namespace.attach_batch(
+                plan, segments, properties=changes, lock_timeout_s=options.lock_timeout_s
+            )
+        except Exception as exc:
+            # Of these, no log names any, or the attaching went through and they stay.
             abandon_parts(namespace, [Part(series, number, plans=tuple(plans[-1:]), segments=tuple(mine))])
-            if not is_ours_alone or attempt == ATTEMPTS - 1:
+            if not isinstance(exc, BatchOvertakenError) or not is_ours_alone or attempt == ATTEMPTS - 1:
                 raise
         else:
             if found.is_repeated:  # another driver of the same query was faster
-                abandon_parts(namespace, [Part(series, number, plans=(plan,), segments=(*theirs, *mine))])
+                abandon_parts(namespace, [Part(series, number, plans=(plan,), segments=tuple(segments))])
+                _check_contents(namespace, options, series, record)
             return
+
+
+def _write(
+    namespace: dlog.blocking.Namespace, plan: BatchPlan, stream: str, blocks: Sequence[Block]
+) -> DetachedSegment:
+    with namespace.open_detached_segment(plan, stream) as writer:
+        for block in blocks:
+            writer.append_many(block.payloads(), txids=block.txids)
+    assert writer.result is not None
+    return writer.result
+
+
+def _check_contents(
+    namespace: dlog.blocking.Namespace, options: SinkOptions, series: str | None, ours: BatchRecord
+) -> None:
+    """Compare the rows that Spark has now with those that are in the logs."""
+    if series is None:
+        return
+    stored = namespace.properties(options.stream).values.get(CONTENTS_PREFIX + series)
+    theirs = BatchRecord.decode(stored, ours.number)
+    if theirs is None or theirs == ours:
+        return
+    what = "other rows" if theirs.rows == ours.rows else f"{ours.rows} rows"
+    if options.fail_on_changed_batch:
+        raise ChangedBatchError(
+            f"batch {ours.number} of {series!r} is in {options.stream!r} with {theirs.rows} rows, and Spark"
+            f" ran it again with {what}. The checkpoint was reused with another query or other options, is"
+            " older than the stream, or the query gives other rows each time (rand, current time, a source"
+            " that changes). Nothing was written. Use another value of the option series with a new"
+            " checkpoint, or keep the rows that are there with failOnChangedBatch=false"
+        )
+    logger.warning(
+        "batch %d of %r is in %r with %d rows, and Spark ran it again with %s: they are not written",
+        ours.number,
+        series,
+        options.stream,
+        theirs.rows,
+        what,
+    )
 
 
 def _check_size(parts: Sequence[Part], streams: int, number: int) -> None:
@@ -95,8 +149,8 @@ def _check_size(parts: Sequence[Part], streams: int, number: int) -> None:
         raise BatchTooLargeError(
             f"batch {number}: its {len(parts)} tasks wrote {of_tasks} segments, the driver has {streams};"
             f" one batch has at most {SEGMENTS_MAX}: one for each stream of a task with more rows than"
-            " driverBytesMax, and one for each stream of the other rows. Use fewer tasks, as with"
-            " .coalesce(...), smaller batches (maxRecordsPerTrigger), fewer streams, or a greater"
+            " its share of driverBytesMax, and one for each stream of the other rows. Use fewer tasks, as"
+            " with .coalesce(...), smaller batches (maxRecordsPerTrigger), fewer streams, or a greater"
             " driverBytesMax. Nothing was written"
         )
 

@@ -24,13 +24,17 @@ KNOWN = (
     "stream",
     "createStream",
     "driverBytesMax",
+    "failOnChangedBatch",
     "lockTimeoutMs",
     "series",
     "number",
+    "txidColumn",
     "bookieSecurity",
     "configFile",
 )
-DRIVER_BYTES_MAX = 1 << 20  # of one task's rows, that go through the driver
+DRIVER_BYTES_MAX = 16 << 20  # of a batch's rows, that go through the driver
+SHARES = 10  # the sum of 1/1 to 1/n is less for up to 12,000 tasks
+TASK_BYTES_MIN = 64 << 10  # a segment with less is not worth its place in the metadata
 
 
 @attrs.frozen
@@ -40,11 +44,22 @@ class SinkOptions:
     uri: str
     stream: str  # the log of rows without a stream; its properties record what the query has written
     create_stream: bool
-    driver_bytes_max: int
+    driver_bytes_max: int  # of a batch
     lock_timeout_s: float
     series: str | None  # in place of the id of a streaming query
     number: int | None  # of a batch write in its series
     client: ClientOptions
+    txid_column: str | None = None  # None: all rows of a batch in one log have the same id
+    fail_on_changed_batch: bool = True
+
+    def driver_bytes_of_task(self, partition: int) -> int:
+        """How many bytes of rows the task of this partition (from 0) may return to the driver.
+
+        A task knows its number and not how many there are, so later ones may return less. All together may
+        return ``driver_bytes_max``, and each of them ``TASK_BYTES_MIN`` if that is less.
+        """
+        share = self.driver_bytes_max // (SHARES * (partition + 1))
+        return max(share, min(TASK_BYTES_MIN, self.driver_bytes_max))
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -77,4 +92,6 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         series=series,
         number=None if number is None else int(number),
         client=client_options(options),
+        txid_column=options.get("txidcolumn"),
+        fail_on_changed_batch=flag(options, "failOnChangedBatch", default="true"),
     )

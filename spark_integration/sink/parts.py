@@ -19,8 +19,9 @@ import dlog
 import dlog.blocking
 from dlog.blocking.batches import DetachedSegmentWriter
 from dlog.bulk import BatchPlan, DetachedSegment
+from spark_integration.sink.contents import Block, Contents, together
 from spark_integration.sink.options import SinkOptions
-from spark_integration.sink.rows import payloads_of
+from spark_integration.sink.rows import TxidOrder, rows_of
 
 
 @attrs.frozen
@@ -29,10 +30,11 @@ class Part(WriterCommitMessage):
 
     series: str | None = None
     number: int = 0
-    rows: dict[str, list[bytes]] = attrs.field(factory=dict)  # by stream; the driver writes them
+    rows: dict[str, list[Block]] = attrs.field(factory=dict)  # by stream; the driver writes them
     plans: tuple[BatchPlan, ...] = ()  # of the segments
     segments: tuple[DetachedSegment, ...] = ()
     is_repeated: bool = False  # the batch is in the logs already, so the task wrote nothing
+    contents: dict[str, Contents] = attrs.field(factory=dict)  # of all rows that the task got, by stream
 
 
 def begin(
@@ -70,35 +72,73 @@ def write_part(
     batches: Iterable[pa.RecordBatch],
     series: str | None,
     number: int,
+    partition: int = 0,
 ) -> Part:
     """Write the rows of a task.
 
+    Args:
+        partition: The number of the task in its batch, from 0.
+
     Raises:
-        RowFormatError: A row cannot become a record.
+        RowFormatError: A row cannot become a record, or the transaction ids of a stream decrease.
+        dlog.TxidOutOfOrderError: A transaction id is less than that of a record in the log.
         dlog.LogLockedError: Another program writes to a stream.
         dlog.DLogError: A segment could not be written; Spark runs the task again.
     """
-    rows: dict[str, list[bytes]] = {}
-    size_bytes = 0
-    plans: list[BatchPlan] = []
-    writers: dict[str, DetachedSegmentWriter] = {}
-    with ExitStack() as segments:
+    driver_bytes_max = options.driver_bytes_of_task(partition)
+    task = _Task(namespace, options, series, number)
+    order, contents, size_bytes = TxidOrder(), dict[str, Contents](), 0
+    with task.segments:
         for batch in batches:
-            for stream, payloads in payloads_of(batch, options.stream):
-                rows.setdefault(stream, []).extend(payloads)
-                size_bytes += sum(map(len, payloads))
-            if size_bytes <= options.driver_bytes_max and not writers:
-                continue
-            if missing := rows.keys() - writers.keys():
-                plan = begin(namespace, options, missing, series, number)
-                if plan is None:
-                    return Part(series, number, is_repeated=True)
-                plans.append(plan)
+            for stream, payloads, txids in rows_of(batch, options.stream, options.txid_column):
+                if not payloads:
+                    continue
+                if txids is not None:
+                    order.check(stream, txids)
+                contents = together([contents, {stream: Contents.of(payloads, txids)}])
+                block = Block.of(payloads, txids)
+                task.rows.setdefault(stream, []).append(block)
+                size_bytes += block.size_bytes
+            if size_bytes > driver_bytes_max:
+                task.write_rows()
+    written = tuple(writer.result for writer in task.writers.values() if writer.result is not None)
+    return Part(series, number, task.rows, tuple(task.plans), written, task.is_repeated, contents)
+
+
+class _Task:
+    """What a task has, and has written."""
+
+    def __init__(
+        self, namespace: dlog.blocking.Namespace, options: SinkOptions, series: str | None, number: int
+    ) -> None:
+        self._namespace, self._options, self._series, self._number = namespace, options, series, number
+        self.rows: dict[str, list[Block]] = {}
+        self.plans: list[BatchPlan] = []
+        self.writers: dict[str, DetachedSegmentWriter] = {}
+        self.segments = ExitStack()
+        self.is_repeated = False
+
+    def write_rows(self) -> None:
+        """Write the rows to segments. If the batch is there already, they are only dropped."""
+        missing = self.rows.keys() - self.writers.keys()
+        if missing and not self.is_repeated:
+            plan = begin(self._namespace, self._options, missing, self._series, self._number)
+            if plan is None:
+                self._give_up()
+            else:
+                self.plans.append(plan)
                 for stream in sorted(missing):
-                    writer = namespace.open_detached_segment(plan, stream)
-                    writers[stream] = segments.enter_context(writer)
-            for stream, payloads in rows.items():
-                writers[stream].append_many(payloads)
-            rows, size_bytes = {}, 0
-    written = tuple(writer.result for writer in writers.values() if writer.result is not None)
-    return Part(series, number, rows, tuple(plans), written)
+                    writer = self._namespace.open_detached_segment(plan, stream)
+                    self.writers[stream] = self.segments.enter_context(writer)
+        if not self.is_repeated:
+            for stream, blocks in self.rows.items():
+                for block in blocks:
+                    self.writers[stream].append_many(block.payloads(), txids=block.txids)
+        self.rows = {}
+
+    def _give_up(self) -> None:
+        # The task goes on, because the driver compares all rows with those that are there.
+        self.is_repeated = True
+        for writer in self.writers.values():
+            writer.give_up()
+        self.plans, self.writers = [], {}

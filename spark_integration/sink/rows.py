@@ -7,38 +7,51 @@ their order.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import BinaryType, StringType, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
-from dlog.format.record import PAYLOAD_BYTES_MAX
+from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from spark_integration.errors import RowFormatError
 
 PAYLOAD_NAMES = ("payload", "value")
 STREAM = "stream"
 
 
-def check_schema(schema: StructType) -> None:
+def check_schema(schema: StructType, txid_column: str | None = None) -> None:
     """Raise unless rows of these columns can be written.
+
+    Args:
+        txid_column: The column with the transaction ids, if the rows bring them.
 
     Raises:
         RowFormatError: A column is missing, unknown, or of another type.
     """
     names = [field.name for field in schema.fields]
+    if txid_column is not None and (txid_column in (*PAYLOAD_NAMES, STREAM) or txid_column not in names):
+        raise RowFormatError(
+            f"option txidColumn: the rows have no column of their own {txid_column!r}; they have {names}"
+        )
     payloads = [name for name in names if name in PAYLOAD_NAMES]
     if len(payloads) != 1:
         raise RowFormatError(
             f"the rows need one column 'payload' or 'value', binary or string; they have {names}. Choose it"
             " with .select(...)"
         )
-    if others := [name for name in names if name not in (*payloads, STREAM)]:
+    if others := [name for name in names if name not in (*payloads, STREAM, txid_column)]:
         raise RowFormatError(
             f"the columns {others} would be lost: a record has a payload and a stream. Leave them out with"
-            " .select('stream', 'payload'), or put them into the payload, as with to_json(struct(...))"
+            " .select('stream', 'payload'), put them into the payload, as with to_json(struct(...)), or give"
+            " the transaction ids with the option txidColumn"
         )
     for field in schema.fields:
-        allowed = (StringType,) if field.name == STREAM else (BinaryType, StringType)
+        allowed: tuple[type[StringType | BinaryType | LongType | IntegerType], ...] = (BinaryType, StringType)
+        if field.name == STREAM:
+            allowed = (StringType,)
+        elif field.name == txid_column:
+            allowed = (LongType, IntegerType)
         if not isinstance(field.dataType, allowed):
             raise RowFormatError(
                 f"column {field.name!r} is {field.dataType.simpleString()}; it must be"
@@ -46,14 +59,16 @@ def check_schema(schema: StructType) -> None:
             )
 
 
-def payloads_of(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, list[bytes]]]:
-    """The payloads of each stream in the rows, in order.
+def rows_of(
+    rows: pa.RecordBatch, default: str, txid_column: str | None = None
+) -> Iterator[tuple[str, list[bytes], list[int] | None]]:
+    """The payloads of each stream in the rows, in order, with their transaction ids if the rows bring them.
 
     Args:
         default: The stream of rows without one.
 
     Raises:
-        RowFormatError: A payload is null or too long.
+        RowFormatError: A payload is null or too long, or a transaction id is null or invalid.
     """
     (name,) = (each for each in rows.schema.names if each in PAYLOAD_NAMES)
     column = rows.column(name)
@@ -63,12 +78,46 @@ def payloads_of(rows: pa.RecordBatch, default: str) -> Iterator[tuple[str, list[
     longest = pc.max(pc.binary_length(payloads)).as_py() or 0
     if longest > PAYLOAD_BYTES_MAX:
         raise RowFormatError(f"column {name!r}: a payload has {longest} bytes; at most {PAYLOAD_BYTES_MAX}")
+    txids = None if txid_column is None else _txids(rows.column(txid_column), txid_column)
     if STREAM not in rows.schema.names:
-        yield default, payloads.to_pylist()
+        yield default, payloads.to_pylist(), None if txids is None else txids.to_pylist()
         return
     streams = pc.fill_null(pc.cast(rows.column(STREAM), pa.string()), default)
     for stream in pc.unique(streams).to_pylist():
-        yield stream, payloads.filter(pc.equal(streams, stream)).to_pylist()
+        chosen = pc.equal(streams, stream)
+        ids = None if txids is None else txids.filter(chosen).to_pylist()
+        yield stream, payloads.filter(chosen).to_pylist(), ids
+
+
+def _txids(column: pa.Array, name: str) -> pa.Array:
+    if column.null_count:
+        raise RowFormatError(f"column {name!r}: a transaction id is null")
+    if len(column) and not 0 <= pc.min(column).as_py() <= pc.max(column).as_py() < TXID_MAX:
+        raise RowFormatError(f"column {name!r}: a transaction id is not between 0 and 2**63 - 2")
+    return column
+
+
+class TxidOrder:
+    """Checks that the transaction ids of each stream do not decrease within a task."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def check(self, stream: str, txids: list[int]) -> None:
+        """Check the next ids of the stream.
+
+        Raises:
+            RowFormatError: One is less than the one before it.
+        """
+        before = self._last.get(stream, 0)
+        if txids and (txids[0] < before or txids != sorted(txids)):
+            first, second = next(pair for pair in pairwise([before, *txids]) if pair[1] < pair[0])
+            raise RowFormatError(
+                f"stream {stream!r}: a row with transaction id {second} comes after one with {first}; they"
+                " must not decrease within a partition: use .sortWithinPartitions(...)"
+            )
+        if txids:
+            self._last[stream] = txids[-1]
 
 
 def _is_binary(kind: pa.DataType) -> bool:

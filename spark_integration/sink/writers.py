@@ -45,7 +45,9 @@ class DlogStreamWriter(DataSourceStreamArrowWriter):
         return with_namespace_once(
             options.uri,
             options.client,
-            lambda namespace: write_part(namespace, options, iterator, series, int(number)),
+            lambda namespace: write_part(
+                namespace, options, iterator, series, int(number), context.partitionId()
+            ),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -76,12 +78,15 @@ class DlogBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """In an executor."""
-        options = self._options
+        options, context = self._options, TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
         # Once: a second call would find the iterator without the rows that the first one took.
         return with_namespace_once(
             options.uri,
             options.client,
-            lambda namespace: write_part(namespace, options, iterator, options.series, options.number or 0),
+            lambda namespace: write_part(
+                namespace, options, iterator, options.series, options.number or 0, partition
+            ),
         )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

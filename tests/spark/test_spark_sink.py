@@ -77,6 +77,16 @@ def test_rows_go_to_the_stream_that_their_column_names(
             "stream", "rest"
         ).option("series", "import").option("number", "7").save()
     assert [written(target, log) for log in ("a", "b", "rest")] == [[b"1", b"4"], [b"2"], [b"3"]]
+    with pytest.raises(Exception, match="ChangedBatchError: batch 7 of 'import' is in 'rest' with 4 rows"):
+        frame.limit(3).write.format("dlog").mode("append").option("uri", target.uri).option(
+            "stream", "rest"
+        ).option("series", "import").option("number", "7").save()
+    with_ids = spark.range(10, 30, numPartitions=2).selectExpr("id", "CAST(id AS STRING) AS value")
+    with_ids.write.format("dlog").mode("append").option("uri", target.uri).option("stream", "ids").option(
+        "txidColumn", "id"
+    ).save()
+    with target.open_reader("ids", follow=False) as reader:
+        assert [(each.txid, int(each.payload)) for each in reader] == [(n, n) for n in range(10, 30)]
     with pytest.raises(Exception, match="mode overwrite"):
         frame.write.format("dlog").mode("overwrite").option("uri", target.uri).option("stream", "rest").save()
     with pytest.raises(Exception, match="would be lost"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,47 +25,11 @@ from spark_integration.errors import (
 )
 from spark_integration.sink import DlogBatchWriter, committing
 from spark_integration.sink.committing import abandon_parts, commit_parts
+from spark_integration.sink.contents import Block
 from spark_integration.sink.options import SinkOptions, parse_sink_options
 from spark_integration.sink.parts import Part, write_part
-from spark_integration.sink.rows import check_schema, payloads_of
-
-NOW = datetime.timedelta()
-
-
-@pytest.fixture
-def namespace(tmp_path: Path) -> Iterator[dlog.blocking.Namespace]:
-    with dlog.blocking.open_namespace((tmp_path / "log").as_uri()) as opened:
-        yield opened
-
-
-def options_of(namespace: dlog.blocking.Namespace, **more: object) -> SinkOptions:
-    given = {"uri": namespace.uri, "stream": "out", **{name: str(value) for name, value in more.items()}}
-    return parse_sink_options(given, streaming="number" not in given)
-
-
-def rows(*payloads: bytes, stream: str | None = None) -> pa.RecordBatch:
-    columns: dict[str, Any] = {"payload": list(payloads)}
-    if stream is not None:
-        columns["stream"] = [stream] * len(payloads)
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def written(namespace: dlog.blocking.Namespace, log: str = "out") -> list[bytes]:
-    with namespace.open_reader(log, follow=False) as reader:
-        return [record.payload for record in reader]
-
-
-def part(
-    namespace: dlog.blocking.Namespace, options: SinkOptions, number: int, *batches: pa.RecordBatch
-) -> Part:
-    """What a task returns, as the driver gets it."""
-    found = pickle.loads(pickle.dumps(write_part(namespace, options, batches, "query", number)))
-    assert isinstance(found, Part)
-    return found
-
-
-def orphans(namespace: dlog.blocking.Namespace) -> list[int]:
-    return [each.ledger_id for each in namespace.find_orphans(older_than=NOW)]
+from spark_integration.sink.rows import check_schema, rows_of
+from tests.unit.spark_integration.sinking import options_of, orphans, part, rows, written
 
 
 @pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
@@ -137,7 +100,9 @@ def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
     assert repeated.is_repeated
     namespace.change_properties("out", {"dlog.batch.query": None})
     with pytest.raises(SparkDlogError, match="now it is not there"):
-        commit_parts(namespace, options, [repeated, Part("query", 0, {"out": [b"y"]})], "query", 0)
+        commit_parts(
+            namespace, options, [repeated, Part("query", 0, {"out": [Block.of([b"y"])]})], "query", 0
+        )
     assert written(namespace) == [b"xx"]
 
 
@@ -304,10 +269,14 @@ def test_rows_of_each_stream_keep_their_order() -> None:
     table = pa.RecordBatch.from_pydict(
         {"value": ["1", "2", "3", "4"], "stream": ["a", None, "a", "b"]},
     )
-    assert dict(payloads_of(table, "out")) == {"a": [b"1", b"3"], "out": [b"2"], "b": [b"4"]}
+    assert list(rows_of(table, "out")) == [
+        ("a", [b"1", b"3"], None),
+        ("out", [b"2"], None),
+        ("b", [b"4"], None),
+    ]
     long = pa.RecordBatch.from_pydict({"payload": [bytes(dlog.PAYLOAD_BYTES_MAX + 1)]})
     with pytest.raises(RowFormatError, match="at most"):
-        dict(payloads_of(long, "out"))
+        list(rows_of(long, "out"))
 
 
 @pytest.mark.parametrize(

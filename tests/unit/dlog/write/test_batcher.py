@@ -53,6 +53,26 @@ def test_no_entry_exceeds_its_limit() -> None:
     assert all(batch.size_bytes <= ENTRY_BODY_BYTES_MAX for batch, _, _ in ranges)
 
 
+class CountedPayloads(list[bytes]):
+    """Counts what its slices have."""
+
+    sliced = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.sliced += len(found)
+        return found
+
+
+def test_the_work_for_many_payloads_grows_with_their_number() -> None:
+    counts = []
+    for count in (1_000, 10_000):
+        payloads = CountedPayloads([bytes(200)] * count)
+        Batcher(entry_bytes_target=2_000).add_many(payloads, [1] * count)
+        counts.append(payloads.sliced)
+    assert counts[1] <= 11 * counts[0]
+
+
 def test_batches_put_back_come_first_again() -> None:
     batcher = Batcher(entry_bytes_target=30)
     for number in range(4):

@@ -1,0 +1,111 @@
+"""Rows on their way to the driver, and what tells the rows of one batch from others.
+
+Inside: a block (rows as a few large objects), the contents of a batch (rows and a digest) as they are stored.
+Not inside: Spark, namespaces.
+Always: the digest does not depend on the order of rows and their division among tasks, because Spark may run
+a batch again with other tasks.
+
+Source: our own; docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+
+import attrs
+
+ROW_DIGEST_BYTES = 8
+_SUM_MASK = (1 << 8 * ROW_DIGEST_BYTES) - 1
+_TXID = struct.Struct(">q")
+
+
+@attrs.frozen
+class Block:
+    """Rows of one stream. Pickling it costs no time for each row, as a list of payloads would."""
+
+    data: bytes = attrs.field(repr=False)  # the payloads, one behind the other
+    lengths: array[int] = attrs.field(repr=False)
+    txids: array[int] | None = attrs.field(default=None, repr=False)  # None: the batch has one for all
+
+    @classmethod
+    def of(cls, payloads: Sequence[bytes], txids: Sequence[int] | None = None) -> Block:
+        """The block of these rows."""
+        ids = None if txids is None else array("q", txids)
+        return cls(b"".join(payloads), array("I", map(len, payloads)), ids)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the payloads, lengths and transaction ids."""
+        rest = 0 if self.txids is None else self.txids.itemsize * len(self.txids)
+        return len(self.data) + self.lengths.itemsize * len(self.lengths) + rest
+
+    def payloads(self) -> list[bytes]:
+        """The payload of each row."""
+        data = self.data
+        return [data[first:stop] for first, stop in pairwise(accumulate(self.lengths, initial=0))]
+
+
+@attrs.frozen
+class Contents:
+    """How many rows there are for a stream, and the sum of their digests."""
+
+    rows: int = 0
+    digests: int = 0
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(self.rows + other.rows, (self.digests + other.digests) & _SUM_MASK)
+
+    @classmethod
+    def of(cls, payloads: Iterable[bytes], txids: Iterable[int] | None) -> Contents:
+        """The contents of these rows."""
+        if txids is not None:
+            pack = _TXID.pack
+            payloads = [pack(txid) + payload for txid, payload in zip(txids, payloads, strict=True)]
+        found = [blake2b(payload, digest_size=ROW_DIGEST_BYTES).digest() for payload in payloads]
+        digests = sum(struct.unpack(f">{len(found)}Q", b"".join(found)))
+        return cls(len(found), digests & _SUM_MASK)
+
+
+def together(contents: Iterable[Mapping[str, Contents]]) -> dict[str, Contents]:
+    """The contents of several parts, by stream."""
+    total: dict[str, Contents] = {}
+    for each in contents:
+        for stream, added in each.items():
+            total[stream] = total.get(stream, Contents()) + added
+    return total
+
+
+@attrs.frozen
+class BatchRecord:
+    """What is stored about the contents of the last batch of a series."""
+
+    number: int
+    rows: int
+    digest: str
+
+    @classmethod
+    def of(cls, number: int, contents: Mapping[str, Contents]) -> BatchRecord:
+        """The record of a batch with these rows."""
+        told = [[stream, each.rows, each.digests] for stream, each in sorted(contents.items()) if each.rows]
+        digest = blake2b(json.dumps(told).encode(), digest_size=16).hexdigest()
+        return cls(number, sum(each.rows for each in contents.values()), digest)
+
+    def encode(self) -> str:
+        """As it is stored in a property."""
+        return json.dumps(attrs.asdict(self))
+
+    @classmethod
+    def decode(cls, text: str | None, number: int) -> BatchRecord | None:
+        """The stored record of a batch; None if nothing is known of its contents, as for older batches."""
+        if text is None:
+            return None
+        try:
+            found = cls(**json.loads(text))
+        except (ValueError, TypeError):
+            return None  # of another version
+        return found if found.number == number else None
