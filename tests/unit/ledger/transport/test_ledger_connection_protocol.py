@@ -335,40 +335,6 @@ def test_a_version_3_reply_with_another_operation_or_number_breaks_the_connectio
     assert connection.close().calls == [call]
 
 
-def long_poll_reply(number: int, *, more_follow: bool) -> bytes:
-    reply = ReadReply(Code.OK, 1, -1, b"body", more_follow=more_follow)
-    return v3_reply(reply, number - FIRST_TRANSACTION_ID, Operation.READ_ENTRY)
-
-
-def test_a_long_poll_gets_as_many_replies_as_it_asked_for_and_no_more() -> None:
-    connection = ConnectionProtocol(3)
-    call = connection.start_call(ReadRequest(1, -1, previous_lac=0, replies_max=3), False, "w")
-    assert isinstance(call.key, int)
-    for _ in range(2):
-        assert len(connection.receive(long_poll_reply(call.key, more_follow=True))) == 1
-    assert connection.failure is None
-    assert connection.receive(long_poll_reply(call.key, more_follow=True)) == []
-    assert "than were requested" in str(connection.failure)
-
-
-def test_the_reply_that_no_other_follows_ends_the_long_poll() -> None:
-    connection = ConnectionProtocol(3)
-    call = connection.start_call(ReadRequest(1, -1, previous_lac=0, replies_max=3), False, "w")
-    assert isinstance(call.key, int)
-    connection.receive(long_poll_reply(call.key, more_follow=True))
-    assert len(connection.receive(long_poll_reply(call.key, more_follow=False))) == 1
-    assert connection.receive(long_poll_reply(call.key, more_follow=False)) == []
-    assert (connection.failure, connection.close().calls) == (None, [])
-
-
-def test_a_request_for_one_reply_gets_one_whatever_the_reply_says() -> None:
-    connection = ConnectionProtocol(3)
-    call = connection.start_call(ReadRequest(1, 7), False, "w")
-    assert isinstance(call.key, int)
-    assert connection.receive(long_poll_reply(call.key, more_follow=True)) == []
-    assert connection.failure is not None
-
-
 def test_a_second_reply_to_start_tls_is_ignored() -> None:
     connection = ConnectionProtocol(2)
     post(connection, 1, [0], Sink())

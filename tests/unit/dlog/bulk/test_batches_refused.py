@@ -1,0 +1,121 @@
+"""What a batch of segments refuses: ledgers that are open, logs and namespaces that take none, damage."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+import dlog
+from dlog.bulk import BatchOvertakenError
+from ledger.digest import DigestType
+from tests.fakes.dict_bookies import DictCluster
+from tests.fakes.dict_namespace import CONFIG, open_on, read_all, write_segments
+from tests.unit.dlog.bulk.test_batches import begun, cluster, make_logs, segment
+
+__all__ = ["cluster"]  # a fixture
+
+
+async def test_only_closed_ledgers_are_attached(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        async with await opened.client.create(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32
+        ) as handle:
+            for wrong in (
+                attrs.evolve(part, last_entry_id=1),
+                attrs.evolve(part, ledger_id=handle.ledger_id, last_entry_id=-1),
+            ):
+                with pytest.raises(dlog.LogMetadataError, match="is not closed at entry"):
+                    await namespace.attach_batch(plan, [wrong])
+        with pytest.raises(ValueError, match="given twice"):
+            await namespace.attach_batch(plan, [part, part])
+        assert await read_all(namespace, "a") == []
+
+
+async def test_a_block_that_fails_leaves_no_ledger(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        with pytest.raises(dlog.RecordTooLongError):
+            async with namespace.open_detached_segment(plan, "a") as writer:
+                await writer.append_many([b"x", bytes(dlog.PAYLOAD_BYTES_MAX + 1)])
+        assert writer.result is None
+        async with namespace.open_detached_segment(plan, "a") as writer:
+            await writer.append_many([b"x"])
+            writer.give_up()
+        assert writer.result is None
+        assert await opened.client.ledger_ids() == []
+
+
+async def test_logs_that_take_no_records_take_no_batch(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "a", "b")
+        await namespace.seal_log("b")
+        with pytest.raises(dlog.EndOfStreamError):
+            await namespace.begin_batch(["a", "b"], series="query", number=1)
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.begin_batch(["a", "missing"], series="query", number=1)
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        await namespace.seal_log("a")
+        with pytest.raises(BatchOvertakenError):
+            await namespace.attach_batch(plan, [part])
+        with pytest.raises(ValueError, match="not begun for log 'b'"):
+            namespace.open_detached_segment(plan, "b")
+    async with open_on(cluster, "/federated", federated=True) as opened:
+        with pytest.raises(dlog.ConfigError, match="takes no batch"):
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
+
+
+async def test_a_log_with_a_hash_chain_takes_no_batch(cluster: DictCluster) -> None:
+    chained = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, hash_chain=True))
+    async with open_on(cluster, config=chained) as opened:
+        await write_segments(opened.namespace, "a", 1)
+        with pytest.raises(dlog.ConfigError, match="ask for encryption or a hash chain"):
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
+    async with open_on(cluster) as opened:
+        with pytest.raises(dlog.ConfigError, match="has a hash chain"):
+            await opened.namespace.begin_batch(["a"], series="query", number=1)
+        assert (await opened.namespace.verify_log("a")).is_sound
+
+
+class Keys:
+    """One key."""
+
+    def current(self) -> tuple[str, bytes]:
+        return "a", bytes(32)
+
+    def key(self, key_id: str) -> bytes:
+        return {"a": bytes(32)}[key_id]
+
+
+async def test_where_payloads_are_encrypted_no_batch_is_written_in_clear(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        await opened.namespace.create_log("a")
+        plan = await begun(opened.namespace, logs=["a"])
+    secret = attrs.evolve(CONFIG, writer=attrs.evolve(CONFIG.writer, encryption=Keys()))
+    async with open_on(cluster, config=secret) as opened:
+        with pytest.raises(dlog.ConfigError, match="ask for encryption"):
+            await begun(opened.namespace, logs=["a"])
+        with pytest.raises(dlog.ConfigError, match="ask for encryption"):
+            await segment(opened.namespace, plan, "a", b"secret")
+        assert await opened.client.ledger_ids() == []
+
+
+async def test_a_number_that_does_not_parse_is_never_replaced(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        await namespace.change_properties("a", {"dlog.batch.query": "seven"})
+        with pytest.raises(dlog.LogMetadataError, match="no number of a batch"):
+            await namespace.attach_batch(plan, [part])
+        await namespace.change_properties("a", {"dlog.batch.query": None, "owner": "shop"})
+        await namespace.attach_batch(plan, [part])
+        assert (await namespace.properties("a")).values == {"dlog.batch.query": "1", "owner": "shop"}
