@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from dlog import DLSN, Record
-from tests.interop.driver import Driver, DriverError
+from tests.interop.driver import REPLY_TIMEOUT_S, Driver, DriverError
 
 FIRST = DLSN(1, 0, 0)
 CLOSE_TIMEOUT_S = 30.0
@@ -184,10 +184,12 @@ class JavaWriter:
         )
         return [DLSN(*each) for each in dlsns]
 
-    async def outcomes(self, *records: JavaRecord) -> list[DLSN | DriverError]:
+    async def outcomes(
+        self, *records: JavaRecord, timeout_s: float = REPLY_TIMEOUT_S
+    ) -> list[DLSN | DriverError]:
         """Write records one by one; return the position of each, or its error."""
         outcomes = await self._driver.call(
-            "write", on=self.name, records=[each.as_argument() for each in records]
+            "write", on=self.name, records=[each.as_argument() for each in records], timeout_s=timeout_s
         )
         return [
             DLSN(*each) if isinstance(each, list) else DriverError("write", {**each, "stack": ""})
@@ -203,9 +205,9 @@ class JavaWriter:
         """Mark the end of the stream."""
         await self._driver.call("seal", on=self.name)
 
-    async def close(self) -> None:
+    async def close(self, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
         """Complete the segment and release the lock."""
-        await self._driver.call("writer-close", on=self.name)
+        await self._driver.call("writer-close", on=self.name, timeout_s=timeout_s)
 
     async def abort(self) -> None:
         """Release the lock and leave the segment in progress."""
