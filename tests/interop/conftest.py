@@ -22,6 +22,7 @@ MUST_BE_COMPLETE = "DLOG_INTEROP_COMPLETE"
 SHOWN_BYTES = 1500
 SHOWN_LOGS = 8
 
+_CELLS = "cells of the table of compatibility"
 _tally = pytest.StashKey[Tally]()
 
 
@@ -82,24 +83,41 @@ def _cluster(originals: Originals, driver: Driver, root: str, kind: Kind) -> Clu
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_tally] = Tally()
+    tally = config.stash[_tally] = Tally()
+    config.pluginmanager.register(_Tallying(tally))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let ``-n 2 --dist loadgroup`` run the tests of each release in a process of their own."""
+    for item in items:
+        if version := _version(item):
+            item.add_marker(pytest.mark.xdist_group(version))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: pytest.TestReport = yield  # type: ignore[assignment]
-    callspec = getattr(item, "callspec", None)
-    version = str(callspec.params.get("originals", "")) if callspec else ""
     for mark in item.iter_markers("interop"):
         # A test of the originals themselves proves no row of the table.
         if mark.kwargs and (report.when == "call" or not report.passed):
-            item.config.stash[_tally].add(
-                mark.kwargs["row"], mark.kwargs["cells"], version, passed=report.passed
-            )
+            cells = mark.kwargs["row"], mark.kwargs["cells"], _version(item)
+            report.user_properties.append((_CELLS, cells))
     release = getattr(item, "funcargs", {}).get("originals")
     if report.failed and isinstance(release, Originals):
         report.sections.append(("last lines of its processes' logs", _log_tails(release.logs)))
     return report  # type: ignore[return-value]
+
+
+class _Tallying:
+    """Counts what the reports prove, in the process that gets the reports of all."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, cells in report.user_properties:
+            if name == _CELLS:
+                self._tally.add(*cells, passed=report.passed)  # type: ignore[misc]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -112,9 +130,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workerinput"):
+        return  # the process that started this one has the tally
     must_be_complete = os.environ.get(MUST_BE_COMPLETE) and exitstatus == pytest.ExitCode.OK
     if must_be_complete and not all_green(session.config.stash[_tally], VERSIONS):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _version(item: pytest.Item) -> str:
+    """The release that a test runs beside; empty if none."""
+    callspec = getattr(item, "callspec", None)
+    return str(callspec.params.get("originals", "")) if callspec else ""
 
 
 def _log_tails(logs: Path) -> str:
