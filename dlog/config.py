@@ -123,7 +123,7 @@ class ReaderConfig(_KnowsItsArguments):
     """Reading pauses while fetched entries of so many bytes are not decoded yet."""
     relist_interval_s: float = attrs.field(default=10.0, validator=gt(0))
     """A reader that is idle for so long lists the segments again, as a watch may be lost
-    (``readerIdleWarnThresholdMillis``)."""
+    (``readerIdleWarnThresholdMillis``). While nothing changes, the interval doubles, up to six times this."""
     retry_timeout_s: float = attrs.field(default=60.0, validator=ge(0))
     """The reader raises ``LogReaderStalledError`` after reads have failed for so long."""
     idle_timeout_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)

@@ -50,6 +50,7 @@ from ledger.handle import ReadHandle
 from ledger.tasks.background import open_background
 
 T = TypeVar("T")
+RELIST_FACTOR_MAX = 6  # how much rarer than at first an idle reader lists the segments in the end
 
 
 @attrs.frozen
@@ -105,6 +106,7 @@ class ReadAhead:
         self._left: LogSegment | None = None  # the segment that was read to its end last
         self._list_changed = trio.Event()
         self._relisted = trio.Event()  # a new ``_list_changed`` is in place
+        self._relist_after_s = config.relist_interval_s
         self._start: DLSN | None = None
         self._resume_at: DLSN | None = None  # in a segment whose ledger was replaced by an equal one
         self._changed, self._capacity = trio.Event(), trio.Event()
@@ -372,6 +374,7 @@ class ReadAhead:
 
     def _push(self, reader: SegmentReader, entries: list[bytes]) -> None:
         self.active_s = trio.current_time()
+        self._relist_after_s = self._config.relist_interval_s
         size_bytes = sum(map(len, entries))
         self.chunks.append(Chunk(reader, entries, size_bytes))
         self.size_bytes += size_bytes
@@ -386,14 +389,14 @@ class ReadAhead:
 
     async def _wait_more(self, handle: ReadHandle, last: int) -> None:
         """Wait until there is an entry after ``last``, the ledger is closed, or the segments have changed."""
-        with trio.move_on_after(self._config.relist_interval_s) as self._waiting:
+        with trio.move_on_after(self._relist_after_s) as self._waiting:
             if not self._list_changed.is_set():
                 with translated(self._log.name, "waiting for more"):
                     await handle.wait_last_confirmed_beyond(last, timeout_s=math.inf)
         self._waiting = None
         if handle.last_confirmed <= last and not handle.is_closed:
             # The list changed, or nothing came for the whole interval. A watch can be lost, so list again.
-            await self._list()
+            await self._list_in_vain()
 
     async def _watch_list(self) -> None:
         """End the wait for more when the segments have changed. One task for all waits: a wait is short."""
@@ -406,9 +409,19 @@ class ReadAhead:
                 await self._relisted.wait()
 
     async def _wait_list_change(self) -> None:
-        with trio.move_on_after(self._config.relist_interval_s):
+        with trio.move_on_after(self._relist_after_s):
             await self._list_changed.wait()
+        await self._list_in_vain()
+
+    async def _list_in_vain(self) -> None:
+        """List the segments; the longer that and the entries show nothing new, the later the next time."""
+        known = self._segments
         await self._list()
+        if self._segments == known:
+            longest = RELIST_FACTOR_MAX * self._config.relist_interval_s
+            self._relist_after_s = min(2 * self._relist_after_s, longest)
+        else:
+            self._relist_after_s = self._config.relist_interval_s
 
     async def _pause_and_list(self) -> None:
         await trio.sleep(self._config.retry_pause_s)

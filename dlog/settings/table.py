@@ -199,7 +199,11 @@ _WRITER = (
 _READER = (
     Setting("reader.read_bytes_max", kinds.BYTES, "The size of one read from a ledger."),
     Setting("reader.read_ahead_bytes_max", kinds.BYTES, "Reading pauses while so much is not decoded."),
-    Setting("reader.relist_interval_s", kinds.SECONDS, "An idle reader lists the segments again after it."),
+    Setting(
+        "reader.relist_interval_s",
+        kinds.SECONDS,
+        "An idle reader lists the segments again after it, later up to six times as rarely.",
+    ),
     Setting(
         "reader.idle_timeout_s",
         kinds.optional(kinds.SECONDS),
