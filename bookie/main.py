@@ -69,6 +69,7 @@ from ledger.catalog.service_info import (
     encode_service_info,
 )
 from ledger.config import ClientConfig
+from ledger.replication import AuditorStats
 from ledger.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
 from namespace.clock import wall_ms
@@ -394,6 +395,7 @@ async def _serve(
         server=bookie.server,
         cluster=cluster,
         cookie=cookie,
+        auditor=None if config.auto_recovery is None else AuditorStats(),
     )
     async with trio.open_nursery() as serving:
         if config.admin is not None:
@@ -427,7 +429,11 @@ async def _serve(
                     watching.start_soon(watch.run)
                     if config.auto_recovery is not None:
                         watching.start_soon(
-                            run_auto_recovery, cluster, identity.bookie_id, config.auto_recovery
+                            run_auto_recovery,
+                            cluster,
+                            identity.bookie_id,
+                            config.auto_recovery,
+                            admin.auditor,
                         )
                     await stop.wait()
                     watching.cancel_scope.cancel()

@@ -219,6 +219,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/replication/autorecovery.py",
     "ledger/replication/election.py",
     "ledger/replication/bookie_recovery.py",
+    "ledger/replication/entry_lists.py",
     "ledger/replication/evacuation.py",
     "ledger/replication/fragment_copy.py",
     "ledger/replication/ledger_check.py",

@@ -24,7 +24,7 @@ from bookie.cluster.access import ClusterAccess
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.config import PlacementConfig
-from ledger.replication import AutoRecovery, ReplicationConfig
+from ledger.replication import AuditorStats, AutoRecovery, ReplicationConfig
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
 
@@ -43,20 +43,25 @@ class AutoRecoveryConfig:
     """How a bookie is chosen in place of a lost one."""
 
 
-async def run_auto_recovery(cluster: ClusterAccess, bookie_id: str, config: AutoRecoveryConfig) -> None:
+async def run_auto_recovery(
+    cluster: ClusterAccess, bookie_id: str, config: AutoRecoveryConfig, stats: AuditorStats | None = None
+) -> None:
     """Audit, if elected, and restore ledgers until cancelled. Call it when the bookie is announced.
 
     Before that, the bookie itself would count as lost. If cancelled, its locks and its vote are deleted.
 
     Args:
         bookie_id: The id in the vote for the auditor.
+        stats: Counts the work of the auditor, also over failures.
     """
-    host_name = socket.getfqdn()
+    host_name, stats = socket.getfqdn(), stats or AuditorStats()
     cluster = attrs.evolve(cluster, client_config=partial(_client_config, cluster, config.placement))
 
     async def run_once() -> None:
         async with cluster.open_session() as (store, client):
-            await AutoRecovery(client.context, store, bookie_id, config.replication, host_name).run()
+            await AutoRecovery(
+                client.context, store, bookie_id, config.replication, host_name, stats=stats
+            ).run()
 
     await keep_running(run_once)
 

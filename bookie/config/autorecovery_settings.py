@@ -59,6 +59,10 @@ def _replication(settings: Settings) -> ReplicationConfig:
         verified_percentage=settings.integer(
             "auditorLedgerVerificationPercentage", defaults.verified_percentage, most=100, unit="percent"
         ),
+        placement_check_interval_s=_interval_s(settings, "auditorPeriodicPlacementPolicyCheckInterval", 0),
+        replicas_check_interval_s=_interval_s(settings, "auditorReplicasCheckInterval", 0),
+        repairs_placement=settings.boolean("repairedPlacementPolicyNotAdheringBookieEnabled", False),
+        marked_grace_s=settings.integer("underreplicatedLedgerRecoveryGracePeriod", 0, unit="seconds"),
         open_ledger_grace_s=_milliseconds(
             settings, "openLedgerRereplicationGracePeriod", defaults.open_ledger_grace_s
         ),

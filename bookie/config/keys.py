@@ -168,7 +168,8 @@ AUTO_RECOVERY = _names(
     lostBookieRecoveryDelay auditorPeriodicBookieCheckInterval auditorPeriodicCheckInterval
     auditorLedgerVerificationPercentage openLedgerRereplicationGracePeriod
     lockReleaseOfFailedLedgerGracePeriod rwRereplicateBackoffMs replicationRateByBytes
-    rereplicationEntryBatchSize
+    rereplicationEntryBatchSize auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
+    underreplicatedLedgerRecoveryGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
     ensemblePlacementPolicy minNumRacksPerWriteQuorum enforceMinNumRacksPerWriteQuorum reppDnsResolverClass
     networkTopologyScriptFileName networkTopologyScriptNumberArgs reppRegionsToWrite
     reppMinimumRegionsForDurability reppEnableDurabilityEnforcementInReplace
@@ -179,8 +180,6 @@ AUTO_RECOVERY = _names(
 UNSUPPORTED = _names(
     """
     prometheusStatsHttpEnable prometheusStatsHttpAddress prometheusStatsHttpPort
-    auditorPeriodicPlacementPolicyCheckInterval auditorReplicasCheckInterval
-    underreplicatedLedgerRecoveryGracePeriod repairedPlacementPolicyNotAdheringBookieEnabled
     """
 )
 

@@ -21,6 +21,7 @@ from bookie.gc.collector import GarbageCollector
 from bookie.http.messages import UnavailableError
 from bookie.requests.service import BookieService
 from bookie.server.server import Server
+from ledger.replication import AuditorStats
 
 CLIENTS_MAX = 2  # of the cluster, each with a session of its own
 
@@ -52,6 +53,7 @@ class Admin:
     server: Server | None = None
     cluster: ClusterAccess | None = None
     cookie: Cookie | None = None
+    auditor: AuditorStats | None = None  # of auto-recovery in this process
     tasks: trio.Nursery | None = attrs.field(default=None, init=False)  # while the server runs
     recovery: RecoveryState | None = attrs.field(default=None, init=False)
     clients: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CLIENTS_MAX), init=False)

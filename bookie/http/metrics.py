@@ -4,7 +4,7 @@ Inside: names and kinds, from numbers that the parts keep anyway. Not inside: co
 Always: a scrape reads numbers only; its work does not grow with ledgers or entries.
 
 Source: BookKeeperServerStats.java, JournalStats.java, DbLedgerStorageStats.java, GarbageCollectorStats.java,
-PrometheusTextFormatUtil.java; docs/http.md.
+ReplicationStats.java, PrometheusTextFormatUtil.java; docs/http.md.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def _metrics(admin: Admin) -> Iterator[Metric]:
     yield from _storage(storage)
     yield from _scrubbers(storage)
     yield from _garbage(admin)
+    yield from _auditor(admin)
     yield from _process()
 
 
@@ -167,6 +168,20 @@ def _garbage(admin: Admin) -> Iterator[Metric]:
     reclaimed = sum(max(0, one.compacted_bytes - one.copied_bytes) for one in stats)
     yield _counter("bookie_gc_RECLAIMED_COMPACTION_SPACE_BYTES", reclaimed)
     yield _counter("bookie_gc_RECLAIM_FAILED_TO_DELETE", sum(one.failures for one in stats))
+
+
+def _auditor(admin: Admin) -> Iterator[Metric]:
+    if admin.auditor is None:
+        return
+    if (placement := admin.auditor.placement) is not None:
+        prefix = "replication_auditor_NUM"
+        yield _gauge(f"{prefix}_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", placement.bad)
+        yield _gauge(f"{prefix}_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", placement.overdue)
+    if (replicas := admin.auditor.replicas) is not None:
+        prefix = "replication_auditor_NUM_LEDGERS_HAVING"
+        yield _gauge(f"{prefix}_NO_REPLICA_OF_AN_ENTRY", replicas.without_replica)
+        yield _gauge(f"{prefix}_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", replicas.below_ack_quorum)
+        yield _gauge(f"{prefix}_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", replicas.below_write_quorum)
 
 
 def _process() -> Iterator[Metric]:

@@ -72,6 +72,14 @@ class Availability:
     def __len__(self) -> int:
         return self._count
 
+    def covers(self, first: int, last: int) -> bool:
+        """True if one sequence holds all ids from ``first`` to ``last``; else look at each of them."""
+        index = bisect.bisect_right(self._firsts, first) - 1
+        if index < 0:
+            return False
+        group = self._groups[index]
+        return group.period in (0, group.size) and last < group.last + group.size
+
     def __repr__(self) -> str:
         return f"<Availability of {self._count} entries>"
 

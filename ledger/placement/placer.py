@@ -21,6 +21,7 @@ import trio
 
 from ledger.codes import Code
 from ledger.errors import BookieError, LocationError, NotEnoughBookiesError
+from ledger.placement.adhering import choose_adhering
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.placement.locations import make_locator
 from ledger.placement.membership import Membership
@@ -125,6 +126,23 @@ class Placer:
         return choose_spread_replacements(
             self._config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng
         )
+
+    async def choose_adhering(
+        self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int
+    ) -> dict[int, str]:
+        """Choose as few replacements as possible for an ensemble that is not spread as the policy prescribes.
+
+        Empty if no replacements of these writable bookies make it adhere.
+        """
+        await self._locate_new()
+        return choose_adhering(
+            self._config, self._candidates(), ensemble, write_quorum, ack_quorum, self._rng
+        )
+
+    async def located(self) -> Topology:
+        """As ``topology``, after the locations of newly registered bookies were looked up."""
+        await self._locate_new()
+        return self.topology
 
     def choose_for_recovery(
         self,

@@ -5,6 +5,7 @@ auditor, the worker. Not inside: processes, commands.
 Entry point: ``AutoRecovery``.
 """
 
+from ledger.replication.auditor import AuditorStats
 from ledger.replication.autorecovery import AutoRecovery
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import current_auditor
@@ -14,6 +15,7 @@ from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.removal import Removed, decommission_bookie, remove_cookie
 
 __all__ = [
+    "AuditorStats",
     "AutoRecovery",
     "Evacuated",
     "LedgerRestorer",

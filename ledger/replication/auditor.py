@@ -1,11 +1,13 @@
 """The auditor: finds ledgers that lost replicas, and marks them for the workers.
 
 Inside: following the bookies and the delay, the audit of all ledgers' metadata, the check that reads from all
-ledgers. Not inside: when an audit is due (``lost_bookies``), the election, restoring replicas (``worker``).
+ledgers, those of placement and of replicas. Not inside: when an audit is due (``lost_bookies``), the rules of
+the checks (``placement_check``, ``replicas_check``), the election, restoring replicas (``worker``).
 Always: an audit marks a bookie's ledgers only if the bookie is neither writable nor read-only, by lists read
 after the metadata; nothing is marked while auto-recovery is switched off; an audit that failed is repeated.
 
-Source: Auditor.java, AuditorBookieCheckTask.java, AuditorCheckAllLedgersTask.java; docs/autorecovery.md.
+Source: Auditor.java, AuditorBookieCheckTask.java, AuditorCheckAllLedgersTask.java,
+AuditorPlacementPolicyCheckTask.java, AuditorReplicasCheckTask.java; docs/autorecovery.md.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.context import ClientContext
 from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
 from ledger.replication.config import ReplicationConfig
+from ledger.replication.entry_lists import list_of_each
+from ledger.replication.fragments import fragments_of
 from ledger.replication.ledger_check import LedgerCheck, last_entry_of
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
-from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
+from ledger.replication.placement_check import PlacementFindings, Placing, judge_ledger
 from ledger.replication.registered import read_cookie_owners, read_registered
+from ledger.replication.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
 from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import ConnectionLostError
@@ -37,11 +43,13 @@ TASKS_MAX = 1000
 
 @attrs.define
 class AuditorStats:
-    """The work done by one auditor."""
+    """The work done by the auditors of one program, and what their last checks found."""
 
     audits: int = 0
     ledger_checks: int = 0
     ledgers_marked: int = 0
+    placement: PlacementFindings | None = None  # None: never checked
+    replicas: ReplicaFindings | None = None
 
 
 class Auditor:
@@ -55,8 +63,9 @@ class Auditor:
         config: ReplicationConfig,
         *,
         wall_ms: Callable[[], int] = wall_ms,
+        stats: AuditorStats | None = None,
     ) -> None:
-        self.stats = AuditorStats()
+        self.stats = stats or AuditorStats()
         self._context, self._session, self._marks, self._config = context, session, marks, config
         self._root, self._wall_ms = context.catalog.root, wall_ms
         self._catalog = LedgerCatalog(session, self._root, context.catalog.layout)
@@ -77,8 +86,14 @@ class Auditor:
         await self._marks.init_recovery_delay(self._config.lost_bookie_delay_s)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow_bookies)
-            if self._config.ledger_check_interval_s:
-                nursery.start_soon(self._check_ledgers_regularly)
+            config = self._config
+            for check, interval_s, run in (
+                (RegularCheck.READS, config.ledger_check_interval_s, self.check_ledgers),
+                (RegularCheck.PLACEMENT, config.placement_check_interval_s, self.check_placement),
+                (RegularCheck.REPLICAS, config.replicas_check_interval_s, self.check_replicas),
+            ):
+                if interval_s:
+                    nursery.start_soon(self._run_regularly, check, interval_s, run)
             await self._follow_delay_and_audit(nursery)
 
     async def audit(self) -> int:
@@ -146,13 +161,108 @@ class Auditor:
                 marked += await self._mark(current.ledger_id, lost)
 
         await self._for_each_ledger(check)
-        await self._marks.set_ledgers_checked()
+        await self._marks.set_checked(RegularCheck.READS)
         self.stats.ledger_checks += 1
         self.stats.ledgers_marked += marked
         logger.info(
             "check of all ledgers: %d miss replicas", marked, extra=event("check.done", marked=marked)
         )
         return marked
+
+    async def check_placement(self) -> PlacementFindings:
+        """Judge the placement of all closed ledgers; mark those placed badly, if workers may move replicas.
+
+        If cancelled, or if it raises, some are marked.
+        """
+        found, placer = PlacementFindings(), self._context.placer
+        registered = await read_registered(self._session, self._root)
+        topology = await placer.located()
+
+        async def check(current: Versioned) -> None:
+            if not current.metadata.is_closed:
+                return
+            placing = judge_ledger(current.metadata, placer.config, topology, registered.all)
+            found.count(placing)
+            if (
+                placing is Placing.BAD
+                and self._config.repairs_placement
+                and await self._marks.is_enabled()
+                and await self._is_unchanged(current)
+            ):
+                found.marked += await self._mark(current.ledger_id, ())
+
+        await self._for_each_ledger(check)
+        if self._config.marked_grace_s:
+            oldest_ms = self._wall_ms() - self._config.marked_grace_s * 1000
+            marks = [one.mark.ctime_ms for one in await self._marks.marked()]
+            found.overdue = sum(ctime_ms is not None and ctime_ms < oldest_ms for ctime_ms in marks)
+        found.at_ms = await self._marks.set_checked(RegularCheck.PLACEMENT)
+        self.stats.placement = found
+        self.stats.ledgers_marked += found.marked
+        logger.info(
+            "check of the placement: %d of %d closed ledgers are placed badly, of %d it is not known",
+            found.bad,
+            found.ledgers,
+            found.unknown,
+            extra=event("check.placement", ledgers=found.ledgers, bad=found.bad, unknown=found.unknown),
+        )
+        return found
+
+    async def check_replicas(self) -> ReplicaFindings:
+        """Ask all bookies for their lists of entries; mark closed ledgers that lack entries on registered
+        bookies.
+
+        Ledgers that are marked already are left out. If cancelled, or if it raises, some are marked.
+        """
+        found = ReplicaFindings()
+        limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)
+
+        async def check(current: Versioned) -> None:
+            metadata = current.metadata
+            if not metadata.is_closed or metadata.last_entry_id < 0 or not await self._marks.is_enabled():
+                return
+            if await self._marks.get(current.ledger_id) is not None:
+                return
+            registered = (await read_registered(self._session, self._root)).all
+            bookies = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
+            lists = await list_of_each(self._context, current.ledger_id, bookies & registered, limiter)
+            held = {bookie: one for bookie, one in lists.items() if one is not None}
+            found.ledgers += 1
+            if len(held) < len(lists):
+                found.unknown += 1
+                return
+            held |= dict.fromkeys(bookies - registered, NOTHING)
+            count = ReplicaCount(fragments_of(metadata, metadata.last_entry_id), metadata.ack_quorum, held)
+            for part in count.ranges():
+                count.count(*part)
+                await trio.lowlevel.checkpoint()
+            found.without_replica += count.is_without_replica
+            found.below_ack_quorum += count.is_below_ack_quorum
+            found.below_write_quorum += count.is_below_write_quorum
+            # Bookies that are not registered are left to the audit, which waits for the delay.
+            lost = sorted(count.lacking & registered)
+            if lost and await self._is_unchanged(current):
+                found.marked += await self._mark(current.ledger_id, lost)
+
+        await self._for_each_ledger(check)
+        found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)
+        self.stats.replicas = found
+        self.stats.ledgers_marked += found.marked
+        logger.info(
+            "check of the replicas: of %d closed ledgers %d have an entry without a replica, %d with too few",
+            found.ledgers,
+            found.without_replica,
+            found.below_write_quorum,
+            extra=event(
+                "check.replicas",
+                ledgers=found.ledgers,
+                without_replica=found.without_replica,
+                below_ack_quorum=found.below_ack_quorum,
+                below_write_quorum=found.below_write_quorum,
+                unknown=found.unknown,
+            ),
+        )
+        return found
 
     # --- lost bookies ---------------------------------------------------------------------------------------
 
@@ -229,18 +339,22 @@ class Auditor:
 
     # --- all ledgers ----------------------------------------------------------------------------------------
 
-    async def _check_ledgers_regularly(self) -> None:
-        interval_s = self._config.ledger_check_interval_s
+    async def _run_regularly(
+        self, check: RegularCheck, interval_s: float, run: Callable[[], Awaitable[object]]
+    ) -> None:
         while True:
             try:
-                checked_ms = await self._marks.ledgers_checked_ms()
+                checked_ms = await self._marks.checked_ms(check)
                 if checked_ms is not None:
                     await trio.sleep(max(0.0, checked_ms / 1000 + interval_s - self._wall_ms() / 1000))
                 await self._marks.wait_enabled()
-                await self.check_ledgers()
+                await run()
             except ConnectionLostError as exc:
                 logger.warning(
-                    "the check of all ledgers is repeated: %s", exc, extra=event("check.failed", error=exc)
+                    "a check of all ledgers (%s) is repeated: %s",
+                    check.name.lower(),
+                    exc,
+                    extra=event("check.failed", check=check.name.lower(), error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
 

@@ -19,7 +19,7 @@ import trio
 
 from ledger.context import ClientContext
 from ledger.errors import LedgerError
-from ledger.replication.auditor import Auditor
+from ledger.replication.auditor import Auditor, AuditorStats
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import AuditorElection
 from ledger.replication.ledger_restorer import LedgerRestorer
@@ -45,6 +45,8 @@ class AutoRecovery:
     config: ReplicationConfig = attrs.Factory(ReplicationConfig)
     host_name: str = attrs.Factory(socket.getfqdn)
     is_auditor: bool = attrs.field(default=False, init=False)
+    stats: AuditorStats = attrs.field(factory=AuditorStats)
+    """Of its auditors, over all sessions."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Audit, if elected, and restore ledgers until cancelled.
@@ -90,7 +92,7 @@ class AutoRecovery:
         started()
         restorer = LedgerRestorer(self.context, session, config, lock_path=marks.lock_path)
         worker = ReplicationWorker(marks, restorer, config)
-        auditor = Auditor(self.context, session, marks, config)
+        auditor = Auditor(self.context, session, marks, config, stats=self.stats)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(worker.run)

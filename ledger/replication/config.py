@@ -19,6 +19,14 @@ class ReplicationConfig:
         default=0, validator=[attrs.validators.ge(0), attrs.validators.le(100)]
     )
     """The share of a fragment's entries that a check reads; the first and the last are always read."""
+    placement_check_interval_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    """Between two checks of the placement of all closed ledgers; 0: never."""
+    replicas_check_interval_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    """Between two checks that ask every bookie for its lists of entries; 0: never."""
+    repairs_placement: bool = False
+    """The placement check marks ledgers too, and workers move replicas of marked ledgers."""
+    marked_grace_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    """The placement check counts the marks that are older; 0: it does not."""
     open_ledger_grace_s: float = attrs.field(default=30.0, validator=attrs.validators.ge(0))
     """A writer has this time to replace a lost bookie before its ledger is fenced and closed."""
     failed_ledger_pause_s: float = attrs.field(default=300.0, validator=attrs.validators.ge(0))

@@ -1,7 +1,8 @@
 """Finding the fragments of a ledger that miss replicas.
 
 A member of an ensemble is bad if it is not registered, or if it does not return its first or its last entry
-of the fragment. With a percentage, a check reads more entries.
+of the fragment. With a percentage, a check reads more entries. With lists it also asks each bookie which
+entries it has, which shows every hole of a final fragment.
 
 Inside: the reads. Not inside: the fragments (``fragments``), copying.
 Always: nothing is changed. A bookie that is overloaded, or refuses this client, is neither good nor bad: a
@@ -23,6 +24,7 @@ from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal, UnauthorizedRefusal
 from ledger.read.lac_query import query_lac
+from ledger.replication.entry_lists import lacks_any, list_of_each
 from ledger.replication.fragments import Fragment, fragments_of
 from ledger.replication.registered import RegisteredBookies
 from ledger.transport.bookie_requests import entry_of, refusal_of
@@ -73,8 +75,16 @@ async def last_entry_of(context: ClientContext, current: Versioned) -> int:
 class LedgerCheck:
     """Checks of ledgers with one client."""
 
-    def __init__(self, context: ClientContext, *, percentage: int = 0, reads_max: int = 32) -> None:
-        self._context, self._percentage = context, percentage
+    def __init__(
+        self,
+        context: ClientContext,
+        *,
+        percentage: int = 0,
+        reads_max: int = 32,
+        asks_lists: bool = False,
+    ) -> None:
+        """``asks_lists``: also ask each bookie for its list of entries."""
+        self._context, self._percentage, self._asks_lists = context, percentage, asks_lists
         self._limiter = trio.CapacityLimiter(reads_max)
 
     async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
@@ -111,12 +121,47 @@ class LedgerCheck:
                         bad[number, index] = None
                     else:
                         nursery.start_soon(verify, number, index, entries)
+        if self._asks_lists:
+            await self._find_holes(current.ledger_id, fragments, registered, bad)
         found = tuple(
             BadFragment(fragment, indices)
             for number, fragment in enumerate(fragments)
             if (indices := tuple(sorted(index for at, index in bad if at == number)))
         )
         return CheckResult(found, has_doubts)
+
+    async def _find_holes(
+        self,
+        ledger_id: int,
+        fragments: list[Fragment],
+        registered: RegisteredBookies,
+        bad: dict[tuple[int, int], None],
+    ) -> None:
+        todo = [
+            (number, index)
+            for number, fragment in enumerate(fragments)
+            for index, bookie in enumerate(fragment.bookies)
+            if fragment.is_final and (number, index) not in bad and bookie in registered.all
+        ]
+        bookies = {fragments[number].bookies[index] for number, index in todo}
+        lists = await list_of_each(self._context, ledger_id, bookies, self._limiter)
+        for number, index in todo:
+            fragment = fragments[number]
+            held = lists[fragment.bookies[index]]
+            if held is not None and await lacks_any(fragment, index, held):
+                bad[number, index] = None
+                logger.info(
+                    "ledger %d: bookie %s lacks entries of the fragment at entry %d",
+                    ledger_id,
+                    fragment.bookies[index],
+                    fragment.first,
+                    extra=event(
+                        "replica.holes",
+                        ledger=ledger_id,
+                        bookie=fragment.bookies[index],
+                        first_entry=fragment.first,
+                    ),
+                )
 
     async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool | None:
         """Whether a bookie returns an entry; None if it does not say."""

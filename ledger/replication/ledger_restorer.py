@@ -28,6 +28,7 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
 from ledger.replication.fragments import ReplaceReplicas, fragments_of, needs_closing
 from ledger.replication.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
+from ledger.replication.placement_check import Placing, judge_fragment
 from ledger.replication.registered import RegisteredBookies, read_registered
 from namespace.events import event
 from namespace.store import MetadataStore
@@ -79,7 +80,10 @@ class LedgerRestorer:
         self._catalog = LedgerCatalog(session, context.catalog.root, context.catalog.layout)
         self._lock_path = lock_path
         self._check = LedgerCheck(
-            context, percentage=config.verified_percentage, reads_max=config.reads_in_flight_max
+            context,
+            percentage=config.verified_percentage,
+            reads_max=config.reads_in_flight_max,
+            asks_lists=True,
         )
         self._rate = CopyRate(config.rate_bytes_max)
         self._unreadable: dict[tuple[int, int], int] = {}  # ledger and fragment to the entry that failed
@@ -98,14 +102,16 @@ class LedgerRestorer:
                     await self._try_copy(checked.current, one)
             if _is_stuck(checked):
                 return Outcome.OPEN
-            if checked.found.is_sound:
-                return Outcome.RESTORED
-            again = await self._checked(ledger_id)
+            if not checked.found.is_sound:
+                checked = await self._checked(ledger_id)
+            may_move = self._config.repairs_placement and checked.found.is_sound and not _is_stuck(checked)
+            if may_move and await self._repair_placement(checked):
+                checked = await self._checked(ledger_id)
         except NoSuchLedgerError:
             return Outcome.GONE
-        if _is_stuck(again):
+        if _is_stuck(checked):
             return Outcome.OPEN
-        return Outcome.RESTORED if again.found.is_sound else Outcome.FAILED
+        return Outcome.RESTORED if checked.found.is_sound else Outcome.FAILED
 
     async def close_if_stuck(self, ledger_id: int) -> bool:
         """Close the ledger if its open end still lies on a lost bookie; return True if it was closed.
@@ -152,6 +158,29 @@ class LedgerRestorer:
             return Outcome.OPEN
         return Outcome.RESTORED if is_complete else Outcome.FAILED
 
+    async def _repair_placement(self, checked: _Checked) -> bool:
+        """Move replicas of fragments that are placed badly, as few as possible; True if a move was tried.
+
+        A fragment that no move can improve now stays as it is. The next check of the placement marks its
+        ledger again, so the worker does not wait for other bookies.
+        """
+        current, placer = checked.current, self._context.placer
+        metadata, topology = current.metadata, await placer.located()
+        is_tried = False
+        for fragment in fragments_of(metadata, checked.lac):
+            judged = judge_fragment(
+                fragment, metadata.ack_quorum, placer.config, topology, checked.registered.all
+            )
+            if not fragment.is_final or judged is not Placing.BAD:
+                continue
+            chosen = await placer.choose_adhering(
+                fragment.bookies, metadata.write_quorum, metadata.ack_quorum
+            )
+            if chosen:
+                is_tried = True
+                await self._try_copy(current, BadFragment(fragment, tuple(chosen)), chosen)
+        return is_tried
+
     async def _close(self, current: Versioned) -> None:
         metadata = current.metadata
         logger.warning(
@@ -169,11 +198,17 @@ class LedgerRestorer:
         lac = await last_entry_of(self._context, current)
         return _Checked(current, lac, registered, await self._check.find(current, lac, registered))
 
-    async def _try_copy(self, current: Versioned, bad: BadFragment) -> bool:
-        """Copy one fragment and change the metadata; False if replicas are still missing."""
+    async def _try_copy(
+        self, current: Versioned, bad: BadFragment, chosen: dict[int, str] | None = None
+    ) -> bool:
+        """Copy one fragment and change the metadata; False if replicas are still missing.
+
+        Args:
+            chosen: The new bookies by index; None: the placement policy chooses them.
+        """
         ledger_id, first = current.ledger_id, bad.fragment.first
         try:
-            is_complete = await self._copy(current, bad)
+            is_complete = await self._copy(current, bad, chosen or await self._choose(current, bad))
         except NoSuchLedgerError:
             raise
         except LedgerError as exc:
@@ -193,15 +228,19 @@ class LedgerRestorer:
         self._unreadable.pop((ledger_id, first), None)
         return is_complete
 
-    async def _copy(self, current: Versioned, bad: BadFragment) -> bool:
-        metadata, fragment = current.metadata, bad.fragment
+    async def _choose(self, current: Versioned, bad: BadFragment) -> dict[int, str]:
+        metadata = current.metadata
         chosen, reason = await self._context.placer.choose_replacements(
-            fragment.bookies, bad.indices, metadata.write_quorum, metadata.ack_quorum
+            bad.fragment.bookies, bad.indices, metadata.write_quorum, metadata.ack_quorum
         )
         if not chosen:
             raise LedgerError(
                 reason or "no writable bookie is outside its ensemble; start another bookie for the lost one"
             )
+        return chosen
+
+    async def _copy(self, current: Versioned, bad: BadFragment, chosen: dict[int, str]) -> bool:
+        fragment = bad.fragment
         assert not set(chosen.values()) & set(fragment.bookies)
         copy = FragmentCopy(self._context, current, self._config, self._rate)
         try:

@@ -11,6 +11,7 @@ Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 
 from __future__ import annotations
 
+import enum
 import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -21,6 +22,8 @@ import trio
 from ledger.catalog.paths import (
     CHECK_ALL_LEDGERS_CTIME,
     LOST_BOOKIE_RECOVERY_DELAY,
+    PLACEMENT_POLICY_CHECK_CTIME,
+    REPLICAS_CHECK_CTIME,
     UNDERREPLICATION_DISABLE,
     UNDERREPLICATION_LAYOUT,
     UNDERREPLICATION_LEDGERS,
@@ -56,6 +59,14 @@ _LEVELS = 4  # of inner nodes between ``ledgers`` and a mark
 RELEASE_PAUSE_S = 0.5
 RELEASE_TIMEOUT_S = 30.0
 RELEASE_CANCELLED_TIMEOUT_S = 2.0  # the program stops, and its locks end with its session
+
+
+class RegularCheck(enum.Enum):
+    """A check of all ledgers at intervals. The value is the node with the time of the last one."""
+
+    READS = CHECK_ALL_LEDGERS_CTIME
+    PLACEMENT = PLACEMENT_POLICY_CHECK_CTIME
+    REPLICAS = REPLICAS_CHECK_CTIME
 
 
 @attrs.frozen
@@ -349,18 +360,20 @@ class UnderReplicatedLedgers:
         """Set the delay if it was never set."""
         await self._ensure(LOST_BOOKIE_RECOVERY_DELAY, encode_delay(seconds))
 
-    async def ledgers_checked_ms(self) -> int | None:
-        """When the last check of all ledgers was completed, epoch milliseconds; None: never."""
+    async def checked_ms(self, check: RegularCheck) -> int | None:
+        """When the last such check was completed, epoch milliseconds; None: never."""
         try:
-            return decode_check_time((await self._session.get(self._path(CHECK_ALL_LEDGERS_CTIME))).value)
+            return decode_check_time((await self._session.get(self._path(check.value))).value)
         except NoNodeError:
             return None
 
-    async def set_ledgers_checked(self) -> None:
-        """Record that a check of all ledgers was completed now."""
-        data = encode_check_time(self._wall_ms())
-        await self._ensure(CHECK_ALL_LEDGERS_CTIME, data)
-        await self._session.put(self._path(CHECK_ALL_LEDGERS_CTIME), data)
+    async def set_checked(self, check: RegularCheck) -> int:
+        """Record that such a check was completed now; return the time, epoch milliseconds."""
+        now_ms = self._wall_ms()
+        data = encode_check_time(now_ms)
+        await self._ensure(check.value, data)
+        await self._session.put(self._path(check.value), data)
+        return now_ms
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -8,6 +8,8 @@ locks/urL<id>                     bookieId: "<host name of the worker>"\n
 auditorelection/V_<number>        bookieId: "<id of the candidate>"\n
 lostBookieRecoveryDelay           seconds in decimal
 checkallledgersctime              binary: field 1, epoch milliseconds
+placementpolicycheckctime         the same
+replicascheckctime                the same
 ```
 
 Inside: encoding and decoding. Not inside: paths (``catalog.paths``), reading and writing nodes.
@@ -119,7 +121,8 @@ def decode_delay(data: bytes) -> int:
 
 
 def encode_check_time(epoch_ms: int) -> bytes:
-    """The data of ``checkallledgersctime``."""
+    """The data of ``checkallledgersctime``, ``placementpolicycheckctime`` and ``replicascheckctime``."""
+    # Three messages with the same field, so the bytes are the same.
     return pb.CheckAllLedgersFormat(checkAllLedgersCTime=epoch_ms).SerializeToString()
 
 
@@ -132,7 +135,7 @@ def decode_check_time(data: bytes) -> int | None:
     try:
         message = pb.CheckAllLedgersFormat.FromString(data)
     except DecodeError as exc:
-        raise MetadataFormatError(f"checkallledgersctime does not parse: {data[:40]!r}") from exc
+        raise MetadataFormatError(f"the time of a check does not parse: {data[:40]!r}") from exc
     return message.checkAllLedgersCTime if message.HasField("checkAllLedgersCTime") else None
 
 

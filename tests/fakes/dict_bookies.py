@@ -16,6 +16,7 @@ import attrs
 import trio
 import trio.testing
 
+from ledger.catalog.availability import encode_availability
 from ledger.catalog.paths import available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.codes import Code
@@ -35,6 +36,8 @@ from ledger.wire.messages import (
     ForceLedgerReply,
     ForceLedgerRequest,
     IncomingRequest,
+    ListEntriesReply,
+    ListEntriesRequest,
     ReadLacReply,
     ReadLacRequest,
     ReadReply,
@@ -198,8 +201,16 @@ class DictBookie:
             case ForceLedgerRequest():
                 self.synced.append(request.ledger_id)
                 return ForceLedgerReply(code or Code.OK, request.ledger_id)
+            case ListEntriesRequest():
+                return self._list(request, code)
             case _:
                 raise AssertionError(request)
+
+    def _list(self, request: ListEntriesRequest, code: Code | None) -> ListEntriesReply:
+        if code is not None or request.ledger_id not in self.ledgers:
+            return ListEntriesReply(code or Code.NO_LEDGER, request.ledger_id)
+        entries = sorted(self.ledgers[request.ledger_id].entries)
+        return ListEntriesReply(Code.OK, request.ledger_id, encode_availability(entries))
 
     def _add(self, request: AddRequest) -> Code:
         ledger = self.ledgers.setdefault(request.ledger_id, DictLedger(request.master_key))

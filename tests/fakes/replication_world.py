@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ledger.client import LedgerClient
+from ledger.config import ClientConfig
 from ledger.metadata import LedgerMetadata
 from ledger.replication.auditor import Auditor
 from ledger.replication.config import ReplicationConfig
@@ -83,23 +84,27 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def open_world(
-    bookies: int = 4, config: ReplicationConfig | None = None, *, seed: int = 1
+    bookies: int = 4,
+    config: ReplicationConfig | None = None,
+    *,
+    seed: int = 1,
+    client: ClientConfig | None = None,
 ) -> AsyncIterator[ReplicationWorld]:
     """A world whose client and session end with the block."""
     config = config or ReplicationConfig()
-    async with open_cluster(bookies) as cluster, cluster.client() as client:
+    async with open_cluster(bookies) as cluster, cluster.client(client) as opened:
         session = WatchedStore(cluster.tree)
         marks = UnderReplicatedLedgers(session, "/ledgers", host_name="w1", rng=random.Random(seed))
         await marks.prepare()
-        restorer = LedgerRestorer(client.context, session, config, lock_path=marks.lock_path)
+        restorer = LedgerRestorer(opened.context, session, config, lock_path=marks.lock_path)
         yield ReplicationWorld(
             cluster,
-            client,
+            opened,
             session,
             marks,
             restorer,
             ReplicationWorker(marks, restorer, config),
-            Auditor(client.context, session, marks, config, wall_ms=lambda: 1_700_000_000_000),
+            Auditor(opened.context, session, marks, config, wall_ms=lambda: 1_700_000_000_000),
         )
         await session.aclose()
 

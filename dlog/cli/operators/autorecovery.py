@@ -38,6 +38,7 @@ from ledger.replication import (
     UnderReplicatedLedgers,
     current_auditor,
 )
+from ledger.replication.marks import RegularCheck
 from namespace.events import start_logging
 from namespace.readiness import READY, notify
 
@@ -117,6 +118,30 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
     metavar="PERCENT",
     help="The share of the entries that a check reads, besides the first and the last.",
 )
+@click.option(
+    "--placement-check-interval",
+    "placement_check_s",
+    type=click.FloatRange(min=0),
+    default=_DEFAULTS.placement_check_interval_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two checks of the placement of all closed ledgers; 0: never.",
+)
+@click.option(
+    "--replicas-check-interval",
+    "replicas_check_s",
+    type=click.FloatRange(min=0),
+    default=_DEFAULTS.replicas_check_interval_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two checks that ask every bookie which entries it has; 0: never.",
+)
+@click.option(
+    "--repair-placement",
+    "repairs_placement",
+    is_flag=True,
+    help="Move replicas of ledgers that are not spread as the placement policy prescribes.",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -127,6 +152,9 @@ def command(
     rate_bytes_max: int,
     check_s: float,
     percentage: int,
+    placement_check_s: float,
+    replicas_check_s: float,
+    repairs_placement: bool,
 ) -> None:
     """Restore the replicas of lost bookies until a signal stops this process.
 
@@ -145,6 +173,9 @@ def command(
         rate_bytes_max=rate_bytes_max,
         ledger_check_interval_s=check_s,
         verified_percentage=percentage,
+        placement_check_interval_s=placement_check_s,
+        replicas_check_interval_s=replicas_check_s,
+        repairs_placement=repairs_placement,
     )
     host_name = socket.getfqdn()
     try:
@@ -184,7 +215,9 @@ def status(service: Service, as_json: bool) -> None:
                 "auditor": await current_auditor(opened.deployment.store, root),
                 "delay_s": (await opened.marks.recovery_delay()).seconds,
                 "underreplicated_ledgers": len(await opened.marks.marked()),
-                "ledgers_checked_ms": await opened.marks.ledgers_checked_ms(),
+                "ledgers_checked_ms": await opened.marks.checked_ms(RegularCheck.READS),
+                "placement_checked_ms": await opened.marks.checked_ms(RegularCheck.PLACEMENT),
+                "replicas_checked_ms": await opened.marks.checked_ms(RegularCheck.REPLICAS),
             }
 
     document = run(go)

@@ -45,6 +45,8 @@ def test_each_key_has_apaches_unit() -> None:
         "auditorLedgerVerificationPercentage=10\nopenLedgerRereplicationGracePeriod=1100\n"
         "lockReleaseOfFailedLedgerGracePeriod=1200\nrwRereplicateBackoffMs=1300\n"
         "replicationRateByBytes=1400\nrereplicationEntryBatchSize=15\n"
+        "auditorPeriodicPlacementPolicyCheckInterval=16\nauditorReplicasCheckInterval=17\n"
+        "repairedPlacementPolicyNotAdheringBookieEnabled=true\nunderreplicatedLedgerRecoveryGracePeriod=18\n"
     )
     assert config.replication == ReplicationConfig(
         lost_bookie_delay_s=7,
@@ -56,6 +58,10 @@ def test_each_key_has_apaches_unit() -> None:
         retry_pause_s=1.3,
         rate_bytes_max=1400,
         batch_entries=15,
+        placement_check_interval_s=16,
+        replicas_check_interval_s=17,
+        repairs_placement=True,
+        marked_grace_s=18,
     )
 
 

@@ -75,12 +75,12 @@ def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_keys_without_effect_are_named_in_one_warning_for_each_reason() -> None:
     config = parse(
-        "numAddWorkerThreads=1\nunderreplicatedLedgerRecoveryGracePeriod=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
+        "numAddWorkerThreads=1\nprometheusStatsHttpEnable=5\nserverTcpNoDelay=true\ncodahaleX=y\n"
         "clientKeyStore=/k\nreadTimeout=3\n"
     )
     java, absent, others, own, clients = config.warnings
     assert "of Java's bookie): numAddWorkerThreads, serverTcpNoDelay" in java
-    assert "no such feature): underreplicatedLedgerRecoveryGracePeriod" in absent
+    assert "no such feature): prometheusStatsHttpEnable" in absent
     assert "other programs): codahaleX" in others
     assert "shows the certificate of tlsKeyStore): clientKeyStore" in own
     assert "Java's client; clients here have settings of their own): readTimeout" in clients

@@ -8,14 +8,12 @@ from tests.unit.bookie.config.test_config import LEAST
 
 
 def test_each_key_is_listed_with_its_fate_in_the_order_of_the_file() -> None:
-    report = check_text(
-        LEAST + "flushIntervall=1\nmetastoreImplClass=X\nunderreplicatedLedgerRecoveryGracePeriod=1\n", "f"
-    )
+    report = check_text(LEAST + "flushIntervall=1\nmetastoreImplClass=X\nprometheusStatsHttpEnable=1\n", "f")
     assert [(one.key, one.line, one.fate) for one in report.keys[2:]] == [
         ("ledgerDirectories", 4, Fate.OBEYED),
         ("flushIntervall", 5, Fate.UNKNOWN),
         ("metastoreImplClass", 6, Fate.WITHOUT_EFFECT),
-        ("underreplicatedLedgerRecoveryGracePeriod", 7, Fate.NOT_OFFERED),
+        ("prometheusStatsHttpEnable", 7, Fate.NOT_OFFERED),
     ]
     assert report.keys[3].nearest == "flushInterval"
     assert "layout ms" in report.keys[4].note

@@ -58,3 +58,15 @@ def test_a_huge_list_takes_little_memory() -> None:
     assert len(availability) == 10**14 + 1
     assert 10**15 in availability
     assert 10**15 - 1 not in availability
+
+
+def test_a_list_covers_what_one_sequence_holds() -> None:
+    lists = decode_availability(listed((2, 12, 3, 5), (20, 20, 6, 0), (30, 34, 4, 4)))
+    for first in range(45):
+        for last in range(first, 45):
+            if lists.covers(first, last):
+                assert all(entry_id in lists for entry_id in range(first, last + 1))
+    assert lists.covers(20, 25)
+    assert lists.covers(30, 37)
+    assert not lists.covers(20, 26)
+    assert not lists.covers(2, 7)

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from ledger.catalog.paths import cookie_path, readonly_path
 from ledger.replication.config import ReplicationConfig
+from ledger.replication.marks import RegularCheck
 from tests.fakes.dict_namespace import WatchedStore
 from tests.fakes.replication_world import ReplicationWorld, open_world
 
@@ -187,7 +188,7 @@ async def test_the_check_of_all_ledgers_finds_lost_entries_of_a_bookie_that_runs
         del world.cluster.bookies["b2:1"].ledgers[damaged]
         assert await world.auditor.check_ledgers() == 1
         assert await marked(world) == {damaged: ("b2:1",)}
-        assert await world.marks.ledgers_checked_ms() is not None
+        assert await world.marks.checked_ms(RegularCheck.READS) is not None
         assert whole != damaged
 
 

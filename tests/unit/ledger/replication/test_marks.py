@@ -9,7 +9,7 @@ import trio
 
 from ledger.catalog.paths import underreplicated_lock_path, underreplicated_path
 from ledger.errors import MetadataFormatError
-from ledger.replication.marks import RecoveryDelay, UnderReplicatedLedgers
+from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
 from ledger.replication.node_format import Mark, decode_mark
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
@@ -217,10 +217,10 @@ async def test_each_write_of_the_delay_has_another_version(
 
 
 async def test_the_time_of_the_last_check_is_stored(marks: UnderReplicatedLedgers, store: LossyStore) -> None:
-    assert await marks.ledgers_checked_ms() is None
-    await marks.set_ledgers_checked()
-    await marks.set_ledgers_checked()
-    assert await marks.ledgers_checked_ms() == 1_700_000_000_000
+    assert await marks.checked_ms(RegularCheck.READS) is None
+    await marks.set_checked(RegularCheck.READS)
+    await marks.set_checked(RegularCheck.READS)
+    assert await marks.checked_ms(RegularCheck.READS) == 1_700_000_000_000
     node = await store.get("/ledgers/underreplication/checkallledgersctime")
     assert node.value.hex() == "0880d095ffbc31"
 

@@ -100,6 +100,8 @@ def test_the_switch_the_delay_and_the_auditor_are_shown_and_set(world: CommandWo
         "delay_s": 0,
         "underreplicated_ledgers": 0,
         "ledgers_checked_ms": None,
+        "placement_checked_ms": None,
+        "replicas_checked_ms": None,
     }
     assert "is disabled" in world.dlog("autorecovery", "disable").err
     assert "already disabled" in world.dlog("autorecovery", "disable").err
