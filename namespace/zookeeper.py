@@ -139,7 +139,7 @@ class ZookeeperStore(MetadataStore):
         self._closed = False
         self._stopping = False
         self._stopped = trio.Event()  # kazoo's threads have ended
-        self._handler = OneSessionHandler(security)
+        self._handler = OneSessionHandler(security, hosts.count(",") + 1)
         self._client = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,

@@ -5,7 +5,8 @@ Always: no connection is opened once the session is over; a server that accepts 
 reply, as one that boots, is given up long before the session would expire; with TLS, no reply waits in
 OpenSSL's buffer for the next one; no log line has a credential.
 
-Source: kazoo 2.11, handlers/threading.py, handlers/utils.py, protocol/connection.py.
+Source: kazoo 2.11, handlers/threading.py, handlers/utils.py, protocol/connection.py; ZooKeeper,
+ClientCnxn.java (connectTimeout).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import socket
 import ssl
 import time
+from collections import Counter
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -37,17 +39,21 @@ kazoo_log.setLevel(logging.CRITICAL + 1)
 kazoo_log.addFilter(_has_no_credential)
 
 
-# The limit of the first attempt to connect. It doubles with each that fails, for a server that is slow.
+# The limit of the first attempt to connect to a server. It doubles with each that fails there, for a server
+# that is slow. Each server has its own limit: members that elect a leader refuse many attempts quickly, and
+# these must not let a server whose packets are lost use up the time of the client.
 CONNECT_ATTEMPT_S = 2.0
 
 
 class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """kazoo's threads. They open no connection once the session is over."""
 
-    def __init__(self, security: ZooKeeperSecurity) -> None:
+    def __init__(self, security: ZooKeeperSecurity, server_count: int = 1) -> None:
         super().__init__()
         self._security = security
-        self._attempts = 0  # to connect, since a connection served requests
+        self._server_count = server_count
+        # By address: attempts to connect, since a connection served requests.
+        self._attempts: Counter[tuple[str, int]] = Counter()
         self._connect_by_s: float | None = None  # the end of the present attempt; None: it has succeeded
         self.over = False
         self.last_failure: Exception | None = None
@@ -57,8 +63,12 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
         if self.over:
             raise ConnectionRefusedError("the session is over, and this store opens no other")
         # kazoo would wait for the session timeout, for the connection and again for the server's first reply.
-        limit_s = min(kwargs["timeout"], CONNECT_ATTEMPT_S * 2 ** min(self._attempts, 16))
-        self._attempts += 1
+        # Each server gets its share of the session timeout at most, as in Java's client, so that all are
+        # tried before the session expires.
+        address = kwargs["address"]
+        limit_s = CONNECT_ATTEMPT_S * 2 ** min(self._attempts[address], 16)
+        limit_s = min(limit_s, kwargs["timeout"] / self._server_count)
+        self._attempts[address] += 1
         self._connect_by_s = time.monotonic() + limit_s
         kwargs["timeout"] = limit_s
         try:
@@ -76,7 +86,8 @@ class OneSessionHandler(SequentialThreadingHandler):  # type: ignore[misc]
     def select(self, *args: Any, **kwargs: Any) -> Any:
         """Wait for sockets. A reply that OpenSSL has read with the one before it is ready too."""
         if len(args[0]) > 1:  # kazoo waits for replies and for requests: the connection serves
-            self._attempts, self._connect_by_s = 0, None
+            self._attempts.clear()
+            self._connect_by_s = None
         elif self._connect_by_s is not None:
             left_s = max(0.0, self._connect_by_s - time.monotonic())
             args = (*args[:3], min(args[3], left_s))

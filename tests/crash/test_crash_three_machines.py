@@ -66,8 +66,9 @@ class ThreeMachines:
         look = [*seen_from.run, *DLOG, "bookies", "list", "--json", "--service", service]
         state_of: dict[str, str] = {}
         while state_of.get(f"{machine.address}:3181") != state:
-            done = await trio.run_process(look, capture_stdout=True)
-            state_of = {each["bookie"]: each["state"] for each in json.loads(done.stdout)}
+            # While members of ZooKeeper elect a leader, a look may fail.
+            done = await trio.run_process(look, capture_stdout=True, check=False)
+            state_of = {each["bookie"]: each["state"] for each in json.loads(done.stdout or b"[]")}
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ class Waits:
         monkeypatch.setattr(SequentialThreadingHandler, "select", select)
 
 
-def connect(handler: OneSessionHandler) -> None:
-    handler.create_connection(address=("127.0.0.1", 1), hostname="h", timeout=SESSION_S)
+def connect(handler: OneSessionHandler, server: int = 1) -> None:
+    handler.create_connection(address=("127.0.0.1", server), hostname="h", timeout=SESSION_S)
 
 
 def test_an_attempt_to_connect_is_shorter_than_the_session_and_longer_after_each_failure(
@@ -48,6 +48,18 @@ def test_an_attempt_to_connect_is_shorter_than_the_session_and_longer_after_each
         connect(handler)
     assert waits.connect_s[:4] == [CONNECT_ATTEMPT_S, 2 * CONNECT_ATTEMPT_S, 4 * CONNECT_ATTEMPT_S, SESSION_S]
     assert set(waits.connect_s[3:]) == {SESSION_S}
+
+
+def test_a_dark_server_gets_its_share_of_the_session_and_no_more_after_failures_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits, handler = Waits(monkeypatch), OneSessionHandler(ZooKeeperSecurity(), 3)
+    for _ in range(10):
+        connect(handler, 2)  # as a member that elects a leader, it refuses at once
+        connect(handler, 3)
+    assert set(waits.connect_s[8:]) == {SESSION_S / 3}
+    connect(handler, 1)
+    assert waits.connect_s[-1] == CONNECT_ATTEMPT_S
 
 
 def test_the_first_reply_is_part_of_the_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
