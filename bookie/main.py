@@ -30,6 +30,7 @@ from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.cookie_check import read_instance_id
 from bookie.cluster.digest_types import DigestTypes
+from bookie.cluster.gone_ledgers import GoneLedgers
 from bookie.cluster.integrity import IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
 from bookie.cluster.log_permissions import LogPermissions
@@ -307,6 +308,7 @@ async def run_bookie(
                         bookie.storage,
                         identity.bookie_id,
                         cluster.open_client,
+                        GoneLedgers(live_ledgers, served),
                         config.integrity,
                     )
                     background.start_soon(repair.run)

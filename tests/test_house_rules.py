@@ -109,6 +109,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/storage/index_rebuild.py",
     "bookie/index/index_view.py",
     "bookie/cluster/autorecovery.py",
+    "bookie/cluster/gone_ledgers.py",
     "bookie/cluster/integrity.py",
     "bookie/journal/journal.py",
     "bookie/journal/files.py",

@@ -5,6 +5,9 @@ would, but with the password from the metadata. After that its last entry is kno
 each entry that this bookie should hold and does not, newest ledger first, byte for byte from another replica.
 When all of them are durable here, the ledger leaves limbo.
 
+A ledger without metadata was deleted. It is deleted here at once, and so are ledgers that are deleted while
+the repair pauses.
+
 If an entry cannot be copied now because too few replicas reply, the ledger stays in limbo and the bookie
 denies none of its entries. The repair logs that and tries again without end, with growing pauses.
 
@@ -30,6 +33,7 @@ from struct import Struct
 import attrs
 import trio
 
+from bookie.cluster.gone_ledgers import WATCHED_MAX, GoneLedgers
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
@@ -46,6 +50,7 @@ _LAC = Struct(">q")
 _LAC_AT = 16
 PROGRESS_S = 30.0
 RANGE_ENTRIES_MAX = 4096  # checked between two checkpoints of the loop
+DELETED_TOGETHER_MAX = 256  # ledgers, with few syncs for all
 FAILURES_MAX = 32  # of reads; then the ledger waits for the next round, since no replica seems to reply
 
 log = logging.getLogger(__name__)
@@ -72,6 +77,7 @@ class IntegrityStats:
     ledgers_in_limbo: int = 0
     ledgers_repaired: int = 0
     ledgers_recovered: int = 0
+    ledgers_deleted: int = 0
     entries_copied: int = 0
     bytes_copied: int = 0
     entries_lost: Counter[int] = attrs.field(factory=Counter)
@@ -125,9 +131,12 @@ class IntegrityRepair:
         storage: Storage,
         bookie_id: str,
         open_client: OpenClient,
+        gone: GoneLedgers,
         config: IntegrityConfig | None = None,
     ) -> None:
         """``open_client`` opens a client of the cluster for each round of repairs."""
+        self._gone_ledgers = gone
+        self._without_metadata: list[int] = []
         self.stats = IntegrityStats()
         self._storage, self._bookie_id, self._open_client = storage, bookie_id, open_client
         self._config = config or IntegrityConfig()
@@ -165,7 +174,8 @@ class IntegrityRepair:
                 pause_s,
                 self.stats.last_failure,
             )
-            await trio.sleep(pause_s)
+            with trio.move_on_after(pause_s):
+                await self._follow_deletions()
         self.stats.ledgers_in_limbo = 0
         if self.stats.ledgers_repaired:
             log.info(
@@ -188,16 +198,50 @@ class IntegrityRepair:
             try:
                 await self._repair(client, record)
             except NoSuchLedgerError:
-                pass  # the garbage collection deletes it
+                self._without_metadata.append(record.ledger_id)
+                if len(self._without_metadata) >= DELETED_TOGETHER_MAX:
+                    await self._delete_gone()
             except StorageFailedError:
                 raise
             except (LedgerError, BookieServerError) as exc:
                 self._note_failure(f"ledger {record.ledger_id}: {exc}")
             self._log_progress()
+        await self._delete_gone()
+
+    async def _delete_gone(self) -> None:
+        """Delete the ledgers whose metadata were not found, if the store confirms that they do not exist."""
+        gone, self._without_metadata = self._without_metadata, []
+        if not gone:
+            return
+        try:
+            deleted = await self._gone_ledgers.delete(gone)
+        except StorageFailedError:
+            raise
+        except (BookieServerError, NamespaceError) as exc:
+            self._note_failure(f"{len(gone)} ledgers without metadata are kept: {exc}")
+        else:
+            self.stats.ledgers_deleted += len(deleted)
+
+    async def _follow_deletions(self) -> None:
+        """Delete ledgers in limbo as soon as they are deleted from the cluster; return if none is left."""
+        while left := [record.ledger_id for record in self._in_limbo()]:
+            try:
+                await self._gone_ledgers.wait_change(left)
+                self._without_metadata = left[:WATCHED_MAX]
+                await self._delete_gone()
+            except StorageFailedError:
+                return  # the next round ends the repair
+            except Exception as exc:
+                if not isinstance(exc, NamespaceError):
+                    log.exception("bookie %s: deletions are not followed", self._bookie_id)
+                self._note_failure(f"{type(exc).__name__}: {exc}")
+            if self._in_limbo():
+                await trio.sleep(self._config.pause_s)  # so that a flapping connection keeps nothing busy
 
     async def _repair(self, client: LedgerClient, record: LedgerRecord) -> None:
         ledger_id = record.ledger_id
         copy = await client.replica_copy(ledger_id, self._bookie_id)
+        await self._delete_gone()  # before the copying, which may take long
         if record.fenced and not copy.metadata.is_closed:
             # This bookie refuses its writer, so only a recovery can determine the last entry. A ledger that
             # is not fenced can have lost entries only before its last ensemble.

@@ -107,6 +107,19 @@ class LiveLedgers:
         await self._check_cluster(store)
         return found
 
+    async def wait_change(self, ledger_ids: Iterable[int]) -> None:
+        """Return when one of the ledgers may have been changed or deleted since the call.
+
+        Raises:
+            NamespaceError: The store cannot be read.
+        """
+        store, changed = self.store(), trio.Event()
+        for ledger_id in ledger_ids:
+            path = ledger_path(self.root, self.layout, ledger_id)
+            if await store.exists(path, watch=changed) is None:
+                return
+        await changed.wait()
+
     async def _check_cluster(self, store: MetadataStore) -> None:
         await store.sync(self.root)
         try:

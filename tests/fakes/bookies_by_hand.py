@@ -13,7 +13,9 @@ import attrs
 import trio
 
 from bookie.cluster.cookie import Cookie
+from bookie.cluster.gone_ledgers import GoneLedgers
 from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
+from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.cluster.startup_check import StartupCheck, StartupCheckConfig, begin_startup_check
 from bookie.disk.real_disk import RealDisk
 from bookie.main import Bookie, open_bookie
@@ -101,7 +103,10 @@ class Bookies:
             )
             async with open_bookie(storage_config) as bookie:
                 count = await startup_check.complete(bookie.storage)
-                repair = IntegrityRepair(bookie.storage, name, self.open_client, INTEGRITY)
+                gone = GoneLedgers(
+                    LiveLedgers(lambda: self.store, ROOT, LAYOUT, name, None), ServedLedgers(bookie.service)
+                )
+                repair = IntegrityRepair(bookie.storage, name, self.open_client, gone, INTEGRITY)
                 async with trio.open_nursery() as nursery:
                     self.up[name] = running = RunningBookie(
                         bookie, startup_check, count, nursery, repair, trio.Event()

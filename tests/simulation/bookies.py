@@ -21,6 +21,7 @@ from crc32c import crc32c
 
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
+from bookie.cluster.gone_ledgers import GoneLedgers
 from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.cluster.new_ledger_check import NewLedgerCheck
@@ -336,7 +337,8 @@ class BookieMachine:
                         lambda: registration.store,
                         lambda: storage.progress,
                     )
-                nursery.start_soon(self._repair, storage, node)
+                gone = GoneLedgers(live, ServedLedgers(service))
+                nursery.start_soon(self._repair, storage, gone, node)
                 await self._stop.wait()
                 with trio.move_on_after(2):
                     await registration.withdraw()
@@ -350,9 +352,9 @@ class BookieMachine:
             await startup_check.mark_clean_stop()
         world.trace.note(self.name, "has stopped")
 
-    async def _repair(self, storage: Storage, node: Node) -> None:
+    async def _repair(self, storage: Storage, gone: GoneLedgers, node: Node) -> None:
         rng = random.Random(f"repair {self.name} {self.lives} {self.world.shape.seed}")
-        repair = IntegrityRepair(storage, self.name, lambda: self._open_client(node, rng), INTEGRITY)
+        repair = IntegrityRepair(storage, self.name, lambda: self._open_client(node, rng), gone, INTEGRITY)
         await repair.run()
         if repair.stats.ledgers_repaired:
             self.world.trace.note(self.name, f"has no ledger in limbo any more: {repair.stats}")
