@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 
@@ -13,9 +14,31 @@ from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
 from ledger.transport.transport import Transport
 
-OpenEntryLog = Callable[[int, int, int], int]
-"""Opens the entry log with this id for reading, given its device and inode; returns the descriptor, which
-belongs to the caller. Raises ``OSError`` if that file is not there, also if another one is in its place."""
+
+class EntryLogFile(Protocol):
+    """An entry log of a bookie, open for reading. It keeps its bytes when the bookie deletes it."""
+
+    def read_at_hand(self, view: memoryview, offset: int) -> int:
+        """Fill the view with bytes that need no wait for the disk; return their count.
+
+        Raises:
+            OSError: It would wait, or the file cannot be read.
+        """
+
+    async def read(self, size_bytes: int, offset: int) -> bytes:
+        """Read, and let the loop go on meanwhile; fewer bytes at the end of the file.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+
+    def close(self) -> None:
+        """Give the file up; at most once, and not during a read."""
+
+
+OpenEntryLog = Callable[[int, int, int], EntryLogFile]
+"""Opens the entry log with this id for reading, given its device and inode; the file belongs to the caller.
+Raises ``OSError`` if that file is not there, also if another one is in its place."""
 
 
 @attrs.frozen

@@ -211,6 +211,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/read/standing_poll.py",
     "ledger/read/lac_query.py",
     "ledger/read/local_reads.py",
+    "ledger/read/log_file.py",
     "ledger/transport/bookie_connection.py",
     "ledger/placement/locations.py",
     "ledger/placement/membership.py",

@@ -39,7 +39,6 @@ T = TypeVar("T")
 
 _MOVES_MAX = 4  # of one entry, while it is being read
 _LENGTH_BYTES = 4
-PLACE_BYTES_MIN = 64 << 10  # reading less than this from the log itself is not worth opening it
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +46,8 @@ class ReadConfig:
     """How much the reads of one ledger directory may cache and read ahead."""
 
     cache_bytes_max: int = attrs.field(default=32 << 20, validator=attrs.validators.ge(0))  # 0: none
+    # Clients that can open the entry logs are told where entries lie if these are so many bytes.
+    place_bytes_min: int = attrs.field(default=64 << 10, validator=attrs.validators.ge(1))
     ahead_entries_max: int = attrs.field(default=1024, validator=attrs.validators.ge(0))
     ahead_bytes_max: int = attrs.field(
         default=WINDOW_BYTES_MAX,
@@ -76,6 +77,7 @@ class EntryReads:
         self._write_cache = write_cache
         self._index = index
         self._reader = reader
+        self._place_bytes_min = config.place_bytes_min
         self._ahead_entries_max = config.ahead_entries_max
         self._ahead = ReadAhead(
             window_bytes_max=config.ahead_bytes_max
@@ -219,7 +221,11 @@ class EntryReads:
             behind = await self._reader.location_behind(ledger_id, first + len(found) - 1, found[-1])
             if not behind:
                 break
-        if not found or found[-1] - found[0] < PLACE_BYTES_MIN or self._ledgers.get(ledger_id) is not record:
+        if (
+            not found
+            or found[-1] - found[0] < self._place_bytes_min
+            or self._ledgers.get(ledger_id) is not record
+        ):
             return None
         log_id, offset = split_location(found[0])
         starts = tuple([location - found[0] for location in found])

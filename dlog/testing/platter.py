@@ -233,6 +233,7 @@ class Platter:
         self.timeline, self.rng, self.trace, self.counts = timeline, rng, trace, counts
         self.troubles = Troubles()
         self.steps = 0  # operations that change something, so far
+        self.power_cuts = 0  # and exchanges of the disk
         self.latency_s = (0.001, 0.008)  # of an operation in a thread; the range
         self.names: dict[str, Inode] = {}  # by path
         self.durable_names: dict[str, Inode] = {}
@@ -287,6 +288,7 @@ class Platter:
     def cut_power(self) -> None:
         """Cut the power: unsynced names, writes and batches survive or not, as the generator decides."""
         rng = self.rng
+        self.power_cuts += 1
         loss = rng.choice(["", *self.losses])
         if self.name_changes:
             self.counts["unsynced name"] += 1
@@ -336,6 +338,7 @@ class Platter:
     def restore(self, copy: tuple[dict[str, Inode], dict[Path, MapState]]) -> None:
         """Replace the content by a copy, durably."""
         files, maps = copy
+        self.power_cuts += 1
         self.names = {path: inode.copy() for path, inode in files.items()}
         self.synced_names()
         self.maps = {path: state.copy() for path, state in maps.items()}

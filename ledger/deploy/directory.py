@@ -31,6 +31,7 @@ import trio
 
 from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
 from ledger.errors import DirectoryUnusableError
+from ledger.read.log_file import DescriptorLog
 from namespace.events import event
 from namespace.private_files import (
     DIRECTORY_MODE,
@@ -171,8 +172,8 @@ class Directory:
             return None
         return stat.st_dev, stat.st_ino
 
-    def open_entry_log(self, log_id: int, device: int, inode: int) -> int:
-        """Open an entry log of the bookie for reading; the caller closes the descriptor.
+    def open_entry_log(self, log_id: int, device: int, inode: int) -> DescriptorLog:
+        """Open an entry log of the bookie for reading; the caller closes it.
 
         Raises:
             OSError: It is not there, or another file is: the bookie has deleted it, or the directory was
@@ -184,7 +185,7 @@ class Directory:
         if (found.st_dev, found.st_ino) != (device, inode):
             os.close(fd)
             raise FileNotFoundError(errno.ENOENT, "another file has the name of the entry log", name)
-        return fd
+        return DescriptorLog(fd)
 
     def try_lock(self) -> HostLock | None:
         """Take the lock; None if another process has it, or this process by another namespace.

@@ -3,7 +3,7 @@
 Inside: the open log and the entries that the bookie located in it. Not inside: asking the bookie where they
 are (``replica_reads``), verifying them and falling back to the bookie (``read.handle``).
 Always: only entries that the bookie located for this handle are returned, and their ids and digests are still
-to be verified; the descriptor is closed once neither the entries nor a read need it.
+to be verified; the file is closed once neither the entries nor a read need it.
 
 The bookie may compact, delete or replace the log at any time. An open file keeps its bytes; a file that is
 not open yet is opened only if it is still the one that the bookie named.
@@ -13,12 +13,11 @@ Source: our own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import trio
 
-from ledger.context import OpenEntryLog
+from ledger.context import EntryLogFile, OpenEntryLog
 from ledger.packed_entries import SIZE, SIZE_BYTES, PackedEntries, unpack_whole_entries
 from ledger.wire.messages import LocatedReply
 
@@ -29,10 +28,10 @@ _ENTRY_BYTES_MAX = 8 << 20  # what a damaged size may claim
 class _Log:
     """An open entry log."""
 
-    __slots__ = ("descriptor", "is_dropped", "users")
+    __slots__ = ("file", "is_dropped", "users")
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, file: EntryLogFile) -> None:
+        self.file: EntryLogFile | None = file
         self.users = 0
         self.is_dropped = False
 
@@ -46,9 +45,9 @@ class _Log:
         self._close_unused()
 
     def _close_unused(self) -> None:
-        if self.is_dropped and not self.users and self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        if self.is_dropped and not self.users and self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 class LocalReads:
@@ -137,15 +136,16 @@ class LocalReads:
             log.drop()
 
     async def _pread(self, log: _Log, size_bytes: int, offset: int) -> bytes:
+        assert log.file is not None, "a log that is read is open"
         if len(self._scratch) < size_bytes:
             self._scratch = bytearray(size_bytes)
         view = memoryview(self._scratch)[:size_bytes]
         try:
-            count = os.preadv(log.descriptor, [view], offset, os.RWF_NOWAIT)
+            count = log.file.read_at_hand(view, offset)
         except OSError:
             count = 0  # it would wait, or the file system lacks the flag
         if count == size_bytes:
             data = bytes(view)  # before the checkpoint: the scratch is used again
             await trio.lowlevel.checkpoint()
             return data
-        return await trio.to_thread.run_sync(os.pread, log.descriptor, size_bytes, offset)
+        return await log.file.read(size_bytes, offset)

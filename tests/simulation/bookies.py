@@ -48,6 +48,7 @@ from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
 from bookie.storage.config import StorageConfig
+from bookie.storage.entry_reads import ReadConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
 from dlog.testing.disk import ProcessDisk
@@ -92,6 +93,7 @@ def storage_config(shape: Shape) -> StorageConfig:
         write_cache_bytes_max=64 << 10,
         entry_log_bytes_max=shape.entry_log_bytes,
         index=PAGES if shape.has_page_index else IndexConfig(),
+        reads=ReadConfig(place_bytes_min=1),
         flush_interval_s=shape.flush_interval_s,
         compaction=CompactionConfig(
             minor_interval_s=shape.gc_interval_s,
@@ -131,6 +133,10 @@ class BookieMachine:
     def is_running(self) -> bool:
         """True while a process exists; it may still be starting."""
         return self._scope is not None
+
+    @property
+    def ledger_directories(self) -> tuple[Path, ...]:
+        return self._config.ledger_directories
 
     @property
     def is_serving(self) -> bool:
@@ -303,6 +309,8 @@ class BookieMachine:
                 if count:
                     world.trace.note(self.name, f"has {count} ledgers in limbo: {startup_check.loss_reason}")
                     world.counts["start with ledgers in limbo"] += 1
+            if world.files is not None:
+                storage.identify_log = world.files.identify_by(self)
             self._service = service = WatchedService(storage, machine=self)
             server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
             self._forget_promises(named & self._named_in())

@@ -138,6 +138,7 @@ class ClientProcess:
                 root=ROOT,
                 rng=self.rng,
                 wall_ms=lambda: world.wall_ms() + self.wall_offset_ms,
+                open_entry_log=None if world.files is None else world.files.open,
             )
             try:
                 client = await stack.enter_async_context(opening)

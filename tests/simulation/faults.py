@@ -100,6 +100,7 @@ KINDS: Mapping[str, Kind] = {
     OUT_OF_ORDER: Kind("disk", 0, (0, 0), "none"),
     TORN: Kind("disk", 0, (0, 0), "none"),
     "second writer": Kind("client", 0, (0, 0), "none"),
+    "files read by clients": Kind("client", 0, (0, 0), "none"),  # beside the bookies, which compact them
 }
 
 DATA_LOSING = frozenset(

@@ -24,6 +24,8 @@ from bookie.requests.service import BookieService, ClientSession
 from bookie.storage.storage import Storage
 from ledger.digest import DigestType, EntryCodec
 from ledger.metadata import Ensemble, LedgerMetadata
+from ledger.packed_entries import PackedEntries
+from ledger.read.handle import ReadHandle
 from ledger.recovery.driver import RecoveryDriver
 from ledger.recovery.recovery import Recovery
 from ledger.wire.messages import ReadRequest
@@ -38,6 +40,8 @@ from tests.simulation import bookies, checkers
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+_HEADER_BYTES = 32  # of an entry, before its digest
 
 
 @attrs.frozen
@@ -61,10 +65,13 @@ def _known_bug(
     source: str,
     *seen_by: Callable[..., str | None],
     prepare: Callable[[World], None] | None = None,
+    shape: Mapping[str, object] | None = None,
 ) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def note(patched: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
         names = tuple(check.__name__ for check in seen_by)
-        KNOWN_BUGS[name] = KnownBug(name, source, names, contextmanager(patched), prepare)
+        KNOWN_BUGS[name] = KnownBug(
+            name, source, names, contextmanager(patched), prepare, shape={} if shape is None else shape
+        )
         return patched
 
     return note
@@ -434,4 +441,30 @@ def _duplicate_handle() -> Iterator[None]:
         self._storage = _OwnHandles(service.storage)  # type: ignore[assignment]
 
     with patch.object(ClientSession, "__init__", init):
+        yield
+
+
+@_known_bug(
+    "reader of files that trusts what it finds",
+    "our own: the bookie moves, deletes and replaces entry logs under a reader of files",
+    checkers.a_reader_gets_the_bytes_that_were_written,
+    shape={"reads_files": True, "readers": 3},
+)
+def _reader_of_files_that_trusts() -> Iterator[None]:
+    # An entry at the named place counts as the entry, and its digest is not compared.
+    original = ReadHandle._read_locally
+
+    async def read_locally(
+        self: ReadHandle, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Any
+    ) -> Any:
+        head = _HEADER_BYTES + self._codec.digest_type.size_bytes
+
+        def trust(entries: Sequence[bytes], first_id: int) -> Any:
+            if isinstance(entries, PackedEntries) and unpack == self._unpack_payloads:
+                return [bytes(entry[head:]) for entry in entries]
+            return unpack(entries, first_id)
+
+        return await original(self, metadata, first, last, size_bytes_max, trust)
+
+    with patch.object(ReadHandle, "_read_locally", read_locally):
         yield

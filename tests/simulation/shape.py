@@ -46,6 +46,7 @@ class Shape:
     entry_log_bytes: int
     journal_bytes: int
     has_page_index: bool  # an index file for each ledger; else chunks in one map
+    reads_files: bool  # clients read entry logs themselves
     losses: tuple[str, ...]  # how a power cut treats writes that were not synced
     tears: bool
     reorders: bool
@@ -88,6 +89,7 @@ class Shape:
             entry_log_bytes=rng.choice([6 << 10, 24 << 10, 24 << 10]),
             journal_bytes=rng.choice([64 << 10, 128 << 10]),
             has_page_index=random.Random(f"index {seed}").random() < 0.3,
+            reads_files="files read by clients" in kinds and random.Random(f"files {seed}").random() < 0.4,
             losses=tuple(loss for loss in LOSSES if loss in kinds),
             tears=TORN in kinds,
             reorders="reorder" in kinds,

@@ -54,6 +54,7 @@ from tests.simulation.history import (
     ledger_of,
 )
 from tests.simulation.injector import Injector
+from tests.simulation.local_files import LocalFiles
 from tests.simulation.metadata import STORE, HistoricTree, SimStore, StoreTroubles
 from tests.simulation.network import Network, Node
 from tests.simulation.shape import Shape
@@ -102,6 +103,7 @@ class World:
         self.excused: set[int] = set()
         self.violation: str | None = None
         self._bookie_news = trio.Event()
+        self.files = LocalFiles(self) if shape.reads_files else None
         self.bookies: dict[str, BookieMachine] = {}
         for number in range(shape.bookies):
             self._add_bookie(number)

@@ -9,11 +9,11 @@ import pytest
 
 from bookie.entrylog.format import entry_log_name
 from bookie.storage.entry_places import EntryPlace
-from bookie.storage.entry_reads import PLACE_BYTES_MIN
+from bookie.storage.entry_reads import ReadConfig
 from ledger.packed_entries import unpack_whole_entries
 from tests.fakes.directory_by_hand import Directory, body
 
-FEW = PLACE_BYTES_MIN // 1036  # a place of so many entries is too small
+FEW = ReadConfig().place_bytes_min // 1036  # a place of so many entries is too small
 
 
 @pytest.fixture

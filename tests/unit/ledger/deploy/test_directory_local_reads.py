@@ -12,7 +12,7 @@ import pytest
 
 import ledger.deploy.host as host
 from ledger.config import ClientConfig
-from ledger.context import OpenEntryLog
+from ledger.context import EntryLogFile, OpenEntryLog
 from ledger.deploy.embedded import EmbeddedStack, open_embedded_stack
 from ledger.digest import ENTRY_HEADER, DigestType, EntryCodec
 from ledger.errors import LedgerReadError
@@ -34,11 +34,11 @@ class OpenedLogs:
         self.log_ids: list[int] = []
         self.before: Callable[[int], None] = lambda log_id: None
 
-    def __call__(self, log_id: int, device: int, inode: int) -> int:
+    def __call__(self, log_id: int, device: int, inode: int) -> EntryLogFile:
         self.before(log_id)
-        descriptor = self.really(log_id, device, inode)
+        file = self.really(log_id, device, inode)
         self.log_ids.append(log_id)
-        return descriptor
+        return file
 
 
 @attrs.frozen

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 from ledger.codes import Code
 from ledger.packed_entries import SIZE_BYTES, PackedEntries, pack_entries
 from ledger.read.local_reads import PAUSE_S, LocalReads
+from ledger.read.log_file import DescriptorLog
 from ledger.wire.messages import LocatedReply
 
 BODIES = [b"%03d" % at * (1 + at % 4) for at in range(20)]
@@ -31,10 +32,10 @@ class Log:
         self.place = LocatedReply(Code.OK, 7, 10, 0, 0x2A, 0, 0, START, starts)
         self.descriptors: list[int] = []
 
-    def open(self, log_id: int, _device: int, _inode: int) -> int:
+    def open(self, log_id: int, _device: int, _inode: int) -> DescriptorLog:
         assert log_id == 0x2A
         self.descriptors.append(os.open(self.path, os.O_RDONLY))
-        return self.descriptors[-1]
+        return DescriptorLog(self.descriptors[-1])
 
     @property
     def is_closed(self) -> bool:
