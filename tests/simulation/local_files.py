@@ -53,7 +53,7 @@ class LocalFiles:
         name = entry_log_name(log_id)
         for directory in machine.ledger_directories:
             if machine.platter.names.get(str(directory / CURRENT / name)) is self._inodes[inode]:
-                self._world.counts["entry log opened by a client"] += 1
+                self._world.counts["files read by clients"] += 1
                 return SimEntryLog(self._world, machine.platter, name, self._inodes[inode])
         self._world.counts["entry log deleted before a client opened it"] += 1
         raise FileNotFoundError(errno.ENOENT, "deleted, or another file", name)

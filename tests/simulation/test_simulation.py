@@ -26,7 +26,6 @@ JOBS = os.cpu_count() or 1
 EFFECTS = (  # of faults: their own counts do not show whether they had any effect
     "bookie that knows of its damage",
     "deleted entry log read by a client",
-    "entry log opened by a client",
     "limbo that ended",
     "lost watch",
     "message lost",
