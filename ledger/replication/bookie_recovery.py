@@ -16,7 +16,7 @@ from ledger.catalog.paths import check_bookie_id
 from ledger.context import ClientContext
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.evacuation import Evacuated, evacuate_bookies
-from ledger.replication.ledger_restorer import LedgerRestorer
+from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.removal import check_not_registered, remove_cookie
 from namespace.store import MetadataStore
@@ -30,7 +30,9 @@ async def recover_bookies(
     delete_cookies: bool = False,
     must_be_stopped: bool = False,
     close_open: bool = True,
+    ledger_id: int | None = None,
     config: ReplicationConfig | None = None,
+    stats: RestorerStats | None = None,
 ) -> AsyncGenerator[Evacuated, None]:
     """Copy the entries of these bookies to others, ledger by ledger; yield the result of each.
 
@@ -41,10 +43,13 @@ async def recover_bookies(
         delete_cookies: At the end, if no ledger was left.
         must_be_stopped: Refuse bookies that are registered.
         close_open: Fence and close a ledger that is written to one of the bookies; its writer fails then.
+        ledger_id: Only this ledger, without cookies; None for all.
+        stats: Counts the work.
 
     Raises:
         BookieInUseError: With ``must_be_stopped``: nothing was copied. With ``delete_cookies``: at the end,
             the bookie is registered or a ledger names it, and its cookie was not deleted.
+        NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
         LedgerMetadataError: A name cannot be a bookie's id.
         namespace.errors.NamespaceError: The metadata store failed.
     """
@@ -55,11 +60,15 @@ async def recover_bookies(
             await check_not_registered(session, root, bookie)
     marks = UnderReplicatedLedgers(session, root, host_name=socket.getfqdn())
     await marks.prepare()
-    restorer = LedgerRestorer(context, session, config or ReplicationConfig(), lock_path=marks.lock_path)
+    restorer = LedgerRestorer(
+        context, session, config or ReplicationConfig(), lock_path=marks.lock_path, stats=stats
+    )
     is_all_done = True
-    async for one in evacuate_bookies(context, marks, restorer, bookies, close_open=close_open):
+    async for one in evacuate_bookies(
+        context, marks, restorer, bookies, close_open=close_open, ledger_id=ledger_id
+    ):
         is_all_done &= one.is_done
         yield one
-    if delete_cookies and is_all_done:
+    if delete_cookies and is_all_done and ledger_id is None:
         for bookie in bookies:
             await remove_cookie(context, session, bookie)

@@ -73,9 +73,10 @@ class LedgerRestorer:
         config: ReplicationConfig,
         *,
         lock_path: Callable[[int], str],
+        stats: RestorerStats | None = None,
     ) -> None:
         """``lock_path``: the lock of a ledger; the caller holds it during each call."""
-        self.stats = RestorerStats()
+        self.stats = stats or RestorerStats()
         self._context, self._session, self._config = context, session, config
         self._catalog = LedgerCatalog(session, context.catalog.root, context.catalog.layout)
         self._lock_path = lock_path

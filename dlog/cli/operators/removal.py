@@ -1,6 +1,6 @@
 """`dlog bookie recover|decommission`: move all ledgers off a bookie; remove it from its cluster.
 
-Inside: options and output. Not inside: the work (``ledger.replication.evacuation``, ``removal``).
+Inside: options and output. Not inside: the work (``ledger.replication.bookie_recovery``, ``removal``).
 Always: both commands ask first; a cookie is deleted only if the bookie is not registered and no ledger names
 it.
 
@@ -9,6 +9,7 @@ Source: BookKeeper, RecoverCommand.java, DecommissionCommand.java.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import attrs
@@ -26,15 +27,14 @@ from ledger.catalog.paths import check_bookie_id
 from ledger.errors import LedgerError
 from ledger.replication import (
     Evacuated,
-    LedgerRestorer,
     Removed,
     ReplicationConfig,
     decommission_bookie,
-    evacuate_bookies,
     planned_evacuations,
-    remove_cookie,
 )
-from ledger.replication.removal import RemovalProgress, check_not_registered
+from ledger.replication.bookie_recovery import recover_bookies
+from ledger.replication.ledger_restorer import RestorerStats
+from ledger.replication.removal import RemovalProgress
 
 
 @click.command("recover")
@@ -85,26 +85,27 @@ def recover(
 
     async def go() -> tuple[list[Evacuated], dict[str, int]]:
         async with opened_cluster(service) as opened:
-            root, marks = opened.deployment.ledgers_root, opened.marks
-            context = opened.deployment.client.context
-            session = opened.deployment.store.current_session()
-            if delete_cookie:
-                for bookie in bookies:
-                    await check_not_registered(session, root, bookie)
-            await marks.prepare()
-            restorer = LedgerRestorer(context, session, config, lock_path=marks.lock_path)
-            results = []
-            async with audited_async("recover bookie", f"{root} {names}"):
-                async for one in evacuate_bookies(
-                    context, marks, restorer, bookies, close_open=not skip_open, ledger_id=ledger_id
-                ):
+            results, work = [], RestorerStats()
+            recovering = recover_bookies(
+                opened.deployment.client.context,
+                opened.deployment.store.current_session(),
+                bookies,
+                delete_cookies=delete_cookie,
+                must_be_stopped=delete_cookie,
+                close_open=not skip_open,
+                ledger_id=ledger_id,
+                config=config,
+                stats=work,
+            )
+            async with (
+                audited_async("recover bookie", f"{opened.deployment.ledgers_root} {names}"),
+                contextlib.aclosing(recovering),
+            ):
+                async for one in recovering:
                     results.append(one)
                     if not one.is_done:
                         print_note(f"ledger {one.ledger_id}: {one.reason or _why(one)}")
-                if delete_cookie and all(one.is_done for one in results):
-                    for bookie in bookies:
-                        await remove_cookie(context, session, bookie)
-            return results, attrs.asdict(restorer.stats)
+            return results, attrs.asdict(work)
 
     results, stats = run(go)
     left = [one.ledger_id for one in results if not one.is_done]
