@@ -20,7 +20,6 @@ from dlog.cli.bench import (
     ledger_level,
     lone_appends,
     resting,
-    spark,
     stream_level,
     tail_rate,
     throughput,
@@ -30,6 +29,7 @@ from dlog.cli.bench.options import BenchOptions, Outcome
 from dlog.cli.bench.peers.seam import Peer
 from dlog.cli.bench.peers.table import chosen, peers_option, print_missing
 from dlog.cli.bench.rows import print_rows
+from dlog.cli.bench.spark import command as spark
 from dlog.cli.bench.storage import command as storage
 from dlog.cli.bench.target import LEDGERS_ROOT, Target, open_ledgers, open_target
 from dlog.cli.terminal.options import json_option

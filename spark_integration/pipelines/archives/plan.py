@@ -87,6 +87,26 @@ def check_joined(manifest: Manifest, log: LogDescription) -> None:
             f"log {log.name!r} is not the log of this archive: it has no segment {last}, which is archived."
             " The log was created again; archive it into another directory"
         )
+    if not any(each.segment_seqno in ledgers for each in log.segments):
+        _check_number_of_records(manifest, log)
+
+
+def _check_number_of_records(manifest: Manifest, log: LogDescription) -> None:
+    """Compare what the log counts before its first segment with the archive, if no ledger tells."""
+    last, first = manifest.last_segment, manifest.segments[0]
+    assert last is not None
+    for each in log.segments:
+        # 0: the log counts from here, because all of its segments were purged before, or its format is old.
+        if each.segment_seqno != last + 1 or not each.start_sequence_id or each.start_sequence_id < 0:
+            continue
+        before, archived = each.start_sequence_id, manifest.records
+        is_from_beginning = first.segment == 1 and first.content is not None and first.content.first == (0, 0)
+        if before < archived or (is_from_beginning and before != archived):
+            raise PipelineError(
+                f"log {log.name!r} is not the log of this archive: it had {before} records before segment"
+                f" {each.segment_seqno}, and the archive has {archived}. The log was created again; archive"
+                " it into another directory"
+            )
 
 
 def check_written(segment: PlannedSegment, content: Content | None, records: int) -> None:

@@ -15,7 +15,7 @@ import dlog.blocking
 from spark_integration.errors import ChangedBatchError, OptionError, RowFormatError
 from spark_integration.sink.committing import CONTENTS_PREFIX, abandon_parts, commit_parts
 from spark_integration.sink.contents import BatchRecord, Block, Contents, together
-from spark_integration.sink.options import TASK_BYTES_MIN, SinkOptions, parse_sink_options
+from spark_integration.sink.options import TASK_BYTES_MAX, TASK_BYTES_MIN, SinkOptions, parse_sink_options
 from spark_integration.sink.parts import Part
 from spark_integration.sink.rows import check_schema
 from tests.unit.spark_integration.sinking import options_of, orphans, part, rows, written
@@ -166,7 +166,7 @@ def test_all_tasks_of_a_batch_together_return_what_the_option_says(driver_bytes_
     options = parse_sink_options(given, streaming=True)
     shares = [options.driver_bytes_of_task(each) for each in range(tasks)]
     assert sum(share for share in shares if share > TASK_BYTES_MIN) <= driver_bytes_max
-    assert all(share <= driver_bytes_max for share in shares)
+    assert all(share <= min(driver_bytes_max, TASK_BYTES_MAX) for share in shares)
     assert min(shares) >= min(TASK_BYTES_MIN, driver_bytes_max)
 
 

@@ -262,6 +262,37 @@ def test_a_log_created_again_is_not_added_to_the_archive_of_the_old_one(orders: 
     assert archived(orders) == before
 
 
+@pytest.mark.parametrize("counts", [(2, 3), (6, 3)], ids=["fewer", "more"])
+def test_a_log_created_again_and_purged_past_the_archive_is_noticed_by_its_records(
+    orders: ArchivedLog, counts: tuple[int, int]
+) -> None:
+    orders.write(4, 3)
+    orders.run()
+    before = list(orders.rows)
+    orders.namespace.delete_log(orders.log)
+    orders.namespace.create_log(orders.log)
+    orders.write(*counts, 5, 1)
+    orders.namespace.truncate_log(orders.log, dlog.DLSN(3, 0, 0))
+    orders.namespace.purge_log(orders.log)
+    with pytest.raises(
+        PipelineError, match=f"had {sum(counts)} records before segment 3, and the archive has 7"
+    ):
+        orders.run(truncate=True)
+    assert archived(orders) == before
+
+
+def test_a_log_that_was_purged_up_to_the_end_of_its_archive_is_archived_on(orders: ArchivedLog) -> None:
+    orders.write(4, 3)
+    orders.run(truncate=True)
+    orders.write(5)
+    orders.namespace.truncate_log(orders.log, dlog.DLSN(3, 0, 0))
+    orders.namespace.purge_log(orders.log)
+    orders.run(truncate=True)
+    orders.write(2)
+    orders.run()
+    assert archived(orders) == orders.rows
+
+
 def test_a_changed_or_missing_part_of_the_manifest_is_an_error(orders: ArchivedLog) -> None:
     orders.write(4, 3, 2)
     orders.run(step=1)

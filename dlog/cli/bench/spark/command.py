@@ -9,6 +9,7 @@ Source: our own; docs/spark.md, docs/performance.md.
 
 from __future__ import annotations
 
+import random
 import secrets
 import statistics
 import time
@@ -38,7 +39,18 @@ LOG = "bench"
 TIMEOUT_S = 600
 APPENDED_AT_ONCE = 1_000
 SMALL_BATCHES = 40  # of one record, for the cost of a micro-batch
-COLUMNS = {"work": "work", "system": "system", "records/s": "records_per_s", "batch p50 ms": "batch_p50_ms"}
+ARRIVALS = 80  # single records whose way is timed
+DRIVER_PART_BYTES = 12 << 20  # of rows, in one task of the write through the driver
+WARM_UP = 20  # of them, not counted
+PAUSE_S = (0.15, 0.35)  # between them, at random
+COLUMNS = {
+    "work": "work",
+    "system": "system",
+    "records/s": "records_per_s",
+    "batch p50 ms": "batch_p50_ms",
+    "p50 ms": "latency_p50_ms",
+    "p99 ms": "latency_p99_ms",
+}
 SESSION = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -72,7 +84,8 @@ def command(
 
     It reads a log as a batch and as a stream into Spark's noop sink, beside a Parquet source and Spark's
     rate source with the same records; writes a log by segments and through the driver, beside Parquet; and
-    measures the time of a micro-batch with one record.
+    measures the time of a micro-batch with one record, and the time of a single record from its append to
+    the `write` of a sink, beside a Python source and a Python sink that do only what Spark requires.
     """
     if uri is not None and bookies is not None:
         raise click.UsageError("--uri and --cluster exclude each other; give one of them")
@@ -95,9 +108,10 @@ def command(
 
 
 def measure(target: Target, directory: Path, *, records: int, size: int, partitions: int) -> list[Row]:
-    """All rows: ``work``, ``system``, ``records_per_s`` or ``batch_p50_ms`` (milliseconds)."""
+    """All rows: ``work``, ``system``, and ``records_per_s`` or times in milliseconds."""
     from pyspark.sql import SparkSession
 
+    from dlog.cli.bench.spark.floor import FloorSource
     from spark_integration import register
 
     builder = SparkSession.builder.master(f"local[{partitions}]").appName("dlog bench")
@@ -107,9 +121,10 @@ def measure(target: Target, directory: Path, *, records: int, size: int, partiti
     spark.sparkContext.setLogLevel("FATAL")  # stopping a query writes errors of its tasks
     try:
         register(spark)
+        spark.dataSource.register(FloorSource)
         with dlog.blocking.open_namespace(target.uri) as namespace:
             mark = secrets.token_hex(4)
-            names = [f"{LOG}-{kind}-{mark}" for kind in ("read", "small", "segments", "driver")]
+            names = [f"{LOG}-{kind}-{mark}" for kind in ("read", "small", "segments", "driver", "arrive")]
             try:
                 return _Runs(spark, namespace, target.uri, directory, records, size, partitions).all(*names)
             finally:
@@ -137,11 +152,13 @@ class _Runs:
         self._records, self._size, self._partitions = records, size, partitions
         self._queries = 0
 
-    def all(self, to_read: str, small: str, by_segments: str, by_driver: str) -> list[Row]:
+    def all(self, to_read: str, small: str, by_segments: str, by_driver: str, arrive: str) -> list[Row]:
         """Every measurement, in order."""
         files = str(self._directory / "payloads")
-        made = self._spark.range(self._records, numPartitions=self._partitions)
-        payloads = made.selectExpr(f"CAST(repeat('x', {self._size}) AS BINARY) AS payload")
+        payloads = self._made(self._partitions)
+        # A task returns up to 16 MiB of rows to the driver.
+        parts = max(self._partitions, self._records * self._size // DRIVER_PART_BYTES)
+        small_parts = self._made(parts)
         payload = bytes(self._size)
         with self._namespace.open_writer(to_read, create=True) as writer:
             for first in range(0, self._records, APPENDED_AT_ONCE):
@@ -154,20 +171,27 @@ class _Runs:
         return [
             self._rate("write, batch", "Parquet files", lambda: payloads.write.parquet(files)),
             self._rate("write, batch", "dlog, by segments", lambda: self._to_log(payloads, by_segments, "1")),
-            self._rate("write, batch", "dlog, by driver", lambda: self._to_log(payloads, by_driver, "1t")),
+            self._rate("write, batch", "dlog, by driver", lambda: self._to_log(small_parts, by_driver, "1t")),
             self._rate("read, batch", "Parquet files", lambda: self._noop(self._spark.read.parquet(files))),
             self._rate("read, batch", "dlog", lambda: self._noop(self._batch(to_read))),
             self._throughput("Parquet files", self._files(files)),
             self._throughput("rate source", self._rate_source(self._records, batches=1)),
             self._throughput("dlog", self._stream(to_read)),
             self._small("rate source", self._rate_source(1, batches=SMALL_BATCHES)),
+            self._small("trivial Python source", self._trivial()),
             self._small("dlog", self._stream(small, maxEntriesPerTrigger="1")),
+            self._arrival_in_file(),
+            self._arrival_in_log(arrive),
         ]
 
     def _rate(self, work: str, system: str, act: Callable[[], object]) -> Row:
         began = time.perf_counter()
         act()
         return _row(work, system, records_per_s=self._records / (time.perf_counter() - began))
+
+    def _made(self, partitions: int) -> DataFrame:
+        made = self._spark.range(self._records, numPartitions=partitions)
+        return made.selectExpr(f"CAST(repeat('x', {self._size}) AS BINARY) AS payload")
 
     def _noop(self, frame: DataFrame) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -195,6 +219,66 @@ class _Runs:
         frame = reader.option("numPartitions", str(self._partitions)).load()
         frame = frame.selectExpr(f"CAST(repeat('x', {self._size}) AS BINARY) AS payload")
         return self._progress(frame, batches=batches, processingTime="0 seconds")
+
+    def _of_file(self, path: Path, most: int) -> DataFrame:
+        """The records of a file by the trivial source."""
+        reader = self._spark.readStream.format("dlog_bench").option("path", str(path))
+        return reader.option("size", str(self._stamped_bytes)).option("most", str(most)).load()
+
+    @property
+    def _stamped_bytes(self) -> int:
+        return max(self._size, 8)
+
+    def _trivial(self) -> list[dict[str, Any]]:
+        path = self._directory / "records"
+        path.write_bytes(bytes(self._stamped_bytes) * SMALL_BATCHES)
+        return self._progress(self._of_file(path, 1), availableNow=True)
+
+    def _arrival_in_file(self) -> Row:
+        from dlog.cli.bench.spark.floor import stamped
+
+        path = self._directory / "arriving"
+        path.touch()
+        with open(path, "ab", buffering=0) as file:
+            return self._arrival(
+                "trivial Python source", self._of_file(path, 1 << 30), lambda: file.write(stamped(self._size))
+            )
+
+    def _arrival_in_log(self, log: str) -> Row:
+        from dlog.cli.bench.spark.floor import stamped
+
+        self._namespace.create_log(log)
+        reader = self._spark.readStream.format("dlog").option("uri", self._uri).option("stream", log)
+        frame = reader.option("startingOffsets", "earliest").load().select("payload")
+        with self._namespace.open_writer(log) as writer:
+            return self._arrival("dlog", frame, lambda: writer.append(stamped(self._size)))
+
+    def _arrival(self, system: str, frame: DataFrame, append: Callable[[], object]) -> Row:
+        """The time of single records from before their append to the ``write`` of a sink."""
+        self._queries += 1
+        arrived = self._directory / f"arrived-{self._queries}"
+        query = (
+            frame.writeStream.format("dlog_bench")
+            .option("path", str(arrived))
+            .option("checkpointLocation", str(self._directory / f"checkpoint-{self._queries}"))
+            .start()
+        )
+        try:
+            for number in range(ARRIVALS):
+                append()
+                time.sleep(random.uniform(*PAUSE_S))
+                if not number:
+                    query.processAllAvailable()  # the first one waits for what Spark starts once
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        delays = sorted(int(line) / 1e6 for line in arrived.read_text().splitlines()[WARM_UP:])
+        return _row(
+            "append to sink",
+            system,
+            latency_p50_ms=delays[len(delays) // 2],
+            latency_p99_ms=delays[len(delays) * 99 // 100],
+        )
 
     def _progress(
         self, frame: DataFrame, *, batches: int | None = None, **trigger: Any
@@ -238,12 +322,12 @@ def _with_rows(query: StreamingQuery) -> list[dict[str, Any]]:
     return [each for each in query.recentProgress if each["numInputRows"]]
 
 
-def _row(
-    work: str, system: str, *, records_per_s: float | None = None, batch_p50_ms: float | None = None
-) -> Row:
+def _row(work: str, system: str, **figures: float) -> Row:
+    rates = {"records_per_s": figures.get("records_per_s")}
+    times = {key: figures.get(key) for key in ("batch_p50_ms", "latency_p50_ms", "latency_p99_ms")}
     return {
         "work": work,
         "system": system,
-        "records_per_s": None if records_per_s is None else round(records_per_s),
-        "batch_p50_ms": None if batch_p50_ms is None else round(batch_p50_ms, 1),
+        **{key: None if rate is None else round(rate) for key, rate in rates.items()},
+        **{key: None if spent is None else round(spent, 1) for key, spent in times.items()},
     }
