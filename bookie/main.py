@@ -29,6 +29,7 @@ from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.cookie_check import read_instance_id
+from bookie.cluster.damage_healing import DamageHealing
 from bookie.cluster.digest_types import DigestTypes
 from bookie.cluster.gone_ledgers import GoneLedgers
 from bookie.cluster.integrity import IntegrityRepair
@@ -312,6 +313,13 @@ async def run_bookie(
                         config.integrity,
                     )
                     background.start_soon(repair.run)
+                    healing = DamageHealing(
+                        bookie.storage,
+                        identity.bookie_id,
+                        cluster.open_client,
+                        may_write=lambda: bookie.service.rights.writable,
+                    )
+                    background.start_soon(healing.run)
                     await _serve(
                         bookie,
                         config,

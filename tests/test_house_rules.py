@@ -110,6 +110,7 @@ SHELLS: tuple[str, ...] = (
     "bookie/index/index_view.py",
     "bookie/cluster/autorecovery.py",
     "bookie/cluster/gone_ledgers.py",
+    "bookie/cluster/damage_healing.py",
     "bookie/cluster/integrity.py",
     "bookie/journal/journal.py",
     "bookie/journal/files.py",

@@ -7,9 +7,21 @@ Always: an entry is identified by its location, so an entry that was written aga
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
+
+import attrs
 
 COUNT_MAX = 100_000
+
+
+@attrs.frozen
+class DamagedEntry:
+    """One damaged entry, and the place where its bytes should be."""
+
+    ledger_id: int
+    entry_id: int
+    location: int
+    evidence: str
 
 
 class DamagedEntries:
@@ -17,32 +29,42 @@ class DamagedEntries:
 
     def __init__(self, count_max: int = COUNT_MAX) -> None:
         self.count_max = count_max
-        self._evidence: dict[int, tuple[int, str]] = {}  # location -> ledger, evidence
+        self._entries: dict[int, DamagedEntry] = {}  # by location
 
     def __repr__(self) -> str:
-        return f"<DamagedEntries, {len(self._evidence)}>"
+        return f"<DamagedEntries, {len(self._entries)}>"
 
     def __len__(self) -> int:
-        return len(self._evidence)
+        return len(self._entries)
 
-    def add(self, ledger_id: int, location: int, evidence: str) -> None:
+    def add(self, entry: DamagedEntry) -> None:
         """Add an entry. Beyond the bound the oldest is dropped; the next round finds it again."""
-        self._evidence.pop(location, None)
-        if len(self._evidence) >= self.count_max:
-            del self._evidence[next(iter(self._evidence))]
-        self._evidence[location] = ledger_id, evidence
+        self._entries.pop(entry.location, None)
+        if len(self._entries) >= self.count_max:
+            del self._entries[next(iter(self._entries))]
+        self._entries[entry.location] = entry
+
+    def known(self) -> Iterator[DamagedEntry]:
+        """All of the list. It may change meanwhile."""
+        return iter(list(self._entries.values()))
+
+    def drop(self, location: int) -> None:
+        """Forget the damage at a location, because the entry was stored at another one."""
+        self._entries.pop(location, None)
 
     def evidence(self, location: int) -> str | None:
         """The evidence of damage at this location; None if none is known."""
-        found = self._evidence.get(location)
-        return None if found is None else found[1]
+        found = self._entries.get(location)
+        return None if found is None else found.evidence
 
     def keep_only(self, locations: Container[int], ledger_ids: Container[int] = ()) -> None:
         """Keep only these locations and these ledgers; the others were repaired, moved or deleted."""
-        self._evidence = {
-            at: known for at, known in self._evidence.items() if at in locations or known[0] in ledger_ids
+        self._entries = {
+            at: known
+            for at, known in self._entries.items()
+            if at in locations or known.ledger_id in ledger_ids
         }
 
     def drop_ledger(self, ledger_id: int) -> None:
-        if any(of == ledger_id for of, _ in self._evidence.values()):
-            self._evidence = {at: known for at, known in self._evidence.items() if known[0] != ledger_id}
+        if any(known.ledger_id == ledger_id for known in self._entries.values()):
+            self._entries = {at: known for at, known in self._entries.items() if known.ledger_id != ledger_id}

@@ -26,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import attrs
 import trio
 
-from bookie.damage.damaged_entries import DamagedEntries
+from bookie.damage.damaged_entries import DamagedEntries, DamagedEntry
 from bookie.damage.digest_checker import CHECKSUM_TYPES, DigestTypeOf, checksum_type
 from bookie.disk.disk import Disk
 from bookie.disk.token_bucket import TokenBucket
@@ -154,8 +154,8 @@ class Scrubber:
                 found.append(error)
                 if len(found) <= _LOGGED_MAX:
                     log.error(
-                        "%s. Reads of it fail with an I/O error; clients read another replica if one exists."
-                        " Let the ledger be re-replicated, and check this disk",
+                        "%s. Reads of it fail with an I/O error; clients read another replica if one exists,"
+                        " and a bookie of a cluster copies it from there. Check this disk",
                         error,
                     )
         self._damaged.keep_only(locations, unfinished)
@@ -185,7 +185,8 @@ class Scrubber:
                 if damage is None:
                     continue
                 self.stats.damaged += 1
-                self._damaged.add(ledger_id, damage[0], damage[1].evidence)
+                location, error = damage
+                self._damaged.add(DamagedEntry(ledger_id, error.entry_id, location, error.evidence))
                 if len(ledger.found) < self._damaged.count_max:
                     ledger.found.append(damage)
             first = entry_range.entry_ids[-1] + 1

@@ -105,7 +105,7 @@ class DirectoryStore:
         self.dirty: dict[int, LedgerRecord] = {}  # ledgers whose data changed since the last seal
         self.cache = WriteCache()
         self.reader = EntryLogReader(disk, directory)
-        damaged = DamagedEntries()
+        damaged = self.damaged = DamagedEntries()
         self.reads = EntryReads(
             disk, self.ledgers, self.deleting, self.cache, files.index, self.reader, config.reads, damaged
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie.damage.damaged_entries import DamagedEntry
 from bookie.entrylog.format import entry_log_name
 from bookie.storage.entry_places import EntryPlace
 from bookie.storage.entry_reads import ReadConfig
@@ -82,7 +83,7 @@ async def test_entries_in_memory_end_a_place(directory: Directory) -> None:
 
 async def test_nothing_is_located_while_an_entry_is_known_to_be_damaged(directory: Directory) -> None:
     directory.store(1, range(300))
-    directory.damaged.add(1, directory.index.locate(1, 5)[0], "its digest does not hold")
+    directory.damaged.add(DamagedEntry(1, 5, directory.index.locate(1, 5)[0], "its digest does not hold"))
     assert await place_of(directory, 0) is None
 
 

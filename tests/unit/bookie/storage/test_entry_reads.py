@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.damage.damaged_entries import DamagedEntry
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError
 from bookie.storage.entry_reads import ReadConfig
@@ -314,7 +315,7 @@ async def test_an_entry_known_to_be_damaged_is_refused_whatever_its_place_holds(
     for entry_id in range(3):
         await directory.reads.read(1, entry_id)  # the others are in memory now
     place = directory.index.locate(1, 5)[0]
-    directory.damaged.add(1, place, "its digest does not hold")
+    directory.damaged.add(DamagedEntry(1, 5, place, "its digest does not hold"))
     with pytest.raises(EntryUnreadableError, match="digest does not hold"):
         await directory.reads.read(1, 5)
     with pytest.raises(EntryUnreadableError, match="digest does not hold"):
