@@ -19,7 +19,13 @@ from tests.places import ROOT
 from tests.source_tree import PACKAGES, modules
 
 # A distribution whose module has another name.
-MODULES = {"python-snappy": "snappy", "protobuf": "google", "pure-sasl": "puresasl"}
+MODULES = {
+    "python-snappy": "snappy",
+    "protobuf": "google",
+    "pure-sasl": "puresasl",
+    "kubernetes-validate": "kubernetes_validate",
+    "pyyaml": "yaml",
+}
 # A tool that no module imports, the file that uses it, and how.
 TOOLS = {
     "mypy": (".ci/test", "mypy"),
