@@ -34,7 +34,7 @@ KNOWN = (
 )
 DRIVER_BYTES_MAX = 16 << 20  # of a batch's rows, that go through the driver
 SHARES = 10  # the sum of 1/1 to 1/n is less for up to 12,000 tasks
-# Java copies all of the rest for each 200 KiB that it sends through a Unix-domain socket: 150 MiB took 4 s.
+# Java copies all of the rest for each 200 KiB that it sends by a Unix-domain socket (docs/performance.md).
 TASK_BYTES_MAX = 16 << 20
 TASK_BYTES_MIN = 64 << 10  # a segment with less is not worth its place in the metadata
 
