@@ -22,7 +22,7 @@ from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.context import ClientContext
 from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.entry_lists import list_of_each
+from ledger.replication.entry_lists import EntryLists
 from ledger.replication.fragments import fragments_of
 from ledger.replication.ledger_check import LedgerCheck, last_entry_of
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
@@ -72,6 +72,7 @@ class Auditor:
         self._check = LedgerCheck(
             context, percentage=config.verified_percentage, reads_max=config.reads_in_flight_max
         )
+        self._lists = EntryLists(context, trio.CapacityLimiter(config.reads_in_flight_max))
         self._wake = trio.Event()
         self._audit_at: float | None = None
         self._is_audit_due = False
@@ -215,7 +216,6 @@ class Auditor:
         Ledgers that are marked already are left out. If cancelled, or if it raises, some are marked.
         """
         found = ReplicaFindings()
-        limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)
 
         async def check(current: Versioned) -> None:
             metadata = current.metadata
@@ -225,7 +225,7 @@ class Auditor:
                 return
             registered = (await read_registered(self._session, self._root)).all
             bookies = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
-            lists = await list_of_each(self._context, current.ledger_id, bookies & registered, limiter)
+            lists = await self._lists.of_each(current.ledger_id, bookies & registered)
             held = {bookie: one for bookie, one in lists.items() if one is not None}
             found.ledgers += 1
             if len(held) < len(lists):

@@ -2,7 +2,8 @@
 
 Inside: the requests, the search for a hole. Not inside: the counting (``replicas_check``).
 Always: a bookie that gives no list, because it is overloaded, in limbo or too old for the request, is neither
-complete nor incomplete.
+complete nor incomplete. Apache's bookie with DbLedgerStorage never answers the request; a bookie that did not
+answer is not asked again for an hour, so that it does not delay each ledger by a timeout.
 
 Source: AuditorReplicasCheckTask.java; docs/protocol.md 3.6.
 """
@@ -16,10 +17,12 @@ import trio
 from ledger.catalog.availability import Availability, decode_availability
 from ledger.codes import Code
 from ledger.context import ClientContext
-from ledger.errors import BookieError, WireError
+from ledger.errors import BookieError, BookieTimeoutError, UnsupportedInVersionError, WireError
 from ledger.replication.fragments import Fragment
 from ledger.replication.replicas_check import NOTHING, ReplicaCount, lacked
 from ledger.wire.messages import ListEntriesReply, ListEntriesRequest
+
+SILENT_S = 3600.0  # until a bookie that did not answer is asked again
 
 
 async def lacks_any(fragment: Fragment, index: int, held: Availability) -> bool:
@@ -32,32 +35,40 @@ async def lacks_any(fragment: Fragment, index: int, held: Availability) -> bool:
     return False
 
 
-async def list_entries(context: ClientContext, ledger_id: int, bookie: str) -> Availability | None:
-    """The entries of a ledger that a bookie has; None if it does not say."""
-    try:
-        reply = await context.transport.call(bookie, ListEntriesRequest(ledger_id))
-        if not isinstance(reply, ListEntriesReply):
+class EntryLists:
+    """The requests of one program. It remembers which bookies do not answer them."""
+
+    def __init__(self, context: ClientContext, limiter: trio.CapacityLimiter) -> None:
+        self._context, self._limiter = context, limiter
+        self._ask_at: dict[str, float] = {}  # of each bookie that did not answer
+
+    async def of_each(self, ledger_id: int, bookies: Collection[str]) -> dict[str, Availability | None]:
+        """The entries of a ledger that each bookie has; None for a bookie that does not say."""
+        found: dict[str, Availability | None] = {}
+
+        async def ask(bookie: str) -> None:
+            async with self._limiter:
+                found[bookie] = await self._of(ledger_id, bookie)
+
+        async with trio.open_nursery() as nursery:
+            for bookie in bookies:
+                nursery.start_soon(ask, bookie)
+        return found
+
+    async def _of(self, ledger_id: int, bookie: str) -> Availability | None:
+        if trio.current_time() < self._ask_at.get(bookie, 0.0):
             return None
-        if reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):
-            return NOTHING
-        if reply.code is not Code.OK or reply.availability is None:
-            return None
-        return decode_availability(reply.availability)
-    except (BookieError, WireError):
+        try:
+            reply = await self._context.transport.call(bookie, ListEntriesRequest(ledger_id))
+            if not isinstance(reply, ListEntriesReply):
+                return None
+            if reply.code in (Code.NO_LEDGER, Code.NO_ENTRY):
+                return NOTHING
+            if reply.code is not Code.OK or reply.availability is None:
+                return None
+            return decode_availability(reply.availability)
+        except (BookieTimeoutError, UnsupportedInVersionError):
+            self._ask_at[bookie] = trio.current_time() + SILENT_S
+        except (BookieError, WireError):
+            pass
         return None
-
-
-async def list_of_each(
-    context: ClientContext, ledger_id: int, bookies: Collection[str], limiter: trio.CapacityLimiter
-) -> dict[str, Availability | None]:
-    """``list_entries`` of each bookie, at once as far as the limiter allows."""
-    found: dict[str, Availability | None] = {}
-
-    async def ask(bookie: str) -> None:
-        async with limiter:
-            found[bookie] = await list_entries(context, ledger_id, bookie)
-
-    async with trio.open_nursery() as nursery:
-        for bookie in bookies:
-            nursery.start_soon(ask, bookie)
-    return found

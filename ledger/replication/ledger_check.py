@@ -24,7 +24,7 @@ from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal, UnauthorizedRefusal
 from ledger.read.lac_query import query_lac
-from ledger.replication.entry_lists import lacks_any, list_of_each
+from ledger.replication.entry_lists import EntryLists, lacks_any
 from ledger.replication.fragments import Fragment, fragments_of
 from ledger.replication.registered import RegisteredBookies
 from ledger.transport.bookie_requests import entry_of, refusal_of
@@ -86,6 +86,7 @@ class LedgerCheck:
         """``asks_lists``: also ask each bookie for its list of entries."""
         self._context, self._percentage, self._asks_lists = context, percentage, asks_lists
         self._limiter = trio.CapacityLimiter(reads_max)
+        self._lists = EntryLists(context, self._limiter)
 
     async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
         """Look at all fragments of a ledger.
@@ -144,7 +145,7 @@ class LedgerCheck:
             if fragment.is_final and (number, index) not in bad and bookie in registered.all
         ]
         bookies = {fragments[number].bookies[index] for number, index in todo}
-        lists = await list_of_each(self._context, ledger_id, bookies, self._limiter)
+        lists = await self._lists.of_each(ledger_id, bookies)
         for number, index in todo:
             fragment = fragments[number]
             held = lists[fragment.bookies[index]]

@@ -106,6 +106,7 @@ class DictBookie:
         self.has_batch_reads = True
         self.obeys_count_max = True  # if False, a batch may have more entries than requested
         self.is_silent = False
+        self.unanswered: tuple[type, ...] = ()  # requests that get no reply
         self.goes_on = False  # if True, a long poll may get several replies
         self.delay_s = 0.0  # before each reply
         self.free_bytes = 1
@@ -135,6 +136,8 @@ class DictBookie:
                             break
                         if self.delay_s:
                             await trio.sleep(self.delay_s)
+                        if isinstance(incoming.request, self.unanswered):
+                            continue
                         reply = None if self.is_silent else self._reply_to(incoming)
                         if reply is not None:
                             await self._send(stream, lock, incoming, reply)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from trio.testing import MockClock
 
 from ledger.catalog.availability import Availability, decode_availability, encode_availability
 from ledger.codes import Code
@@ -84,6 +85,18 @@ async def test_a_bookie_that_gives_no_list_is_neither_complete_nor_incomplete() 
         assert await marked(world) == {}
         await world.locked(ledger_id)
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+
+
+async def test_a_bookie_that_never_answers_is_asked_once(autojump_clock: MockClock) -> None:
+    # Apache's bookie with DbLedgerStorage.
+    async with open_world(3) as world:
+        ledgers = [await world.closed_ledger() for _ in range(3)]
+        silent = world.cluster.bookies["b2:1"]
+        silent.unanswered = (ListEntriesRequest,)
+        for ledger_id in ledgers:
+            await world.locked(ledger_id)
+            assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+        assert sum(isinstance(one, ListEntriesRequest) for one in silent.requests) == 1
 
 
 async def test_a_bookie_that_is_away_counts_but_is_left_to_the_audit() -> None:
