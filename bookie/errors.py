@@ -155,6 +155,16 @@ class DirectoryInUseError(DirectoryError):
     """Another process has this directory open. Nothing was changed."""
 
 
+class ClusterRestoredError(BookieServerError):
+    """The metadata were restored from a backup, so no ledger counts as deleted until an operator says so."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(
+            f"the metadata under {root} were restored from a backup and may lack ledgers; no ledger is"
+            " deleted before `dlog metadata release`"
+        )
+
+
 class ClusterInUseError(BookieServerError):
     """Bookies are registered, so the metadata of their cluster cannot be erased. Nothing was changed."""
 

@@ -341,6 +341,17 @@ class ClusterNotFoundError(LedgerError):
     """There are no ledgers at the URI: the ledgers root has no LAYOUT node."""
 
 
+class BackupFileError(LedgerError):
+    """A file holds no complete backup of metadata, or a cluster cannot have one. Nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"the backup cannot be used: {message}")
+
+
+class RestoreRefusedError(LedgerError):
+    """The place of a restore is not empty, or holds a restore in another state."""
+
+
 class ClientClosedError(LedgerError):
     """The client was closed; open another one."""
 

@@ -23,6 +23,7 @@ from ledger.catalog.paths import (
     LAYOUT,
     READONLY,
     READONLY_NAME,
+    RESTORED,
     UNDERREPLICATION,
     Layout,
     is_ledger_parent,
@@ -31,7 +32,17 @@ from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import Create, MetadataStore
 
 _OF_CLUSTER = frozenset(
-    {AVAILABLE, COOKIES, INSTANCE_ID, LAYOUT, UNDERREPLICATION, IDGEN, IDGEN_LONG, DISABLE_HEALTH_CHECK}
+    {
+        AVAILABLE,
+        COOKIES,
+        INSTANCE_ID,
+        LAYOUT,
+        UNDERREPLICATION,
+        IDGEN,
+        IDGEN_LONG,
+        DISABLE_HEALTH_CHECK,
+        RESTORED,
+    }
 )
 _BOOKIES_SHOWN = 8
 

@@ -4,7 +4,8 @@ Inside: reading them from the metadata store, and the storage as the garbage col
 the rounds of the collection (``gc``).
 Always: a ledger counts as deleted only if a complete listing lacks it, its own node does not exist, and the
 store still belongs to the cluster that this bookie joined. A store that was wiped, or another cluster's
-store, has none of the ledgers either, and the bookie must keep its data.
+store, has none of the ledgers either, and the bookie must keep its data. A store that was restored from a
+backup (``RESTORED``) lacks the ledgers created after the backup, and no ledger counts as deleted.
 
 Source: ScanAndCompareGarbageCollector.java (``verifyMetadataOnGC``); nats-io/nats-server#6888 for the lesson.
 """
@@ -20,13 +21,13 @@ import trio
 from bookie.cluster.cookie_check import read_instance_id
 from bookie.disk.disk import Disk
 from bookie.disk.token_bucket import TokenBucket
-from bookie.errors import BookieServerError, DirectoryError
+from bookie.errors import BookieServerError, ClusterRestoredError, DirectoryError
 from bookie.gc.log_collector import LogCollector
 from bookie.gc.tombstones import Tombstones
 from bookie.requests.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
-from ledger.catalog.paths import COOKIES, LAYOUT, Layout, ledger_path
+from ledger.catalog.paths import COOKIES, LAYOUT, RESTORED, Layout, ledger_path
 from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import NoNodeError
@@ -78,15 +79,20 @@ class LiveLedgers:
 
         Raises:
             ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
+            ClusterRestoredError: A backup was restored, and ledgers created after it may be missing.
         """
         store = self.store()
         await self._check_cluster(store)
         live = await named_ledgers(store, self.root, self.layout, local, self.requests_per_s)
         await self._check_cluster(store)
+        if await self._is_restored(store):
+            raise ClusterRestoredError(self.root)
         return live
 
     async def find(self, ledger_ids: Iterable[int]) -> Collection[int]:
         """Those of the ledgers that exist, by a look-up of each one's own node.
+
+        In a restored cluster all of them may exist.
 
         Raises:
             ClusterChangedError, NamespaceError: The store cannot be read, or cannot be trusted.
@@ -95,7 +101,8 @@ class LiveLedgers:
         await self._check_cluster(store)  # reads after it see every change made before it
         found: set[int] = set()
         bucket = TokenBucket(self.requests_per_s)
-        remaining = iter(ledger_ids)
+        asked = list(ledger_ids)
+        remaining = iter(asked)
 
         async def look_up(_worker: int) -> None:
             for ledger_id in remaining:
@@ -105,7 +112,11 @@ class LiveLedgers:
 
         await for_each(look_up, range(LOOK_UPS_AT_ONCE))
         await self._check_cluster(store)
-        return found
+        return set(asked) if await self._is_restored(store) else found
+
+    async def _is_restored(self, store: MetadataStore) -> bool:
+        """Read after the look-ups: a store without a ledger has the marker by then, if it was restored."""
+        return await store.exists(f"{self.root}/{RESTORED}") is not None
 
     async def wait_change(self, ledger_ids: Iterable[int]) -> None:
         """Return when one of the ledgers may have been changed or deleted since the call.

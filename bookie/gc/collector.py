@@ -26,12 +26,12 @@ import attrs
 import trio
 
 from bookie.disk.fullness import Fullness
-from bookie.errors import StorageFailedError
+from bookie.errors import ClusterRestoredError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
 from namespace.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
 
-STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError)
+STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError, ClusterRestoredError)
 
 log = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ SECTIONS = {
         "bookie": ("dlog.cli.operators.bookie", "Run one bookie; check or repair its directories."),
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
+        "metadata": ("dlog.cli.operators.metadata", "Back up and restore a cluster's metadata."),
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),

@@ -34,6 +34,7 @@ COOKIES = "cookies"
 IDGEN = "idgen"
 IDGEN_LONG = "idgen-long"
 DISABLE_HEALTH_CHECK = "disableHealthCheck"
+RESTORED = "RESTORED"  # ours: a restored cluster, whose bookies delete no ledger
 UNDERREPLICATION = "underreplication"
 UNDERREPLICATION_LAYOUT = "underreplication/LAYOUT"
 UNDERREPLICATION_LEDGERS = "underreplication/ledgers"

@@ -24,6 +24,7 @@ from bookie.disk.disk import DiskUsage
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import (
     BookieConfigError,
+    ClusterRestoredError,
     CookieError,
     DirectoryError,
     DirectoryInUseError,
@@ -378,6 +379,20 @@ async def test_only_ledgers_missing_from_the_same_cluster_are_garbage(store: Mem
     await store.delete("/ledgers/cookies/b")
     with pytest.raises(ClusterChangedError, match="wiped"):
         await live([5, 7])
+
+
+async def test_no_ledger_is_garbage_in_a_restored_cluster(store: MemoryStore) -> None:
+    """A ledger created after the backup has entries here, and no node."""
+    await store.create("/ledgers/LAYOUT", Layout.HIERARCHICAL.text, parents=True)
+    await store.create("/ledgers/cookies/b", parents=True)
+    await store.create("/ledgers/00/0000/L0007", b"metadata", parents=True)
+    live = LiveLedgers(lambda: store, "/ledgers", Layout.HIERARCHICAL, "b", None)
+    await store.create("/ledgers/RESTORED")
+    with pytest.raises(ClusterRestoredError, match="dlog metadata release"):
+        await live([5, 7])
+    assert set(await live.find([5, 7])) == {5, 7}
+    await store.delete("/ledgers/RESTORED")
+    assert set(await live([5, 7])) & {5, 7} == set(await live.find([5, 7])) == {7}
 
 
 async def test_a_stranger_begins_few_ledgers_and_they_are_deleted_while_a_real_one_stays(
