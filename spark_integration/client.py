@@ -22,6 +22,7 @@ import attrs
 
 import dlog
 import dlog.blocking
+from dlog.settings import load_settings
 from spark_integration.errors import RangeUnreadableError
 from spark_integration.offsets import BEFORE_EVERYTHING, WHOLE_ENTRY, Position, just_before
 from spark_integration.options import ClientOptions, Selection
@@ -33,6 +34,7 @@ TAILS_AT_ONCE = 16  # requests for the ends of streams
 T = TypeVar("T")
 
 _NO_OPTIONS = ClientOptions()
+_SECURED = {"key_file", "bookie_security"}
 _opened: dict[tuple[int, str, ClientOptions], dlog.blocking.Namespace] = {}
 _opening = threading.Lock()
 
@@ -129,6 +131,13 @@ class LogView(Protocol):
     def before_txid(self, txid: int) -> Position | None:
         """The position before the first record with at least this transaction id; None if there is none."""
 
+    @property
+    def can_follow(self) -> bool:
+        """False for a snapshot, which shows nothing new."""
+
+    def follow(self, position: Position) -> dlog.blocking.LogReader:
+        """A reader of the records behind a position, which the caller closes."""
+
     def cursor(self, name: str) -> Position | None:
         """The position of a cursor; None if the log has no cursor of this name."""
 
@@ -152,6 +161,10 @@ class StreamsView(Protocol):
 
     def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
         """The tail of each stream; None for a log that does not exist."""
+
+    @property
+    def is_confidential(self) -> bool:
+        """True if payloads are encrypted, or the way to the bookies is secured, by any setting."""
 
 
 @attrs.frozen
@@ -180,6 +193,13 @@ class NamedStreams:
             return {stream: self._tail(stream) for stream in streams}
         with ThreadPoolExecutor(min(TAILS_AT_ONCE, len(streams)), "dlog tails") as threads:
             return dict(zip(streams, threads.map(self._tail, streams), strict=True))
+
+    @property
+    def is_confidential(self) -> bool:
+        given = load_settings(
+            self.uri, config_file=self.options.config_file, settings=self.options.all_settings
+        ).given
+        return any(name in _SECURED or name.startswith("bookies.") for name in given)
 
     def _tail(self, stream: str) -> Position | None:
         try:
@@ -237,6 +257,14 @@ class NamedLog:
     def cursor(self, name: str) -> Position | None:
         found = _call(self, lambda namespace: namespace.cursors(self.stream).get(name))
         return None if found is None else _before(found.position)
+
+    @property
+    def can_follow(self) -> bool:
+        return not self.options.read_only
+
+    def follow(self, position: Position) -> dlog.blocking.LogReader:
+        """A reader of the records behind a position, which the caller closes."""
+        return _call(self, lambda namespace: namespace.open_reader(self.stream, start=_first_after(position)))
 
     def read_range(
         self, part: Range, *, records_max: int, skip_lost: bool = False

@@ -45,6 +45,7 @@ KNOWN = (
     "payloadErrors",
     "discoveryIntervalMs",
     "pollTimeoutMs",
+    "inlineBytesMax",
     "readTimeoutMs",
     "keyFile",
     "bookieSecurity",
@@ -140,6 +141,7 @@ class SourceOptions:
     columns: Columns
     discovery_interval_ms: int
     poll_timeout_ms: int  # maximum wait of a streaming trigger for new records
+    inline_bytes_max: int | None  # of records that the driver sends with a partition; None: see docs/spark.md
     read_timeout_ms: int  # maximum time without a record before the task of a range fails
     client: ClientOptions = ClientOptions()
 
@@ -190,6 +192,7 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
         columns=_columns(options),
         discovery_interval_ms=positive(options, "discoveryIntervalMs") or 5_000,
         poll_timeout_ms=positive(options, "pollTimeoutMs") or 300,
+        inline_bytes_max=_size_or_0(options, "inlineBytesMax"),
         read_timeout_ms=positive(options, "readTimeoutMs") or 120_000,
         client=client_options(options),
     )
@@ -360,6 +363,10 @@ def size(options: Mapping[str, str], name: str) -> int | None:
     if found is None or int(found[1]) < 1:
         raise OptionError(f"option {name} must be bytes, or a number with K, M, G or T, not {text!r}")
     return int(found[1]) * _SIZES[found[2]]
+
+
+def _size_or_0(options: Mapping[str, str], name: str) -> int | None:
+    return 0 if options.get(name.lower()) == "0" else size(options, name)
 
 
 def _duration_ms(options: Mapping[str, str], name: str, default: str) -> int:

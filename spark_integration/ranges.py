@@ -9,7 +9,8 @@ an exception.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -22,7 +23,7 @@ from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.options import SourceOptions
 from spark_integration.places import LATEST, Places, Txid
-from spark_integration.planning import Range, StreamRange, split, total
+from spark_integration.planning import Extent, Range, StreamRange, split, total
 
 PARTITION_BYTES = 32 << 20
 PARTITIONS_PER_CORE = 2
@@ -31,9 +32,22 @@ PARTITIONS_PER_CORE = 2
 class RangePartition(InputPartition):
     """Ranges of streams, for one task."""
 
-    def __init__(self, parts: list[StreamRange]) -> None:
+    def __init__(self, parts: list[StreamRange], records: bytes | None = None) -> None:
+        """``records``: all of them, if there is one range and the driver has them (``packed``)."""
         super().__init__(None)
         self.parts = parts
+        self.records = records
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.parts})"  # without records: a plan or a log must not show them
+
+
+def packed(records: RecordBatch, bytes_max: int) -> bytes | None:
+    """Records in the form that travels with a partition; None if they take more bytes."""
+    if records.payload_bytes > bytes_max:
+        return None
+    made = pickle.dumps(records, pickle.HIGHEST_PROTOCOL)
+    return made if len(made) <= bytes_max else None
 
 
 class Ranges:
@@ -43,9 +57,15 @@ class Ranges:
         self._options, self._streams, self._rows = options, streams, rows
 
     def partitions(
-        self, ranges: Mapping[str, Range], measures: Mapping[str, Measures] | None = None
+        self,
+        ranges: Mapping[str, Range],
+        measures: Mapping[str, Measures] | None = None,
+        extents: Mapping[str, Sequence[Extent]] | None = None,
     ) -> list[RangePartition]:
         """Split and merge ranges into partitions by the size of what they hold.
+
+        Args:
+            extents: The segments of some streams, looked up after the ends of their ranges were.
 
         Raises:
             DataLossError: A stream is gone; without ``failOnDataLoss=false``.
@@ -58,7 +78,10 @@ class Ranges:
                 whole = resolve_start(whole, log)
                 if whole.is_empty:
                     continue
-                measured = (measures or {}).get(stream, Measures(log)).range(whole, log.extents())
+                there = (extents or {}).get(stream)
+                if there is None:
+                    there = log.extents()
+                measured = (measures or {}).get(stream, Measures(log)).range(whole, there)
             except LogNotFoundError as exc:
                 self.lost(stream, exc)
                 continue
@@ -74,6 +97,10 @@ class Ranges:
     def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:
         """The records of a partition; if a plan has none, Spark passes one of None, which reads nothing."""
         if not isinstance(partition, RangePartition):
+            return
+        if partition.records is not None:
+            (only,) = partition.parts
+            yield self._rows.batch(only.stream, pickle.loads(partition.records))
             return
         small: list[pa.RecordBatch] = []  # of streams with few records, joined
         size = 0

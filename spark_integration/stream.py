@@ -31,10 +31,12 @@ from spark_integration.errors import OffsetFormatError
 from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, to_offset
 from spark_integration.options import SourceOptions
-from spark_integration.planning import Amount, Piece, Range, shares, total
-from spark_integration.ranges import RangePartition, Ranges, resolve_place
+from spark_integration.planning import Amount, Extent, Piece, Range, StreamRange, shares, total
+from spark_integration.ranges import RangePartition, Ranges, packed, resolve_place
+from spark_integration.tail_watch import TailWatch
 
 POLL_INTERVAL_S = 0.02
+INLINE_BYTES_MAX = 64 << 10
 _NO_BOUND = ReadMaxRows(2**63 - 1)  # not ReadAllAvailable, which only Trigger.Once passes
 _NO_LIMIT = 2**63 - 1
 
@@ -55,6 +57,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, Position] = {}  # the end of the last range of each stream
         self._last_batch_at = time.monotonic()
         self._measures: dict[str, Measures] = {}
+        self._extents: dict[str, list[Extent]] = {}  # looked up since the trigger's look at the tails
+        self._watch: TailWatch | None = None  # at the end of the query's only stream
+        self._watched = ""
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name, as all below
         self._target = self._tails(self._found_streams())
@@ -80,6 +85,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; waits up to ``pollTimeoutMs`` for new records."""
+        self._extents.clear()
         if self._pin_start:
             return start
         positions = self._positions(start)
@@ -123,10 +129,34 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._pin_start = False
         starts, ends = self._positions(start), self._positions(end)
         self._planned = self._planned or ends
+        if (arrived := self._arrived_partition(starts, ends)) is not None:
+            return [arrived]
         return self._ranges.partitions(
             {stream: Range(starts.get(stream, BEFORE_EVERYTHING), end) for stream, end in ends.items()},
             {stream: self._measures_of(stream) for stream in ends},
+            self._extents,
         )
+
+    def _arrived_partition(
+        self, starts: Mapping[str, Position], ends: Mapping[str, Position]
+    ) -> RangePartition | None:
+        """The whole micro-batch as one partition, if it is what the watch read; without a request."""
+        stream = self._watched
+        if self._watch is None or not starts.keys() == ends.keys() == {stream}:
+            return None
+        whole = Range(starts[stream], ends[stream])
+        records = self._watch.arrived(whole)
+        if records is None:
+            return None
+        options = self._options
+        if options.partitions_min is not None and len(set(records.entry_ids)) > 1:
+            return None  # several entries can be split
+        if len(records) > (options.records_per_partition_max or len(records)):
+            return None
+        most = options.inline_bytes_max
+        if most is None:
+            most = 0 if self._streams.is_confidential else INLINE_BYTES_MAX
+        return RangePartition([StreamRange(stream, whole)], packed(records, most))
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         return self._ranges.read(partition)
@@ -179,6 +209,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wait_beyond(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         deadline = time.monotonic() + self._options.poll_timeout_ms / 1000
+        # A watch has read all that was there, so its wait replaces the first look at the stream.
+        if self._is_watched(positions) and (arrived := self._arrived_beyond(positions, deadline)) is not None:
+            return arrived
         while True:
             began = time.monotonic()
             if self._target is not None:
@@ -194,7 +227,46 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 tail > positions.get(stream, BEFORE_EVERYTHING) for stream, tail in tails.items()
             ):
                 return tails
+            if (arrived := self._arrived_beyond(positions, deadline)) is not None:
+                return arrived
             time.sleep(max(POLL_INTERVAL_S, now - began))  # looking at many streams must not keep a core busy
+
+    def _is_watched(self, positions: Mapping[str, Position]) -> bool:
+        position = positions.get(self._watched)
+        return (
+            self._target is None
+            and self._watch is not None
+            and position is not None
+            and self._watch.is_at(position)
+        )
+
+    def _arrived_beyond(
+        self, positions: Mapping[str, Position], deadline: float
+    ) -> dict[str, Position] | None:
+        """The end of a query's only stream, as soon as a record arrives behind its position.
+
+        None if nothing came in time, or if the stream cannot be waited at: the caller then looks again.
+        """
+        streams = self._found_streams()
+        if len(streams) != 1 or positions.keys() != set(streams):
+            return None
+        (stream,) = streams
+        position = positions[stream]
+        if position == BEFORE_EVERYTHING or not self._streams.log(stream).can_follow:
+            return None
+        if self._watch is None or self._watched != stream:
+            self._watch, self._watched = TailWatch(self._streams.log(stream)), stream
+        until = deadline
+        if self._options.selection.names != (stream,):
+            until = min(until, self._names_until)  # another stream may join
+        try:
+            tail = self._watch.wait(position, max(0.0, until - time.monotonic()))
+        except DLogError:
+            return None  # looking at the stream, or reading it, says what it is
+        if tail is None:
+            return None
+        self._seen = self._seen | {stream: tail}
+        return {stream: tail}
 
     def _bounded(
         self, positions: Mapping[str, Position], tails: Mapping[str, Position]
@@ -238,7 +310,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     def _backlog(self, stream: str, whole: Range) -> list[Piece]:
-        return self._measures_of(stream).range(whole, self._streams.log(stream).extents())
+        if stream not in self._extents:
+            self._extents[stream] = self._streams.log(stream).extents()
+        return self._measures_of(stream).range(whole, self._extents[stream])
 
     def _measures_of(self, stream: str) -> Measures:
         if stream not in self._measures:

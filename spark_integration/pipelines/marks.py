@@ -39,7 +39,7 @@ def start_after(mark: Mark, segments: Sequence[SegmentDescription]) -> Position:
 
     Raises:
         PipelineError: The log is another one than the one that was read, or records that were not read are
-            gone.
+            gone, or the log does not show whether they are.
     """
     at = mark.position
     for segment in segments:
@@ -52,7 +52,16 @@ def start_after(mark: Mark, segments: Sequence[SegmentDescription]) -> Position:
         raise _replaced(mark)
     # The segment of the position was purged. The records before the first segment left were all read if they
     # are as many as those through the position.
-    if later[0].start_sequence_id != mark.sequence:
+    first = later[0].start_sequence_id
+    if first is None or first < mark.sequence:
+        # Purging keeps the newest completed segment, from which the numbers go on: it was deleted otherwise.
+        raise PipelineError(
+            f"log {mark.log!r} in {mark.source}: all segments were deleted that were there when it was read"
+            f" up to {mark}, so its record numbers began again, and nothing shows whether records before"
+            f" segment {later[0].segment_seqno} were missed. Nothing was written; delete the result"
+            " and begin again"
+        )
+    if first != mark.sequence:
         raise truncated(mark, f"it begins with segment {later[0].segment_seqno} now")
     return just_before(later[0].segment_seqno, 0, 0)
 

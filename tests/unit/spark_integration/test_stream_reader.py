@@ -228,6 +228,20 @@ def test_bounded_triggers_read_all_records_in_the_end(log: ListLog) -> None:
     assert batches == 7
 
 
+def test_a_limited_micro_batch_lists_the_segments_once(log: ListLog) -> None:
+    reader = reader_of(log, startingOffsets="earliest", maxEntriesPerTrigger="2")
+    log.grow(20)
+    start = pinned_start(reader)
+    for _ in range(3):
+        before = log.listed
+        end = through_json(reader.latestOffset(start, ALL))
+        assert reader.reportLatestOffset() is not None
+        assert len(rows(reader, reader.partitions(start, end))) == 4
+        assert log.listed == before + 1
+        log.grow(20)  # the next trigger sees new segments
+        start = end
+
+
 def test_available_now_ends_at_the_tail_of_its_start(log: ListLog) -> None:
     log.grow(10)
     reader = reader_of(log, startingOffsets="earliest")

@@ -221,6 +221,22 @@ def test_the_segment_of_the_position_may_be_purged_if_all_before_the_next_is_cop
     assert records(target, "orders") == expected
 
 
+def test_a_source_of_which_all_records_are_truncated_and_purged_is_copied_on(
+    places: tuple[Namespace, Namespace],
+) -> None:
+    source, target = places
+    for first in (0, 50):
+        write(source, "orders", first, 50)
+    copy(places, "orders")
+    source.truncate_log("orders", dlog.DLSN(100, 0, 0))
+    source.purge_log("orders")
+    assert records(source, "orders") == []
+    write(source, "orders", 100, 50)
+    source.purge_log("orders")
+    assert copy(places, "orders")[0].is_complete
+    assert len(records(target, "orders")) == 150
+
+
 def test_a_source_created_again_and_a_copy_of_another_source_are_errors(
     places: tuple[Namespace, Namespace],
 ) -> None:
