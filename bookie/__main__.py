@@ -72,17 +72,25 @@ def exit_code_of(error: BaseException) -> ExitCode:
             return ExitCode.SERVER
 
 
-def run_program(config_path: Path, *, open_routes: OpenRoutes | None = None, strict: bool = False) -> int:
+def run_program(
+    config_path: Path,
+    *,
+    open_routes: OpenRoutes | None = None,
+    strict: bool = False,
+    with_auto_recovery: bool = False,
+) -> int:
     """Run a bookie until a signal stops it; log the reason and return the exit code.
 
-    ``open_routes``: more routes for the HTTP server. ``strict``: an unknown key in the configuration is an
-    error.
+    Args:
+        open_routes: More routes for the HTTP server.
+        strict: An unknown key in the configuration is an error.
+        with_auto_recovery: Auto-recovery runs in this process, whatever the configuration says.
     """
     start_logging(logging.INFO, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         limit = raise_limit()  # first: the configuration derives its defaults from it
-        config = load_config(config_path, strict=strict)
+        config = load_config(config_path, strict=strict, with_auto_recovery=with_auto_recovery)
         log.info("%d open files allowed, of them %d connections", limit, config.server.connections_max)
         # All objects made so far live until the process ends, so Python's collector can skip them.
         gc.freeze()
@@ -153,8 +161,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bookie", description="Run one storage server.")
     parser.add_argument("--config", required=True, type=Path, help="Apache's bk_server.conf")
     parser.add_argument("--strict", action="store_true", help="An unknown key in FILE is an error.")
+    parser.add_argument(
+        "--with-auto-recovery", action="store_true", help="Run auto-recovery in this process, too."
+    )
     arguments = parser.parse_args()
-    return run_program(arguments.config, strict=arguments.strict)
+    return run_program(
+        arguments.config, strict=arguments.strict, with_auto_recovery=arguments.with_auto_recovery
+    )
 
 
 if __name__ == "__main__":

@@ -104,13 +104,19 @@ _TAG_LAST_ENTRY = _varint(1001 << 3 | _VARINT)
 
 def encode_ledger_data(data: LedgerData) -> bytes:
     """The stored form."""
+    lac, last_entry_id = _zigzag(data.lac), _zigzag(data.last_entry_id)
+    return encode_apache_ledger_data(data) + _TAG_LAC + lac + _TAG_LAST_ENTRY + last_entry_id
+
+
+def encode_apache_ledger_data(data: LedgerData) -> bytes:
+    """The form that Apache's bookie stores: without our fields."""
     out = b"\x08\x01\x10" + (b"\x01" if data.fenced else b"\x00")
     out += b"\x1a" + _varint(len(data.master_key)) + data.master_key
     if data.explicit_lac is not None:
         out += b"\x22" + _varint(len(data.explicit_lac)) + data.explicit_lac
     if data.limbo:
         out += b"\x28\x01"
-    return out + _TAG_LAC + _zigzag(data.lac) + _TAG_LAST_ENTRY + _zigzag(data.last_entry_id)
+    return out
 
 
 def decode_ledger_data(data: bytes) -> LedgerData:

@@ -36,6 +36,7 @@ from bookie.entrylog.format import (
 from bookie.entrylog.ids import entry_log_ids
 from bookie.errors import FormatError, IndexMissingError, LogDamagedError, StartError
 from bookie.index.entry_index import EntryIndex, EntryRange
+from bookie.index.index_view import IndexBuild
 from bookie.journal.format import NO_MARK, RECORD_HEADER, JournalMark
 from bookie.journal.last_mark import is_mark_name
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
@@ -85,7 +86,7 @@ def check_index(disk: Disk, directory: Path, index: EntryIndex, mark: JournalMar
                 f"{directory} has {len(log_ids)} entry logs and lastMark {mark}, but its index is missing"
                 " or was written by another program. Bring the directory 'index' back, or let `dlog bookie"
                 " rebuild-index` rebuild it from the entry logs; that fences every ledger. `dlog bookie"
-                " convert-index` takes over index files of Apache's SortedLedgerStorage, with keys and fences"
+                " convert-index` takes over the index of Apache's bookie, with keys and fences"
             )
         stats = rebuild_from_logs(disk, directory, index, log_ids)
         if stats.damage:
@@ -106,8 +107,8 @@ def _refuse_foreign_writes(disk: Disk, directory: Path) -> None:
     if found := foreign_marks(disk, directory):
         raise StartError(
             f"{found[0]} was written by Apache's bookie, so the index of {directory} does not have all"
-            " entries. Let `dlog bookie convert-index` rebuild it from the entry logs and Apache's index"
-            " files; it keeps keys and fences"
+            " entries. Let `dlog bookie convert-index` rebuild it from the entry logs and Apache's index;"
+            " it keeps keys and fences"
         )
 
 
@@ -127,7 +128,7 @@ def logs_with_entries(disk: Disk, directory: Path) -> list[int]:
 def rebuild_from_logs(
     disk: Disk,
     directory: Path,
-    index: EntryIndex,
+    index: IndexBuild,
     log_ids: Sequence[int],
     *,
     known: Mapping[int, LedgerData] | None = None,
@@ -158,7 +159,6 @@ def rebuild_from_logs(
         stats.bytes += size_bytes
         progress(stats.bytes)
     buffer.flush()
-    in_limbo = bool(stats.damage) and accept_damage
     data = dict(known or {})
     for ledger_id, (entry_id, location) in buffer.last.items():
         if known is None:
@@ -170,11 +170,17 @@ def rebuild_from_logs(
             # Apache's index files do not have the LAC.
             lac = max(stored.lac, _lac(disk, directory, location))
             data[ledger_id] = attrs.evolve(stored, lac=lac, last_entry_id=max(stored.last_entry_id, entry_id))
-    if in_limbo:
-        data = {ledger_id: attrs.evolve(one, fenced=True, limbo=True) for ledger_id, one in data.items()}
     index.put([], sorted(data.items()))
+    if stats.damage and accept_damage:
+        put_in_limbo(index)
     stats.ledgers = len(data)
     return stats
+
+
+def put_in_limbo(index: IndexBuild) -> None:
+    """Fence all ledgers, and note that acknowledged entries of them may be missing."""
+    ledgers = list(index.ledgers())
+    index.put([], [(ledger_id, attrs.evolve(one, fenced=True, limbo=True)) for ledger_id, one in ledgers])
 
 
 class _LedgerLocations:
@@ -211,7 +217,7 @@ class _LedgerLocations:
 class _LocationBuffer:
     """Collects locations by ledger, and puts them into the index when there are many."""
 
-    def __init__(self, index: EntryIndex, known: Container[int] | None) -> None:
+    def __init__(self, index: IndexBuild, known: Container[int] | None) -> None:
         self.stats = RebuildStats()
         self.last: dict[int, tuple[int, int]] = {}  # ledger -> greatest entry id and its location
         self._index = index

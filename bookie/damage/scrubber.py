@@ -64,6 +64,7 @@ class ScrubStats:
     entries: int = 0
     bytes: int = 0
     damaged: int = 0  # damaged entries, counted once a round
+    unreadable_ledgers: int = 0  # in the last round: a part of their index could not be read
 
 
 @attrs.define(eq=False)
@@ -76,6 +77,7 @@ class _LedgerScrub:
     suspects: deque[int] = attrs.field(factory=deque)  # ids of entries to check again
     found: list[tuple[int, EntryUnreadableError]] = attrs.field(factory=list)  # location and error
     is_whole: bool = True  # False: some entries of the ledger could not be checked
+    is_index_unreadable: bool = False
 
 
 class Scrubber:
@@ -144,11 +146,13 @@ class Scrubber:
         found: list[EntryUnreadableError] = []
         locations: set[int] = set()
         unfinished: set[int] = set()  # ledgers whose known damage is kept
+        unreadable_ledgers = 0
         for record in sorted(self._ledgers.values(), key=lambda record: record.ledger_id):
             ledger = _LedgerScrub(record)
             await self._scrub_ledger(ledger, pace)
             if not ledger.is_whole:
                 unfinished.add(record.ledger_id)
+            unreadable_ledgers += ledger.is_index_unreadable
             for location, error in ledger.found:
                 locations.add(location)
                 found.append(error)
@@ -160,6 +164,7 @@ class Scrubber:
                     )
         self._damaged.keep_only(locations, unfinished)
         self.stats.rounds += 1
+        self.stats.unreadable_ledgers = unreadable_ledgers
         if found:
             log.error("the scrubber found %d damaged entries in this round", len(found))
         return found
@@ -173,6 +178,7 @@ class Scrubber:
             except (OSError, FormatError) as exc:
                 ledger.is_whole = False
                 if self._is_live(record):
+                    ledger.is_index_unreadable = True
                     log.error(
                         "the index of ledger %d cannot be read from entry %d on: %s", ledger_id, first, exc
                     )

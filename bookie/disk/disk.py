@@ -206,6 +206,20 @@ class Disk(abc.ABC):
     @abc.abstractmethod
     def open_key_values(self, path: Path) -> KeyValues: ...
 
+    def open_apache_database(self, path: Path, *, create: bool = False) -> KeyValues:
+        """Open a RocksDB database of Apache's bookie. Read-only, and no file is changed; or new and empty.
+
+        A new one has only the keys that the caller writes. ``sync`` puts them into tables.
+        """
+        return self.open_key_values(path)
+
+    def lock_apache_database(self, path: Path) -> Callable[[], None]:
+        """Keep RocksDB from opening the database for writing; the result unlocks it.
+
+        ``DirectoryInUseError`` if another process has the database open. A missing database is not locked.
+        """
+        return lambda: None
+
     def with_descriptors(self, job: Callable[[], T]) -> T:
         """Call ``job``. If it finds no file descriptor, wait for one outside of it and repeat all of it.
 

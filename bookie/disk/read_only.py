@@ -72,6 +72,12 @@ class ReadOnlyDisk(RealDisk):
     def open_key_values(self, path: Path) -> KeyValues:
         return RocksKeyValues(path, self, read_only=True)
 
+    def open_apache_database(self, path: Path, *, create: bool = False) -> KeyValues:
+        """Open the database of Apache's bookie for reading. ``OSError`` with ``create``."""
+        if create:
+            raise _refused(path)
+        return RocksKeyValues(path, read_only=True)
+
 
 def _unlock(descriptor: int) -> None:
     with contextlib.suppress(OSError):

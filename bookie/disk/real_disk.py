@@ -34,7 +34,7 @@ from bookie.disk.descriptors import Descriptors
 from bookie.disk.disk import BLOCK_BYTES, Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
-from bookie.disk.rocksdb import RocksKeyValues
+from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
 from bookie.errors import DirectoryInUseError
 from namespace.private_files import FILE_MODE, make_private_directories
 
@@ -291,6 +291,28 @@ class RealDisk(Disk):
     def open_key_values(self, path: Path) -> KeyValues:
         self.make_directory(path)  # RocksDB would let others in
         return RocksKeyValues(path, self)
+
+    def open_apache_database(self, path: Path, *, create: bool = False) -> KeyValues:
+        if not create:
+            return RocksKeyValues(path, read_only=True)
+        self.make_directory(path)
+        return NewRocksKeyValues(path)
+
+    def lock_apache_database(self, path: Path) -> Callable[[], None]:
+        try:
+            descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return lambda: None
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # RocksDB holds such a lock, too
+        except OSError as exc:
+            os.close(descriptor)
+            if exc.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            raise DirectoryInUseError(
+                f"{path} is open in another process. Stop Apache's bookie on these directories"
+            ) from exc
+        return functools.partial(os.close, descriptor)
 
     def with_descriptors(self, job: Callable[[], T]) -> T:
         return self.descriptors.call(job)

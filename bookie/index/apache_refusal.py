@@ -9,6 +9,8 @@ ledgers/CURRENT, locations/CURRENT   DbLedgerStorage's databases: RocksDB refuse
 dlog/index/<sentence>.idx            Sorted- and InterleavedLedgerStorage take the name of each such file for
                                      a ledger id in hex
 
+A database whose CURRENT is replaced in this way is hidden. ``show_databases`` brings it back.
+
 Inside: the marks. Not inside: which index is on disk (``index_factory``).
 Always: each mark is put or removed atomically and durably. Databases of Apache's are kept: their CURRENT
 stays as CURRENT.apache.
@@ -23,11 +25,12 @@ from pathlib import Path
 
 from bookie.disk.disk import Disk
 
-_DATABASES = ("ledgers", "locations")
+DATABASES = ("ledgers", "locations")
 _CURRENT, _KEPT = "CURRENT", "CURRENT.apache"
 _TEXT = b"This directory has an index of DLog, which DbLedgerStorage cannot read.\n"
 _MARKS = ("dlog", "index")
-_NAME = "this directory has the chunk index of DLog, which Apache's bookie cannot read.idx"
+_CHUNKS = "this directory has the chunk index of DLog, which Apache's bookie cannot read.idx"
+_ONLY_DATABASES = "this directory has databases that only DbLedgerStorage can read.idx"
 
 
 def refuse_apache(disk: Disk, index_directory: Path, *, has_page_files: bool) -> None:
@@ -37,33 +40,76 @@ def refuse_apache(disk: Disk, index_directory: Path, *, has_page_files: bool) ->
         has_page_files: The index is complete and has page files. Then SortedLedgerStorage and
             InterleavedLedgerStorage may start.
     """
-    page_mark = index_directory.joinpath(*_MARKS, _NAME)
-    has_page_mark = stops_page_files(disk, index_directory)
-    if not has_page_files and not has_page_mark:
-        disk.make_directory(page_mark.parent)
-        disk.replace_file(page_mark, b"")
-    for name in _DATABASES:
-        directory = index_directory / name
-        current = directory / _CURRENT
-        try:
-            found = disk.read_file(current)
-        except FileNotFoundError:
-            disk.make_directory(directory)
-            found = None
+    if not has_page_files:
+        _put_page_mark(disk, index_directory, _CHUNKS)
+    hide_databases(disk, index_directory)
+    _remove_page_marks(disk, index_directory, *(() if has_page_files else (_ONLY_DATABASES,)))
+
+
+def hide_databases(disk: Disk, directory: Path) -> None:
+    """Keep RocksDB from opening databases that are, or would be made, in this directory. Durable."""
+    for name in DATABASES:
+        current = directory / name / _CURRENT
+        found = _content(disk, current)
         if found == _TEXT:
             continue
-        if found is not None:
+        if found is None:
+            disk.make_directory(current.parent)
+        else:
             with contextlib.suppress(FileExistsError):
-                disk.link(current, directory / _KEPT)
+                disk.link(current, current.with_name(_KEPT))
         disk.replace_file(current, _TEXT)
-    if has_page_files and has_page_mark:
-        disk.unlink(page_mark)
-        disk.sync_directory(page_mark.parent)
+
+
+def show_databases(disk: Disk, index_directory: Path) -> None:
+    """Let Apache's DbLedgerStorage open the hidden databases, and no other storage class. Durable.
+
+    ``ledgers`` last: one hidden database is enough to stop Apache's bookie.
+    """
+    _put_page_mark(disk, index_directory, _ONLY_DATABASES)
+    for name in reversed(DATABASES):
+        current = index_directory / name / _CURRENT
+        if _content(disk, current) == _TEXT:
+            disk.rename(current.with_name(_KEPT), current)
+            disk.sync_directory(current.parent)
+    _remove_page_marks(disk, index_directory, _CHUNKS)
+
+
+def shows_databases(disk: Disk, index_directory: Path) -> bool:
+    """True if Apache's DbLedgerStorage has databases in the directory, and none of them is hidden."""
+    found = [_content(disk, index_directory / name / _CURRENT) for name in DATABASES]
+    return _TEXT not in found and any(one is not None for one in found)
 
 
 def stops_page_files(disk: Disk, index_directory: Path) -> bool:
     """True if Apache's SortedLedgerStorage cannot start in the directory."""
-    return _exists(disk, index_directory.joinpath(*_MARKS, _NAME))
+    return bool(_page_marks(disk, index_directory))
+
+
+def _page_marks(disk: Disk, index_directory: Path) -> list[Path]:
+    directory = index_directory.joinpath(*_MARKS)
+    return [directory / name for name in (_CHUNKS, _ONLY_DATABASES) if _exists(disk, directory / name)]
+
+
+def _put_page_mark(disk: Disk, index_directory: Path, name: str) -> None:
+    mark = index_directory.joinpath(*_MARKS, name)
+    if not _exists(disk, mark):
+        disk.make_directory(mark.parent)
+        disk.replace_file(mark, b"")
+
+
+def _remove_page_marks(disk: Disk, index_directory: Path, *names: str) -> None:
+    for mark in _page_marks(disk, index_directory):
+        if not names or mark.name in names:
+            disk.unlink(mark)
+            disk.sync_directory(mark.parent)
+
+
+def _content(disk: Disk, path: Path) -> bytes | None:
+    try:
+        return disk.read_file(path)
+    except FileNotFoundError:
+        return None
 
 
 def _exists(disk: Disk, path: Path) -> bool:

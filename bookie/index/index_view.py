@@ -1,7 +1,7 @@
-"""A read-only view of an index: ours of either kind, or the index files of an Apache bookie.
+"""A read-only view of an index: ours of either kind, or the index files or databases of an Apache bookie.
 
-Inside: detecting the kind, the view of Apache's files. Not inside: the indexes; the disk that refuses writes
-(``disk.read_only``).
+Inside: detecting the kind, the view of Apache's files. Not inside: the indexes; Apache's databases
+(``apache_databases``); the disk that refuses writes (``disk.read_only``).
 Always: no file is changed. The kind is read from the index itself, not from the configuration.
 
 Source: FileInfo.java, IndexPersistenceMgr.java for Apache's files.
@@ -9,12 +9,14 @@ Source: FileInfo.java, IndexPersistenceMgr.java for Apache's files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from bookie.disk.disk import Disk
 from bookie.errors import FormatError, IndexMissingError
+from bookie.index.apache_databases import ApacheDatabases
+from bookie.index.apache_refusal import shows_databases
 from bookie.index.entry_index import EntryRange
 from bookie.index.index_factory import INDEX_DIRECTORY, open_existing_index
 from bookie.index.page_file import (
@@ -33,6 +35,13 @@ class IndexView(Protocol):
     def ledgers(self) -> Iterator[tuple[int, LedgerData]]: ...
     def ranges(self, ledger_id: int) -> Iterator[EntryRange]: ...
     def close(self) -> None: ...
+
+
+class IndexBuild(IndexView, Protocol):
+    """The part of an index that a rebuild needs; each ``EntryIndex`` has it."""
+
+    def put(self, ranges: Iterable[EntryRange], ledgers: Iterable[tuple[int, LedgerData]] = ()) -> None: ...
+    def sync(self) -> None: ...
 
 
 class PageFilesView:
@@ -85,6 +94,8 @@ def open_index_view(disk: Disk, directory: Path) -> IndexView:
     index = open_existing_index(disk, directory) if INDEX_DIRECTORY in names else None
     if index is not None:
         return index
+    if shows_databases(disk, directory):
+        return ApacheDatabases(disk, directory)
     if any(True for high in _hex_names(disk, directory) for _ in _hex_names(disk, directory / high)):
         return PageFilesView(disk, directory)
     raise IndexMissingError(f"{directory}: there is no complete index")

@@ -20,8 +20,8 @@ from bookie.damage.rebuild import check_index
 from bookie.disk.disk import Disk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.entrylog.writer import EntryLogWriter
-from bookie.errors import StorageFailedError
-from bookie.index.apache_refusal import refuse_apache
+from bookie.errors import IndexMissingError, StorageFailedError
+from bookie.index.apache_refusal import refuse_apache, shows_databases
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.index.index_factory import IndexKind, open_index
 from bookie.index.index_scan import greatest_log_id
@@ -55,6 +55,11 @@ def open_directory_files(
         _release(reserve, directory, "starting")
     index = open_index(disk, index_directory, config.index)
     try:
+        if not (index.is_complete or config.rebuild_index) and shows_databases(disk, index_directory):
+            raise IndexMissingError(
+                f"{index_directory} has the RocksDB databases of Apache's DbLedgerStorage, which this bookie"
+                " does not read. `dlog bookie convert-index` makes its index from them, with keys and fences"
+            )
         check_index(disk, directory, index, mark, rebuild=config.rebuild_index)
         refuse_apache(disk, index_directory, has_page_files=config.index.kind is IndexKind.PAGES)
     except BaseException:

@@ -1,19 +1,17 @@
 """`dlog bookie rebuild-index`: rebuild the indexes of a stopped bookie and put them in place at the end.
 
-Inside: which directories, the locks, what is kept of an old index, building beside it, the exchange.
-Not inside: reading entry logs (``rebuild``); the journal, which the bookie replays at its next start.
+Inside: which directories, the locks, building beside the old index. Not inside: reading the old index
+(``index_source``) and entry logs (``rebuild``); names and the exchange (``index_places``); the journal, which
+the bookie replays at its next start.
 Always: the old index stays untouched until the new one is complete and synced. A crash during the exchange
 leaves a directory without a complete index. No bookie starts on it, and the next call finishes the exchange.
-
-Below ``current`` of an index directory:
-
-index.rebuilding   the new index, as it will be below ``current``
-index.ready        the same, after the old index has been moved away
-index.replaced     the index that the last rebuild replaced; the next one deletes it
 
 If the data of all ledgers can be read from the old index, they are kept, with keys and fences. Entries of
 other ledgers are left out: those ledgers were deleted. In this way an index of one kind is exchanged for one
 of the other kind. Otherwise every ledger found is fenced and its key is unknown.
+
+Apache's databases, old or new, are compared entry by entry with the entry logs. They are only written if
+everything that they must contain is known.
 
 Source: LocationsIndexRebuildOp.java, LedgersIndexRebuildOp.java, InterleavedStorageRegenerateIndexOp.java.
 """
@@ -21,42 +19,40 @@ Source: LocationsIndexRebuildOp.java, LedgersIndexRebuildOp.java, InterleavedSto
 from __future__ import annotations
 
 import contextlib
-import logging
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
 
+from bookie.damage.conversion_check import check_conversion
 from bookie.damage.rebuild import (
     Progress,
     RebuildStats,
     foreign_marks,
     logs_with_entries,
+    put_in_limbo,
     rebuild_from_logs,
 )
 from bookie.disk.disk import Disk
 from bookie.entrylog.format import entry_log_name
 from bookie.errors import BookieServerError, LogDamagedError, StartError
-from bookie.index.apache_refusal import refuse_apache, stops_page_files
-from bookie.index.index_factory import (
-    INDEX_DIRECTORY,
-    IndexConfig,
-    IndexKind,
-    open_index,
-    read_ledger_data,
-)
-from bookie.index.index_view import PageFilesView
-from bookie.journal.format import RECORD_IDS, decode_mark, encode_mark
-from bookie.ledger_record import LedgerData
+from bookie.index.apache_databases import ApacheDatabases
+from bookie.index.apache_refusal import DATABASES, refuse_apache, shows_databases
+from bookie.index.entry_index import EntryIndex
+from bookie.index.index_factory import IndexConfig, IndexKind, open_index
+from bookie.journal.format import decode_mark, encode_mark
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
 from bookie.storage.directory_set import DirectorySet
-from bookie.storage.dirty_marks import write_loss_mark
-
-log = logging.getLogger(__name__)
-
-REBUILDING, READY, REPLACED = "index.rebuilding", "index.ready", "index.replaced"
-_PAGE_DIRECTORY = re.compile(r"[0-9a-f]{1,2}")  # the first two of an index file's path
+from bookie.storage.dirty_marks import has_lost_unsynced, read_loss_mark, write_loss_mark
+from bookie.storage.index_places import (
+    READY,
+    REBUILDING,
+    exchange_index,
+    finish_databases,
+    has_sealed_databases,
+    seal_databases,
+)
+from bookie.storage.index_source import IndexSource, open_source, read_source
 
 
 @attrs.frozen(kw_only=True)
@@ -73,18 +69,25 @@ def rebuild_indexes(
     disk: Disk,
     config: StorageConfig,
     *,
+    to_databases: bool = False,
+    fences_unreadable: bool = True,
     accept_damage: bool = False,
     progress: Progress = lambda done: None,
 ) -> list[RebuiltDirectory]:
     """Rebuild the indexes of all ledger directories from their entry logs. Blocks.
 
     Args:
+        to_databases: Build the databases of Apache's DbLedgerStorage, not an index of the configured kind.
+        fences_unreadable: If databases of Apache's are there and cannot be read, fence every ledger.
+            Otherwise ``StartError``.
         accept_damage: Continue if a log is damaged. All ledgers of that directory are put in limbo then.
+            Not with ``to_databases``.
         progress: Called with the number of bytes read so far, of ``entry_log_bytes``.
 
     Raises:
         DirectoryInUseError: The bookie runs. Nothing was changed.
-        StartError: The directories do not belong together. No index was exchanged.
+        StartError: The directories do not belong together, or databases of Apache's, old or new, do not agree
+            with the entry logs. No index was exchanged.
         LogDamagedError: A log cannot be read to its end. No index was exchanged.
         OSError: A disk fails or is full. The old indexes are unchanged. During the exchange, an index may be
             missing instead; call this function again.
@@ -93,41 +96,113 @@ def rebuild_indexes(
         pairs = directories_of(config)
         DirectorySet(disk, [directory for directory, _ in pairs]).check()
         is_foreign = any(foreign_marks(disk, directory) for directory, _ in pairs)
-        known = [
-            _old_ledger_data(disk, index_directory, is_foreign=is_foreign) for _, index_directory in pairs
+        sources = [
+            read_source(disk, index_directory, is_foreign=is_foreign, fences_unreadable=fences_unreadable)
+            for _, index_directory in pairs
         ]
+        is_finishing = to_databases and any(has_sealed_databases(disk, one) for _, one in pairs)
+        _check_target(disk, config, sources, to_databases=to_databases, is_finishing=is_finishing)
         homes: dict[int, Path] = {}
-        for (directory, _), ledgers in zip(pairs, known, strict=True):
-            homes.update(dict.fromkeys(ledgers or (), directory))
+        for (directory, _), source in zip(pairs, sources, strict=True):
+            homes.update(dict.fromkeys(source.ledgers or (), directory))
         built: list[RebuiltDirectory] = []
         done = 0
-        for (directory, index_directory), ledgers in zip(pairs, known, strict=True):
+        for (directory, index_directory), source in zip(pairs, sources, strict=True):
             one = _build(
                 disk,
                 directory,
                 index_directory,
-                config.index,
-                known=ledgers,
+                None if to_databases else config.index,
+                source=source,
+                is_foreign=is_foreign,
+                is_finishing=is_finishing,
                 homes=homes,
-                accept_damage=accept_damage,
+                accept_damage=accept_damage and not to_databases,
                 progress=lambda at, done=done: progress(done + at),  # type: ignore[misc]
             )
             done += one.stats.bytes
             built.append(one)
         if any(not one.kept_ledger_data or one.stats.damage for one in built):
             # The fences of ledgers without entries are lost: only the metadata store lists these ledgers.
-            paths = [path / CURRENT for path in config.ledger_directories]
-            write_loss_mark(disk, paths, "an index was rebuilt from entry logs, which contain no fences")
+            _note_loss(disk, config, "an index was rebuilt from entry logs, which contain no fences")
+        if any(source.is_uncertain for source in sources):
+            _note_loss(disk, config, "Apache's bookie has not finished its check for missing entries")
         # Only after all builds: an error in one build leaves all old indexes in place.
         for _, index_directory in pairs:
+            if is_finishing and shows_databases(disk, index_directory):
+                continue  # the last call was interrupted just before its end
             refuse_apache(disk, index_directory, has_page_files=False)  # none may start in the middle
-            _exchange(disk, index_directory)
-            refuse_apache(disk, index_directory, has_page_files=config.index.kind is IndexKind.PAGES)
-        # The last step: until then a bookie refuses to start with an index that lacks Apache's entries.
+            if to_databases:
+                seal_databases(disk, index_directory)
+            exchange_index(disk, index_directory)
+            has_page_files = config.index.kind is IndexKind.PAGES and not to_databases
+            refuse_apache(disk, index_directory, has_page_files=has_page_files)
+        # The last step: until then no bookie starts on a part of the directories.
+        if to_databases:
+            finish_databases(disk, [index_directory for _, index_directory in pairs])
+            return built
         for directory, _ in pairs:
             for path in foreign_marks(disk, directory):
                 disk.replace_file(path, encode_mark(decode_mark(disk.read_file(path))))
         return built
+
+
+def _check_target(
+    disk: Disk,
+    config: StorageConfig,
+    sources: list[IndexSource],
+    *,
+    to_databases: bool,
+    is_finishing: bool,
+) -> None:
+    """Refuse a conversion that would lose something. Changes nothing."""
+    pairs = directories_of(config)
+    for number, ((_, index_directory), source) in enumerate(zip(pairs, sources, strict=True)):
+        has_begun = has_sealed_databases(disk, index_directory)
+        if not to_databases:
+            if has_begun and source.ledgers is None:
+                raise StartError(
+                    f"{index_directory}: a conversion to Apache's databases was interrupted. Let `dlog bookie"
+                    " convert-index --to databases` finish it, and convert again afterwards"
+                )
+            continue
+        if is_finishing and (source.has_databases or (has_begun and source.ledgers is None)):
+            continue
+        if source.has_databases:
+            raise StartError(
+                f"{index_directory} has the databases of Apache's DbLedgerStorage already: start Apache's"
+                " bookie"
+            )
+        if source.ledgers is None:
+            raise StartError(
+                f"{index_directory}: keys and fences of ledgers cannot be read from the old index, and"
+                " Apache's databases must contain them. Nothing was changed. If a conversion with another"
+                " --to was interrupted, finish it first; otherwise `dlog bookie rebuild-index` makes a new"
+                " index"
+            )
+        for ledger_id in source.ledgers:
+            if ledger_id % len(pairs) != number:
+                raise StartError(
+                    f"{index_directory} has ledger {ledger_id}, and Apache's DbLedgerStorage looks for it"
+                    f" in {pairs[ledger_id % len(pairs)][1]}: the remainder of the id selects one of"
+                    f" {len(pairs)} directories. Nothing was changed. Use `--to pages` and"
+                    " SortedLedgerStorage"
+                )
+    if not to_databases:
+        return
+    paths = [path / CURRENT for path in config.ledger_directories]
+    reason = read_loss_mark(disk, paths)
+    if reason is None and has_lost_unsynced(disk, paths):
+        reason = "it acknowledged adds before they were synced, and was not stopped cleanly"
+    if reason is not None:
+        raise StartError(
+            f"{paths[0]}: acknowledged entries may be missing ({reason}). Apache's bookie would deny them."
+            " Nothing was changed. Start this bookie once, which puts its ledgers in limbo, and stop it"
+        )
+
+
+def _note_loss(disk: Disk, config: StorageConfig, reason: str) -> None:
+    write_loss_mark(disk, [path / CURRENT for path in config.ledger_directories], reason)
 
 
 def entry_log_bytes(disk: Disk, config: StorageConfig) -> int:
@@ -162,6 +237,9 @@ def locked(disk: Disk, config: StorageConfig) -> Iterator[None]:
         ):
             disk.list_directory(path / CURRENT)  # a missing directory is an error of the configuration
             unlocks.append(disk.lock(path / CURRENT / LOCK))
+        for _, index_directory in directories_of(config):
+            for name in DATABASES:
+                unlocks.append(disk.lock_apache_database(index_directory / name))
         yield
     finally:
         for unlock in unlocks:
@@ -172,31 +250,45 @@ def _build(
     disk: Disk,
     directory: Path,
     index_directory: Path,
-    config: IndexConfig,
+    config: IndexConfig | None,
     *,
-    known: dict[int, LedgerData] | None,
+    source: IndexSource,
+    is_foreign: bool,
+    is_finishing: bool,
     homes: dict[int, Path],
     accept_damage: bool,
     progress: Progress,
 ) -> RebuiltDirectory:
-    staging = index_directory / REBUILDING
+    """Build the new index in its staging directory. ``config`` None: Apache's databases."""
+    staging, known = index_directory / REBUILDING, source.ledgers
     names = disk.list_directory(index_directory)
-    if known is None and any(
-        name in names and _is_complete(disk, index_directory / name, config) for name in (READY, REBUILDING)
-    ):
+    if config is None:
+        has_begun = is_finishing and (source.has_databases or known is None)
+    else:
+        has_begun = known is None and any(
+            name in names and _is_complete(disk, index_directory / name, config)
+            for name in (READY, REBUILDING)
+        )
+    if has_begun:
         # The last exchange was interrupted. No bookie has run since then: it would have refused to start.
         return RebuiltDirectory(
-            directory=directory, stats=RebuildStats(), kept_ledger_data=False, was_finished=True
+            directory=directory,
+            stats=RebuildStats(),
+            kept_ledger_data=config is None,
+            was_finished=True,
         )
     disk.remove_tree(index_directory / READY)
     disk.remove_tree(staging)
     disk.make_directory(staging)
-    index = open_index(disk, staging, config)
+    index = (
+        ApacheDatabases(disk, staging, create=True) if config is None else open_index(disk, staging, config)
+    )
     try:
         log_ids = logs_with_entries(disk, directory)
         stats = rebuild_from_logs(
             disk, directory, index, log_ids, known=known, accept_damage=accept_damage, progress=progress
         )
+        stats.fenced += len(source.unlisted)
         found = stats.skipped_ledgers.union(ledger_id for ledger_id, _ in index.ledgers())
         for ledger_id in sorted(found):
             if homes.setdefault(ledger_id, directory) != directory:
@@ -207,53 +299,23 @@ def _build(
                 )
         if stats.damage and not accept_damage:
             raise LogDamagedError(directory, stats.damage)
-        index.mark_complete()
+        is_compared = config is None or source.has_databases or accept_damage
+        if is_compared and known is not None and not stats.damage:
+            try:
+                with open_source(disk, index_directory, source, is_foreign=is_foreign) as (old, ledger_ids):
+                    stats.entries = check_conversion(disk, directory, old, index, ledger_ids)
+            except StartError as exc:
+                if not accept_damage:
+                    raise
+                stats.damage.append(str(exc))
+                put_in_limbo(index)
+        if isinstance(index, EntryIndex):
+            index.mark_complete()
         index.sync()
     finally:
         index.close()
     disk.sync_directory(index_directory)
     return RebuiltDirectory(directory=directory, stats=stats, kept_ledger_data=known is not None)
-
-
-def _old_ledger_data(disk: Disk, index_directory: Path, *, is_foreign: bool) -> dict[int, LedgerData] | None:
-    """The data of all ledgers from a complete index of either kind; None if no such index can be read.
-
-    ``is_foreign``: Apache's bookie has run last. Then its index files count, too. An old index is not enough:
-    it lacks the ledgers that are in Apache's files only, and they would be taken for deleted ones.
-    """
-    ours: dict[int, LedgerData] | None = None
-    names = disk.list_directory(index_directory)
-    try:
-        if INDEX_DIRECTORY in names:
-            ours = read_ledger_data(disk, index_directory)
-        has_begun = READY in names or (
-            ours is None and REBUILDING in names and stops_page_files(disk, index_directory)
-        )
-        if not is_foreign or has_begun:  # an exchange that has begun has moved a part of the page files
-            return ours
-        theirs = dict(PageFilesView(disk, index_directory).ledgers())
-    except (BookieServerError, OSError) as exc:
-        log.warning("%s: the old index cannot be read: %s", index_directory, exc)
-        return None
-    return _merged(ours or {}, theirs) if theirs else None
-
-
-def _merged(ours: dict[int, LedgerData], theirs: dict[int, LedgerData]) -> dict[int, LedgerData]:
-    """The data from both indexes: a fence counts if either has it."""
-    merged = dict(ours)
-    for ledger_id, data in theirs.items():
-        known = ours.get(ledger_id, data)
-        lac = -1  # Apache's bookie may have added entries since; the last one has it
-        if data.explicit_lac is not None:
-            lac = RECORD_IDS.unpack_from(data.explicit_lac)[1]
-        merged[ledger_id] = attrs.evolve(
-            known,
-            master_key=data.master_key or known.master_key,
-            fenced=data.fenced or known.fenced,
-            explicit_lac=data.explicit_lac or known.explicit_lac,
-            lac=max(known.lac, lac),
-        )
-    return merged
 
 
 def _is_complete(disk: Disk, directory: Path, config: IndexConfig) -> bool:
@@ -267,34 +329,3 @@ def _is_complete(disk: Disk, directory: Path, config: IndexConfig) -> bool:
         return False
     finally:
         index.close()
-
-
-def _exchange(disk: Disk, index_directory: Path) -> None:
-    """Put the new index in place of the old one.
-
-    The key-value map makes an index complete: the old map is moved away first, the new one is put there last.
-    """
-    staging, ready, replaced = (index_directory / name for name in (REBUILDING, READY, REPLACED))
-    names = disk.list_directory(index_directory)
-    if READY not in names:
-        disk.remove_tree(replaced)
-        disk.make_directory(replaced)
-        if INDEX_DIRECTORY in names:
-            disk.rename(index_directory / INDEX_DIRECTORY, replaced / INDEX_DIRECTORY)
-            disk.sync_directory(index_directory)
-        for name in filter(_PAGE_DIRECTORY.fullmatch, names):
-            disk.rename(index_directory / name, replaced / name)
-        disk.sync_directory(index_directory)
-        # From here on all files beside it belong to the new index.
-        disk.rename(staging, ready)
-        disk.sync_directory(index_directory)
-    new = disk.list_directory(ready)
-    for name in filter(_PAGE_DIRECTORY.fullmatch, new):
-        disk.rename(ready / name, index_directory / name)
-    disk.sync_directory(index_directory)
-    disk.sync_directory(ready)
-    # A bookie that tried to start meanwhile has left an empty map.
-    disk.remove_tree(index_directory / INDEX_DIRECTORY)
-    disk.rename(ready / INDEX_DIRECTORY, index_directory / INDEX_DIRECTORY)
-    disk.sync_directory(index_directory)
-    disk.remove_tree(ready)

@@ -74,10 +74,12 @@ class Storage:
         # Of one directory it is the same dictionary: two would cost 50 bytes more for each ledger.
         self._ledgers: dict[int, LedgerRecord] = stores[0].ledgers if len(stores) == 1 else {}
         self._keys = SharedKeys()
+        self.limbo_count = 0  # ledgers in limbo
         for store in stores:
             for record in store.ledgers.values():
                 record.master_key = self._keys.share(record.master_key)
                 self._add_record(record)
+                self.limbo_count += record.limbo
         self._seal_at_bytes = config.write_cache_bytes_max // 2
         self._has_space = trio.Event()
         self._is_waiting_for_space = False
@@ -194,14 +196,16 @@ class Storage:
         """
         record = self._ledgers.get(ledger_id) or self._new_record(ledger_id, UNKNOWN_KEY)
         record.master_key = record.master_key or master_key
+        self.limbo_count += not record.limbo
         record.limbo = True
         record.fenced |= fenced
         self.stores[record.directory].dirty[ledger_id] = record
 
     def leave_limbo(self, ledger: LedgerRecord) -> None:
         """End a ledger's limbo, since all its entries are durable here. Durable after the next ``flush``."""
-        ledger.limbo = False
+        was_in_limbo, ledger.limbo = ledger.limbo, False
         if self._ledgers.get(ledger.ledger_id) is ledger:  # not deleted meanwhile
+            self.limbo_count -= was_in_limbo
             self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
 
     def submit(self, batch: WriteBatch, on_durable: OnDurable, *, sync: bool = True) -> None:
@@ -360,6 +364,7 @@ class Storage:
             freed_bytes, deleted = self.stores[directory].forget_ledgers(gone)
             for record in gone:
                 self._ledgers.pop(record.ledger_id, None)  # it may be the store's dictionary
+                self.limbo_count -= record.limbo
             self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
             deletions.append(deleted)
         for deleted in deletions:
@@ -410,9 +415,17 @@ class Storage:
         """Wait for the error after which nothing is acknowledged. The bookie must stop then."""
         return await self.failure.wait()
 
+    def disk_usages(self) -> Sequence[DiskUsage]:
+        """The file system of each ledger directory."""
+        return [self._disk.usage(store.directory) for store in self.stores]
+
+    def journal_usages(self) -> Sequence[DiskUsage]:
+        """The file system of each journal directory."""
+        return [self._disk.usage(files.directory) for files in self.journals.files]
+
     def disk_usage(self) -> DiskUsage:
         """The sums of the file systems that hold the entry logs, each counted once."""
-        usages = [self._disk.usage(store.directory) for store in self.stores]
+        usages = self.disk_usages()
         several = list({usage.device or -at: usage for at, usage in enumerate(usages)}.values())
         return DiskUsage(sum(u.total_bytes for u in several), sum(u.free_bytes for u in several))
 

@@ -21,7 +21,7 @@ import trio
 
 from bookie.disk.disk import Buffer, Disk, DiskThread, DiskUsage, File
 from bookie.disk.key_values import KeyValues, Operation
-from bookie.errors import BookieServerError, DirectoryInUseError
+from bookie.errors import BookieServerError, DirectoryInUseError, StartError
 
 T = TypeVar("T")
 Done = Callable[[Any, BaseException | None], None]
@@ -249,6 +249,15 @@ class SimulatedDisk(Disk):
 
     def open_key_values(self, path: Path) -> KeyValues:
         return SimulatedMap(self, path, self.maps.setdefault(path, MapState()))
+
+    def open_apache_database(self, path: Path, *, create: bool = False) -> KeyValues:
+        """A map beside a file ``CURRENT``, which RocksDB makes with a new database."""
+        current = path / "CURRENT"
+        if create:
+            self.replace_file(current, b"MANIFEST-000001\n")
+        elif not self.read_file(current).startswith(b"MANIFEST"):
+            raise StartError(f"{path}: RocksDB refuses CURRENT")
+        return self.open_key_values(path)
 
     def aligned_buffer(self, size_bytes: int) -> bytearray:
         return bytearray(-(-size_bytes // 4096) * 4096)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
+import pytest
 import trio
 
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, LedgerFencedError
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client
 from tests.interop.driver import Driver
 from tests.interop.originals import START_TIMEOUT_S, Bookie, Cluster, Kind, Originals
@@ -119,5 +121,63 @@ def test_directories_go_from_ours_to_apaches_bookie_and_back_without_a_key(
     assert "RocksDB" in log
     _convert(bookie, "chunks")
     _hand_over(cluster, "ours", "DbLedgerStorage").start()
+    trio.run(_check, cluster, ledgers)
+    cluster.stop()
+
+
+@proves(11, "they read our entry logs", "ours read theirs")
+def test_directories_go_from_apaches_databases_to_ours_and_back(originals: Originals, driver: Driver) -> None:
+    cluster = _cluster(originals, driver, "/hands-databases", "java", ledgerStorageClass=DB)
+    (bookie,) = cluster.bookies
+    ledgers = {trio.run(_write, cluster, 1100): 1100}
+
+    def take_over() -> None:
+        _hand_over(cluster, "ours", "DbLedgerStorage")
+        refusal = _refusal(bookie)
+        assert "has the RocksDB databases of Apache's DbLedgerStorage" in refusal
+        assert "`dlog bookie convert-index`" in refusal
+        _convert(bookie, "chunks")
+        bookie.start()
+
+    async def fence_and_take_over() -> None:
+        with trio.fail_after(TEST_TIMEOUT_S):
+            async with our_client(cluster) as client, our_client(cluster) as other:
+                fenced, idle, deleted = [
+                    await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD)
+                    for _ in range(3)
+                ]
+                for writer in (fenced, idle, deleted):
+                    for number in range(5):
+                        await writer.append(b"entry %d" % number)
+                await idle.write_explicit_lac()
+                await (await other.open(fenced.ledger_id, password=PASSWORD)).close()
+                ledgers[fenced.ledger_id] = 5
+                await deleted.close()
+                await client.delete(deleted.ledger_id)
+                await trio.to_thread.run_sync(take_over)
+                with pytest.raises(LedgerFencedError):
+                    await fenced.append(b"of the fenced writer")
+                reader = await other.open(idle.ledger_id, password=PASSWORD, recover=False)
+                assert reader.last_confirmed == 4
+                await idle.append(b"entry 5")
+                await idle.close()
+                ledgers[idle.ledger_id] = 6
+
+    trio.run(fence_and_take_over)
+    ours = trio.run(_write, cluster, 3)
+    ledgers[ours] = 3
+    trio.run(_check, cluster, ledgers)
+    cluster.stop()
+    _convert(bookie, "databases")
+    _hand_over(cluster, "java", f"{BOOKIE}SortedLedgerStorage")
+    assert "only DbLedgerStorage can read" in _refusal(bookie)
+    _hand_over(cluster, "java", DB).start()
+    trio.run(_check, cluster, ledgers)
+    ledgers[trio.run(_write, cluster, 2)] = 2
+    cluster.stop()
+    code, text = originals.shell(bookie, "ledger", str(ours))
+    assert code == 0, text
+    assert set(re.findall(r"^entry (\d+)\t", text, re.MULTILINE)) == {"0", "1", "2"}, text
+    take_over()
     trio.run(_check, cluster, ledgers)
     cluster.stop()

@@ -10,6 +10,7 @@ import trio
 from bookie.disk.real_disk import RealDisk
 from bookie.journal.format import NO_MARK, decode_mark
 from bookie.storage.config import StorageConfig
+from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from ledger.digest import DigestType, EntryCodec, master_key
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client
@@ -90,8 +91,9 @@ def test_all_entries_of_a_killed_apache_bookie_with_several_disks_are_read(
     config = StorageConfig(
         journal_directories=left.paths("journal"),
         ledger_directories=left.paths("ledgers"),
-        rebuild_index=True,
     )
+    rebuilt = rebuild_indexes(RealDisk(), config, fences_unreadable=False)
+    assert [one.stats.fenced for one in rebuilt] == [0, 0], "the databases of both directories were read"
 
     async def read() -> None:
         codec = EntryCodec(DigestType.CRC32C, PASSWORD)
@@ -99,9 +101,10 @@ def test_all_entries_of_a_killed_apache_bookie_with_several_disks_are_read(
             for (ledger_id, entry_id), payload in left.payloads.items():
                 body = await storage.read(ledger_id, entry_id)
                 assert bytes(codec.unpack(body, ledger_id, entry_id).payload) == payload
-            ledger = storage.ledger(left.fenced)
-            assert ledger is not None
-            assert ledger.fenced
-            assert ledger.master_key in (b"", master_key(PASSWORD))
+            for ledger_id in {ledger_id for ledger_id, _ in left.payloads}:
+                ledger = storage.ledger(ledger_id)
+                assert ledger is not None
+                assert ledger.fenced == (ledger_id == left.fenced)
+                assert ledger.master_key == master_key(PASSWORD)
 
     trio.run(read)

@@ -143,6 +143,50 @@ def test_a_damaged_page_is_an_error_not_an_absence(tmp_path: Path, damage: Calla
     index.close()
 
 
+@pytest.mark.parametrize("damage", [flip_a_bit, zero_a_block, truncate, cut_off_whole_pages])
+def test_a_put_into_a_damaged_page_leaves_its_bytes_and_its_checksum(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    filled(tmp_path).close()
+    path = page_file_path(tmp_path, 7)
+    damage(path)
+    before = path.read_bytes()
+    index = open_pages(tmp_path)
+    with pytest.raises(FormatError):
+        index.put([EntryRange(7, [70], [1])])
+    index.put([EntryRange(8, [0], [1])], [(8, DATA)])
+    index.sync()
+    index.close()
+    assert path.read_bytes() == before
+    index = open_pages(tmp_path)
+    for entry_id in (64, 70, 127):
+        with pytest.raises(FormatError):
+            index.locate(7, entry_id)
+    assert index.locate(7, 63) == (1063,)
+    assert index.locate(8, 0) == (1,)
+    index.close()
+
+
+def test_damage_behind_the_last_entry_of_a_cached_page_is_not_sealed_by_its_next_write(
+    tmp_path: Path,
+) -> None:
+    """The zeros at the end of a page are not written, so a write does not replace damage there."""
+    filled(tmp_path).close()
+    index = open_pages(tmp_path)
+    assert index.locate(7, 199) == (1199,)  # the page of entries 192 to 255 is in memory now
+    with page_file_path(tmp_path, 7).open("r+b") as file:
+        file.seek(1024 + 8 * 250)
+        file.write(b"\1" * 8)
+    index.put([EntryRange(7, [200], [1200])])
+    index.sync()
+    index.close()
+    index = open_pages(tmp_path)
+    for entry_id in (199, 200, 250):
+        with pytest.raises(FormatError):
+            index.locate(7, entry_id)
+    index.close()
+
+
 def test_a_damaged_header_has_no_effect_and_is_written_again(tmp_path: Path) -> None:
     filled(tmp_path).close()
     path = page_file_path(tmp_path, 7)

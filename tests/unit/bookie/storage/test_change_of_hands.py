@@ -17,7 +17,8 @@ from bookie.index.apache_refusal import stops_page_files
 from bookie.index.index_factory import IndexConfig
 from bookie.journal.last_mark import is_mark_name
 from bookie.storage.config import StorageConfig
-from bookie.storage.index_rebuild import REPLACED, rebuild_indexes
+from bookie.storage.index_places import REPLACED
+from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from tests.effort import IS_SAMPLE
 from tests.fakes.bookie_work import CONFIG, body_of
@@ -111,7 +112,8 @@ async def test_page_files_that_were_moved_in_an_exchange_are_not_taken_for_delet
 
 @KINDS
 async def test_a_power_cut_at_any_step_of_taking_over_page_files_loses_no_ledger(index: IndexConfig) -> None:
-    config, target = attrs.evolve(CONFIG, index=PAGES), attrs.evolve(CONFIG, index=index)
+    two = attrs.evolve(CONFIG, ledger_directories=(Path("/l0"), Path("/l1")))
+    config, target = attrs.evolve(two, index=PAGES), attrs.evolve(two, index=index)
     filled = SimulatedDisk()
     await fill(filled, config)
     for directory in config.index_directories or config.ledger_directories:
@@ -120,7 +122,7 @@ async def test_a_power_cut_at_any_step_of_taking_over_page_files_loses_no_ledger
     cut_marks(filled, config)
     copy = filled.after_power_cut(random.Random(0)).after_power_cut
     refused = 0
-    for cut_at in itertools.count(1, 7 if IS_SAMPLE else 1):
+    for cut_at in itertools.count(1, 7 if IS_SAMPLE else 2):
         rng = random.Random(cut_at)
         disk = copy(rng)  # everything in it is durable
         disk.cut_at = cut_at
@@ -137,10 +139,7 @@ async def test_a_power_cut_at_any_step_of_taking_over_page_files_loses_no_ledger
             refused += 1  # and the start has left an empty map
         disk = disk.after_power_cut(rng)
         rebuild_indexes(disk, target)
-        async with open_storage(disk, target, wall_ms=lambda: 1000) as storage:
-            for ledger_id in range(5):
-                ids = list(range(0, 40, 1 + ledger_id % 2))
-                assert await storage.entry_ids(ledger_id) == ids, cut_at
+        await check(disk, target, fenced=False)
     assert refused >= cut_at // 7 - 1, "a bookie starts only with the finished index"
     disk.cut_at = None
     await check(disk, target, fenced=False)
