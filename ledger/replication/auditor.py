@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
 
 import attrs
 import trio
@@ -46,8 +47,17 @@ class AuditorStats:
     """The work done by the auditors of one program, and what their last checks found."""
 
     audits: int = 0
+    audit_s: float = 0.0  # all audits together
+    audit_marks: int = 0  # ledgers that audits marked
+    audits_delayed: int = 0  # a bookie was lost, and its audit waited for the delay
+    audits_cancelled: int = 0  # the bookie came back meanwhile
     ledger_checks: int = 0
-    ledgers_marked: int = 0
+    ledger_check_s: float = 0.0
+    placement_checks: int = 0
+    placement_check_s: float = 0.0
+    replicas_checks: int = 0
+    replicas_check_s: float = 0.0
+    ledgers_marked: int = 0  # by audits and checks
     placement: PlacementFindings | None = None  # None: never checked
     replicas: ReplicaFindings | None = None
 
@@ -102,6 +112,7 @@ class Auditor:
 
         If cancelled, or if it raises, some are marked.
         """
+        began_s = trio.current_time()
         named: dict[int, frozenset[str]] = {}
         sets: dict[frozenset[str], frozenset[str]] = {}  # many ledgers share few sets of bookies
 
@@ -124,6 +135,8 @@ class Auditor:
             if lost := sorted(bookies - registered):
                 marked += await self._mark(ledger_id, lost)
         self.stats.audits += 1
+        self.stats.audit_s += trio.current_time() - began_s
+        self.stats.audit_marks += marked
         self.stats.ledgers_marked += marked
         logger.info(
             "audit: %d of %d ledgers miss replicas, because bookies are lost",
@@ -138,7 +151,7 @@ class Auditor:
 
         If cancelled, or if it raises, some are marked.
         """
-        marked = 0
+        marked, began_s = 0, trio.current_time()
 
         async def check(current: Versioned) -> None:
             nonlocal marked
@@ -164,6 +177,7 @@ class Auditor:
         await self._for_each_ledger(check)
         await self._marks.set_checked(RegularCheck.READS)
         self.stats.ledger_checks += 1
+        self.stats.ledger_check_s += trio.current_time() - began_s
         self.stats.ledgers_marked += marked
         logger.info(
             "check of all ledgers: %d miss replicas", marked, extra=event("check.done", marked=marked)
@@ -175,6 +189,7 @@ class Auditor:
 
         If cancelled, or if it raises, some are marked.
         """
+        began_s = trio.current_time()
         found, placer = PlacementFindings(), self._context.placer
         registered = await read_registered(self._session, self._root)
         topology = await placer.located()
@@ -199,6 +214,8 @@ class Auditor:
             found.overdue = sum(ctime_ms is not None and ctime_ms < oldest_ms for ctime_ms in marks)
         found.at_ms = await self._marks.set_checked(RegularCheck.PLACEMENT)
         self.stats.placement = found
+        self.stats.placement_checks += 1
+        self.stats.placement_check_s += trio.current_time() - began_s
         self.stats.ledgers_marked += found.marked
         logger.info(
             "check of the placement: %d of %d closed ledgers are placed badly, of %d it is not known",
@@ -215,7 +232,7 @@ class Auditor:
 
         Ledgers that are marked already are left out. If cancelled, or if it raises, some are marked.
         """
-        found = ReplicaFindings()
+        found, began_s = ReplicaFindings(), trio.current_time()
 
         async def check(current: Versioned) -> None:
             metadata = current.metadata
@@ -247,6 +264,8 @@ class Auditor:
         await self._for_each_ledger(check)
         found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)
         self.stats.replicas = found
+        self.stats.replicas_checks += 1
+        self.stats.replicas_check_s += trio.current_time() - began_s
         self.stats.ledgers_marked += found.marked
         logger.info(
             "check of the replicas: of %d closed ledgers %d have an entry without a replica, %d with too few",
@@ -328,6 +347,7 @@ class Auditor:
                 case AuditNow():
                     self._audit_at, self._is_audit_due = None, True
                 case ScheduleAudit(delay_s=delay_s):
+                    self.stats.audits_delayed += 1
                     self._audit_at = trio.current_time() + delay_s
                     logger.info(
                         "a bookie is lost; its ledgers are audited in %d s unless it comes back",
@@ -335,6 +355,7 @@ class Auditor:
                         extra=event("audit.scheduled", delay_s=delay_s),
                     )
                 case CancelAudit():
+                    self.stats.audits_cancelled += self._audit_at is not None
                     self._audit_at = None
 
     # --- all ledgers ----------------------------------------------------------------------------------------
@@ -344,9 +365,14 @@ class Auditor:
     ) -> None:
         while True:
             try:
-                checked_ms = await self._marks.checked_ms(check)
+                changed = trio.Event()
+                checked_ms = await self._marks.checked_ms(check, changed)
                 if checked_ms is not None:
-                    await trio.sleep(max(0.0, checked_ms / 1000 + interval_s - self._wall_ms() / 1000))
+                    # The clock of the last auditor may have been ahead.
+                    left_s = checked_ms / 1000 + interval_s - self._wall_ms() / 1000
+                    with trio.move_on_after(min(max(0.0, left_s), interval_s)):
+                        await changed.wait()
+                        continue  # an operator may have made the check due
                 await self._marks.wait_enabled()
                 await run()
             except ConnectionLostError as exc:
@@ -377,10 +403,11 @@ class Auditor:
                     return
                 await visit(current)
 
-        async for found in self._catalog.ledger_ranges():
-            ids = found.ledger_ids
-            for at in range(0, len(ids), TASKS_MAX):
-                await for_each(read, ids[at : at + TASKS_MAX])
+        async with aclosing(self._catalog.ledger_ranges()) as ranges:
+            async for found in ranges:
+                ids = found.ledger_ids
+                for at in range(0, len(ids), TASKS_MAX):
+                    await for_each(read, ids[at : at + TASKS_MAX])
 
     async def _mark(self, ledger_id: int, lost: Sequence[str]) -> bool:
         try:

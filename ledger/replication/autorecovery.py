@@ -22,10 +22,11 @@ from ledger.errors import LedgerError
 from ledger.replication.auditor import Auditor, AuditorStats
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import AuditorElection
-from ledger.replication.ledger_restorer import LedgerRestorer
+from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.replication.worker import ReplicationWorker
+from ledger.replication.worker import ReplicationWorker, WorkerStats
 from ledger.tasks.task_errors import errors_in
+from namespace.clock import wall_ms
 from namespace.errors import ConnectionLostError, SessionExpiredError
 from namespace.events import event
 from namespace.store import MetadataStore, SessionState
@@ -33,6 +34,15 @@ from namespace.store import MetadataStore, SessionState
 logger = logging.getLogger(__name__)
 
 WITHDRAW_S = 2.0
+
+
+@attrs.frozen
+class AutoRecoveryStats:
+    """The work of the auditors and workers of one program, over all its sessions."""
+
+    auditor: AuditorStats = attrs.field(factory=AuditorStats)
+    worker: WorkerStats = attrs.field(factory=WorkerStats)
+    copies: RestorerStats = attrs.field(factory=RestorerStats)
 
 
 @attrs.define
@@ -44,9 +54,10 @@ class AutoRecovery:
     candidate: str  # the id in its vote for the auditor
     config: ReplicationConfig = attrs.Factory(ReplicationConfig)
     host_name: str = attrs.Factory(socket.getfqdn)
+    wall_ms: Callable[[], int] = wall_ms
+    """The clock for the dates in marks and of checks, in epoch milliseconds."""
     is_auditor: bool = attrs.field(default=False, init=False)
-    stats: AuditorStats = attrs.field(factory=AuditorStats)
-    """Of its auditors, over all sessions."""
+    stats: AutoRecoveryStats = attrs.field(factory=AutoRecoveryStats)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Audit, if elected, and restore ledgers until cancelled.
@@ -86,13 +97,20 @@ class AutoRecovery:
     async def _run_session(self, session: MetadataStore, started: Callable[[], None]) -> None:
         root, config = self.context.catalog.root, self.config
         marks = UnderReplicatedLedgers(
-            session, root, host_name=self.host_name, rng=random.Random(self.context.rng.random())
+            session,
+            root,
+            host_name=self.host_name,
+            rng=random.Random(self.context.rng.random()),
+            wall_ms=self.wall_ms,
         )
         await marks.prepare()
         started()
-        restorer = LedgerRestorer(self.context, session, config, lock_path=marks.lock_path)
-        worker = ReplicationWorker(marks, restorer, config)
-        auditor = Auditor(self.context, session, marks, config, stats=self.stats)
+        stats = self.stats
+        restorer = LedgerRestorer(
+            self.context, session, config, lock_path=marks.lock_path, stats=stats.copies
+        )
+        worker = ReplicationWorker(marks, restorer, config, stats=stats.worker)
+        auditor = Auditor(self.context, session, marks, config, wall_ms=self.wall_ms, stats=stats.auditor)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(worker.run)

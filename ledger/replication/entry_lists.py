@@ -51,7 +51,7 @@ class EntryLists:
                 found[bookie] = await self._of(ledger_id, bookie)
 
         async with trio.open_nursery() as nursery:
-            for bookie in bookies:
+            for bookie in sorted(bookies):  # a run of the simulation is repeatable
                 nursery.start_soon(ask, bookie)
         return found
 

@@ -15,6 +15,7 @@ import enum
 import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
 
 import attrs
 import trio
@@ -116,6 +117,7 @@ class UnderReplicatedLedgers:
         self._held: set[int] = set()
         # Locks of this session that no caller holds: the reply to a creation or deletion was lost.
         self._strays: set[int] = set()
+        self._take_watch: trio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<UnderReplicatedLedgers of {self._root}, {len(self._held)} locks>"
@@ -168,10 +170,11 @@ class UnderReplicatedLedgers:
     async def marked(self) -> list[MarkedLedger]:
         """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them."""
         found = []
-        async for ledger_id in self.marked_ids():
-            mark = await self.get(ledger_id)
-            if mark is not None:
-                found.append(MarkedLedger(ledger_id, mark))
+        async with aclosing(self.marked_ids()) as ledger_ids:
+            async for ledger_id in ledger_ids:
+                mark = await self.get(ledger_id)
+                if mark is not None:
+                    found.append(MarkedLedger(ledger_id, mark))
         return sorted(found, key=lambda each: each.ledger_id)
 
     async def marked_ids(self) -> AsyncGenerator[int, None]:
@@ -202,6 +205,7 @@ class UnderReplicatedLedgers:
         Args:
             watch: Set when there may be another ledger to take, if the result is None.
         """
+        self._take_watch = watch
         locked = set(await self._names(self._path(UNDERREPLICATION_LOCKS), watch))
         todo = [(self._path(UNDERREPLICATION_LEDGERS), 0)]
         while todo:
@@ -259,24 +263,34 @@ class UnderReplicatedLedgers:
         is_cancelled = trio.current_effective_deadline() == -math.inf
         timeout_s = RELEASE_CANCELLED_TIMEOUT_S if is_cancelled else RELEASE_TIMEOUT_S
         path = self.lock_path(taken.ledger_id)
-        self._held.discard(taken.ledger_id)
-        self._strays.add(taken.ledger_id)
+        # Until the outcome is known the lock counts as held: ``take`` would take it over, and lose it to the
+        # next attempt to delete it.
+        is_gone = False
         with trio.move_on_after(timeout_s) as scope:
             scope.shield = True
-            while True:
+            while not is_gone:
                 try:
-                    await self._session.delete(path)
+                    if await self._is_own(path):
+                        await self._session.delete(path)
+                    is_gone = True
                 except ConnectionLostError:
                     await trio.sleep(RELEASE_PAUSE_S)
-                    continue
                 except (NoNodeError, SessionExpiredError):
-                    pass  # the lock is gone
-                self._strays.discard(taken.ledger_id)
-                return
+                    is_gone = True
+        self._held.discard(taken.ledger_id)
+        if not is_gone:
+            self._strays.add(taken.ledger_id)
+        if self._take_watch is not None:
+            self._take_watch.set()  # the last call of ``take`` may have left this ledger out
 
     def lock_path(self, ledger_id: int) -> str:
         """The node of a ledger's lock; its version is 0 for as long as it exists."""
         return underreplicated_lock_path(self._root, ledger_id)
+
+    async def _is_own(self, path: str) -> bool:
+        """True if the lock belongs to this session. After a lost reply it may be another program's."""
+        stat = await self._session.exists(path)
+        return stat is not None and stat.ephemeral_owner == self._session.session_id
 
     async def _lock(self, ledger_id: int) -> bool:
         if ledger_id in self._held:
@@ -287,8 +301,7 @@ class UnderReplicatedLedgers:
             await self._session.create(path, encode_lock(self._host_name), ephemeral=True, parents=True)
         except NodeExistsError:
             # Ours, if the reply to an earlier creation or deletion was lost.
-            stat = await self._session.exists(path) if was_stray else None
-            if stat is None or stat.ephemeral_owner != self._session.session_id:
+            if not (was_stray and await self._is_own(path)):
                 self._strays.discard(ledger_id)
                 return False
         self._strays.discard(ledger_id)
@@ -360,20 +373,33 @@ class UnderReplicatedLedgers:
         """Set the delay if it was never set."""
         await self._ensure(LOST_BOOKIE_RECOVERY_DELAY, encode_delay(seconds))
 
-    async def checked_ms(self, check: RegularCheck) -> int | None:
-        """When the last such check was completed, epoch milliseconds; None: never."""
+    async def checked_ms(self, check: RegularCheck, watch: trio.Event | None = None) -> int | None:
+        """When the last such check was completed, epoch milliseconds; None: never.
+
+        ``watch`` is set when the time changes, unless it is None now.
+        """
         try:
-            return decode_check_time((await self._session.get(self._path(check.value))).value)
+            return decode_check_time((await self._session.get(self._path(check.value), watch=watch)).value)
         except NoNodeError:
             return None
 
     async def set_checked(self, check: RegularCheck) -> int:
         """Record that such a check was completed now; return the time, epoch milliseconds."""
         now_ms = self._wall_ms()
-        data = encode_check_time(now_ms)
+        await self._put_checked(check, now_ms)
+        return now_ms
+
+    async def force_check(self, check: RegularCheck) -> None:
+        """Make the next such check due now. An auditor whose interval for it is 0 does nothing.
+
+        Our auditor begins soon, Apache's at its next start. If cancelled, it may or may not be due.
+        """
+        await self._put_checked(check, 0)  # longer ago than any interval
+
+    async def _put_checked(self, check: RegularCheck, epoch_ms: int) -> None:
+        data = encode_check_time(epoch_ms)
         await self._ensure(check.value, data)
         await self._session.put(self._path(check.value), data)
-        return now_ms
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

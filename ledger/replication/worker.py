@@ -34,16 +34,24 @@ class WorkerStats:
     """The work done by one worker."""
 
     ledgers_restored: int = 0
+    restored_s: float = 0.0  # all these attempts together
     attempts_failed: int = 0
+    attempts_unfinished: int = 0  # failed, or the ledger is still open
+    unfinished_s: float = 0.0
 
 
 class ReplicationWorker:
     """The worker of one program in one session with the metadata store."""
 
     def __init__(
-        self, marks: UnderReplicatedLedgers, restorer: LedgerRestorer, config: ReplicationConfig
+        self,
+        marks: UnderReplicatedLedgers,
+        restorer: LedgerRestorer,
+        config: ReplicationConfig,
+        *,
+        stats: WorkerStats | None = None,
     ) -> None:
-        self.stats = WorkerStats()
+        self.stats = stats or WorkerStats()
         self._marks, self._restorer, self._config = marks, restorer, config
         self._backoff = FailureBackoff(config.failed_ledger_pause_s)
 
@@ -73,13 +81,14 @@ class ReplicationWorker:
     async def _work(self, taken: TakenLedger, waiting: trio.Nursery) -> None:
         """Try one ledger. Another task releases its lock, if that has to wait."""
         ledger_id = taken.ledger_id
-        is_waiting = False
+        is_waiting, began_s = False, trio.current_time()
         try:
             outcome = await self._try_restore(ledger_id)
             if outcome in (Outcome.RESTORED, Outcome.GONE):
                 await self._marks.complete(taken)
                 self._backoff.on_healed(ledger_id)
                 self.stats.ledgers_restored += 1
+                self.stats.restored_s += trio.current_time() - began_s
                 logger.info(
                     "ledger %d: %s, its mark is removed",
                     ledger_id,
@@ -87,6 +96,8 @@ class ReplicationWorker:
                     extra=event("ledger.restored", ledger=ledger_id, outcome=outcome.value),
                 )
                 return
+            self.stats.attempts_unfinished += 1
+            self.stats.unfinished_s += trio.current_time() - began_s
             waiting.start_soon(self._wait_and_release, taken, outcome)
             is_waiting = True
         finally:

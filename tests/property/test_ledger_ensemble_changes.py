@@ -36,6 +36,7 @@ from ledger.config import ClientConfig
 from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieUnavailableError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from ledger.statistics import Recorder
 from ledger.write.actions import Action, BeginRepair
 from ledger.write.ensemble_change import EnsembleChange
 from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleState
@@ -146,6 +147,7 @@ class World:
             membership=membership,
             placer=placer,
             rng=random.Random(0),
+            recorder=Recorder(),
         )
         self.handle = WriteHandle(
             Versioned(LEDGER, self.register.metadata, 0),

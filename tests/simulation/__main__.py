@@ -38,14 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as exc:
         print(exc, file=sys.stderr)
         return 2
-    setting = Setting(switches, options.bookies, options.bug, options.streams)
+    setting = Setting(switches, options.bookies, options.bug, options.streams, options.healing)
     if options.bug is not None and options.bug not in setting.bugs:
         print(
             f"no known bug is called {options.bug!r}; there are: {', '.join(setting.bugs)}", file=sys.stderr
         )
         return 2
     if options.known_bugs:
-        return _hunt_known_bugs(options.jobs, list(setting.bugs), options.bug, streams=options.streams)
+        return _hunt_known_bugs(options.jobs, list(setting.bugs), options.bug, setting)
     if options.sweep is not None:
         return _sweep(options.sweep, options.stride, streams=options.streams)
     if options.replay is not None:
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--first", type=int, default=int(time.time()), help="with --hours: the first seed")
     parser.add_argument("--streams", action="store_true", help="worlds with logs, in place of ledgers")
+    parser.add_argument("--healing", action="store_true", help="worlds with auto-recovery")
     parser.add_argument("--bug", help="put this known bug back")
     parser.add_argument("--bookies", type=int, help="number of bookies in each world")
     parser.add_argument("--on", action="append", default=[], metavar="FAULT", help="switch a fault on")
@@ -200,7 +201,7 @@ def _replay(path: Path) -> int:
     except (OSError, ReplayFileError) as exc:
         print(f"{path}: {exc}", file=sys.stderr)
         return 2
-    setting = Setting(bug_name=replay.known_bug, streams=replay.streams)
+    setting = Setting(bug_name=replay.known_bug, streams=replay.streams, healing=replay.healing)
     with setting.patched():
         outcome = setting.play(replay.shape, plan=replay.plan, keep=True)
     print("\n".join(outcome.lines))
@@ -211,10 +212,10 @@ def _replay(path: Path) -> int:
     return 1 if outcome.violation is not None else 0
 
 
-def _hunt_known_bugs(jobs: int, names: list[str], only: str | None, *, streams: bool) -> int:
+def _hunt_known_bugs(jobs: int, names: list[str], only: str | None, setting: Setting) -> int:
     missed = 0
     names = names if only is None else [only]
-    for name, found in find_known_bugs(jobs, names, streams=streams):
+    for name, found in find_known_bugs(jobs, names, streams=setting.streams, healing=setting.healing):
         if found is None:
             missed += 1
             print(f"{name}: NOT found in {KNOWN_BUG_SEEDS} seeds", flush=True)

@@ -347,7 +347,15 @@ class BookieMachine:
                     )
                 gone = GoneLedgers(live, ServedLedgers(service))
                 nursery.start_soon(self._repair, storage, gone, node)
+                beside = trio.CancelScope()
+
+                async def run_beside() -> None:
+                    with beside:
+                        await world.run_beside(self, node)
+
+                nursery.start_soon(run_beside)
                 await self._stop.wait()
+                beside.cancel()
                 with trio.move_on_after(2):
                     await registration.withdraw()
                 node.accept = None

@@ -92,6 +92,7 @@ class ClientProcess:
         self.wake = trio.Event()  # ends the current ``pause``
         self._scope: trio.CancelScope | None = None
         self._is_dead = False
+        self.away_s = 0.0  # before its next start, besides the usual pause
 
     def kill(self) -> None:
         """End the process at once."""
@@ -103,11 +104,15 @@ class ClientProcess:
                 self.store.abandon()
             self._scope.cancel()
 
+    def is_over(self) -> bool:
+        """True if the program is not started again."""
+        return self.world.is_ending
+
     async def live(self) -> None:
         """Run one process after the other until the world ends."""
         OWNER.set(self.name)
         world = self.world
-        while not world.is_ending:
+        while not self.is_over():
             self._is_dead = False
             with trio.CancelScope() as self._scope:
                 try:
@@ -124,7 +129,8 @@ class ClientProcess:
             if node.is_up:
                 world.network.cut_off(node, silently=False)
             self.operation = None
-            await trio.sleep(self.rng.uniform(0.2, RESTART_S))
+            away_s, self.away_s = self.away_s, 0.0
+            await trio.sleep(self.rng.uniform(0.2, RESTART_S) + away_s)
 
     async def _run(self) -> None:
         world = self.world

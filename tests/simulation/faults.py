@@ -92,6 +92,19 @@ KINDS: Mapping[str, Kind] = {
     "slow store": Kind("metadata", 2, (0.5, 5), "none"),
     "stale reads": Kind("metadata", 1.5, (1, 6), "none"),
     "lost watches": Kind("metadata", 2, (1, 6), "none"),
+    # of worlds with auto-recovery only (``healing``)
+    "bookie lost for good": Kind("healing", 1, (0, 0), "bookie", on=False),
+    "bookie decommissioned": Kind("healing", 1, (0, 0), "bookie", on=False),
+    "bookie away": Kind("healing", 1, (5, 14), "bookie", on=False),
+    "worker killed at a step": Kind("healing", 1, (0.1, 6), "healer", on=False),
+    "worker paused at a step": Kind("healing", 1, (0, 0), "healer", on=False),
+    "worker expires at a step": Kind("healing", 1, (0, 0), "healer", on=False),
+    "worker cut off at a step": Kind("healing", 1, (0.01, 0.3), "healer", on=False),
+    "auditor killed": Kind("healing", 1, (0.1, 6), "none", on=False),
+    "writers dead": Kind("healing", 1, (8, 20), "none", on=False),
+    "metadata store away": Kind("healing", 1, (0.5, 7), "none", on=False),
+    "auto-recovery switched off": Kind("healing", 1, (1, 8), "none", on=False),
+    "ledger deleted during its repair": Kind("healing", 1, (0, 0), "none", on=False),
     # all the time
     "delay": Kind("network", 0, (0, 0), "none"),
     "reorder": Kind("network", 0, (0, 0), "none"),  # across connections of one link

@@ -83,7 +83,7 @@ class Injector:
         world.counts[fault.kind] += 1
         rng = random.Random(fault.number)
         machine = world.bookies.get(fault.target)
-        client = world.clients.get(fault.target)
+        client = world.process_named(fault.target)
         match fault.kind:
             case "slow link":
                 other = rng.choice(sorted(world.network.nodes.keys() | {STORE}))

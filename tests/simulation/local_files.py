@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CURRENT = "current"
-SLOW = 0.2  # the share of reads during which the bookie may delete the file
-SLOW_S_MAX = 5.0
+SLOW = 0.3  # the share of reads during which the bookie may delete the file
+SLOW_S_MAX = 12.0
 
 
 class LocalFiles:

@@ -13,10 +13,11 @@ import attrs
 
 from ledger.digest import DigestType
 from tests.simulation.faults import KINDS, Fault
+from tests.simulation.healing.shape import HealShape
 from tests.simulation.shape import Shape
 from tests.simulation.streams.shape import StreamShape
 
-FORMAT = 3
+FORMAT = 4
 
 
 class ReplayFileError(ValueError):
@@ -38,6 +39,11 @@ class Replay:
         """True for a world with logs."""
         return isinstance(self.shape, StreamShape)
 
+    @property
+    def healing(self) -> bool:
+        """True for a world with auto-recovery."""
+        return isinstance(self.shape, HealShape)
+
 
 def encode_replay(replay: Replay) -> str:
     shape: dict[str, Any] = attrs.asdict(replay.shape)
@@ -49,6 +55,7 @@ def encode_replay(replay: Replay) -> str:
         "digest": replay.digest,
         "known_bug": replay.known_bug,
         "streams": replay.streams,
+        "healing": replay.healing,
         "shape": shape,
         "plan": [attrs.asdict(fault) for fault in replay.plan],
     }
@@ -73,7 +80,7 @@ def decode_replay(text: str) -> Replay:
         unknown = [fault.kind for fault in plan if fault.kind not in KINDS]
         if unknown:
             raise ReplayFileError(f"no fault is called {unknown[0]!r}")
-        kind = StreamShape if content["streams"] else Shape
+        kind = StreamShape if content["streams"] else HealShape if content["healing"] else Shape
         return Replay(kind(**shape), plan, content["violation"], content["digest"], content["known_bug"])
     except (KeyError, TypeError, ValueError, AttributeError) as exc:
         if isinstance(exc, ReplayFileError):

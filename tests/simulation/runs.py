@@ -17,7 +17,9 @@ from typing import Any
 
 import attrs
 
-from tests.simulation.faults import Fault, enabled
+from tests.simulation.faults import KINDS, Fault, enabled
+from tests.simulation.healing.known_bugs import HEALING_BUGS
+from tests.simulation.healing.world import HealWorld
 from tests.simulation.known_bugs import KNOWN_BUGS, KnownBug
 from tests.simulation.playing import Outcome, play
 from tests.simulation.shape import Shape
@@ -38,15 +40,16 @@ class Setting:
     bookies: int | None = None
     bug_name: str | None = None
     streams: bool = False  # worlds with logs, in place of worlds with ledgers
+    healing: bool = False  # worlds with auto-recovery
 
     @property
     def world_type(self) -> type[World]:
-        return StreamWorld if self.streams else World
+        return HealWorld if self.healing else StreamWorld if self.streams else World
 
     @property
     def bugs(self) -> Mapping[str, KnownBug]:
         """The known bugs that such worlds look for."""
-        return STREAM_BUGS if self.streams else KNOWN_BUGS
+        return HEALING_BUGS if self.healing else STREAM_BUGS if self.streams else KNOWN_BUGS
 
     @property
     def bug(self) -> KnownBug | None:
@@ -76,6 +79,8 @@ class Setting:
 
     def _all_switches(self) -> dict[str, bool]:
         switches = {} if self.bug is None else dict(self.bug.switches)
+        if self.healing:
+            switches |= {name: True for name, kind in KINDS.items() if kind.group == "healing"}
         if self.streams:
             switches |= dict.fromkeys(EXCUSED, False)
         return switches | dict(self.switches)
@@ -161,13 +166,13 @@ def _tasks(seeds: Iterable[int]) -> Iterator[list[int]]:
 
 
 def find_known_bug(
-    name: str, seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False
+    name: str, seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False, healing: bool = False
 ) -> tuple[int, str] | None:
     """Return the first seed in which one of the bug's ``seen_by`` checkers reports it, and the violation.
 
     None if no seed does. Reports of other checkers do not count: the bug may have other effects, too.
     """
-    setting = Setting(bug_name=name, streams=streams)
+    setting = Setting(bug_name=name, streams=streams, healing=healing)
     bug = setting.bugs[name]
     with bug.patched():
         for seed in range(seeds_max):
@@ -178,10 +183,15 @@ def find_known_bug(
 
 
 def find_known_bugs(
-    jobs: int, names: Sequence[str], seeds_max: int = KNOWN_BUG_SEEDS, *, streams: bool = False
+    jobs: int,
+    names: Sequence[str],
+    seeds_max: int = KNOWN_BUG_SEEDS,
+    *,
+    streams: bool = False,
+    healing: bool = False,
 ) -> Iterator[tuple[str, tuple[int, str] | None]]:
     """Look for each bug; yield its name and the result of ``find_known_bug``."""
-    find = partial(find_known_bug, seeds_max=seeds_max, streams=streams)
+    find = partial(find_known_bug, seeds_max=seeds_max, streams=streams, healing=healing)
     if jobs == 1:
         for name in names:
             yield name, find(name)

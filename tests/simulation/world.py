@@ -110,16 +110,9 @@ class World:
         self.logs = [f"log{number}" for number in range(shape.logs)]
         self.clients = self._make_clients()
         if plan is None:
-            plan = draw_plan(
-                random.Random(f"plan {seed}"),
-                horizon_s=shape.horizon_s,
-                bookies=list(self.bookies),
-                clients=list(self.clients),
-                kinds=kinds,
-                is_light=bool(shape.storm),
-            )
+            plan = self._draw_plan(kinds)
         self.plan = plan
-        self.injector = Injector(self)
+        self.injector = self._make_injector()
         self._metadata: dict[int, LedgerMetadata] = {}
         self._writers: dict[int, str] = {}  # by ledger
         self._scope = trio.CancelScope()
@@ -138,6 +131,20 @@ class World:
                 name = f"{log}-r{number}"
                 clients[name] = ReaderProcess(self, name, random.Random(f"{name} {seed}"), log)
         return clients
+
+    def _draw_plan(self, kinds: frozenset[str]) -> tuple[Fault, ...]:
+        shape = self.shape
+        return draw_plan(
+            random.Random(f"plan {shape.seed}"),
+            horizon_s=shape.horizon_s,
+            bookies=list(self.bookies),
+            clients=list(self.clients),
+            kinds=kinds,
+            is_light=bool(shape.storm),
+        )
+
+    def _make_injector(self) -> Injector:
+        return Injector(self)
 
     def _add_bookie(self, number: int) -> BookieMachine:
         name = f"b{number}:3181"
@@ -235,9 +242,16 @@ class World:
 
     # --- called by the parts ---
 
-    def new_session(self, node: Node) -> SimStore:
+    def process_named(self, name: str) -> ClientProcess | None:
+        """The client that a fault strikes."""
+        return self.clients.get(name)
+
+    async def run_beside(self, machine: BookieMachine, node: Node) -> None:
+        """What runs in the process of a bookie from its announcement to its end, besides the bookie."""
+
+    def new_session(self, node: Node, kind: type[SimStore] = SimStore) -> SimStore:
         """Return a session with the metadata store for the process of this node."""
-        store = SimStore(
+        store = kind(
             self.tree,
             node,
             self.network,

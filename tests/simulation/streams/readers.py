@@ -97,7 +97,8 @@ class LogReaderProcess(StreamProcess):
             while True:
                 batch = await self.do("read batch", partial(reader.read_batch, rng.randint(1, 9), wait_s=0.7))
                 for record in batch or ():
-                    history = history or self._history_of(record, first)
+                    if history is None or self._is_of_a_ruin(history.log, record):
+                        history = self._history_of(record, first)
                     self._check_life(history.log, record)
                     history.returned(record)
                     self._history, self.position = history, record.dlsn.next_slot()
@@ -138,10 +139,20 @@ class LogReaderProcess(StreamProcess):
 
     def _history_of(self, record: Record, start: DLSN | None) -> ReaderHistory:
         """A new history in the life that has the record: the log may have been created again meanwhile."""
-        for life in (self.life, *reversed(self.world.logs_history.logs[self.log])):
+        world = self.world
+        for life in (self.life, *world.past_ruins[self.log], *reversed(world.logs_history.logs[self.log])):
             if life.has(record.txid, record.payload):
                 return life.open_reader(self.name, start if life is self.life else None)
         return self.life.open_reader(self.name)
+
+    def _is_of_a_ruin(self, life: LogHistory, record: Record) -> bool:
+        """True if the record was submitted after the deletion of this life of the log began.
+
+        A deletion that is interrupted leaves a log to which a writer may append. A reader goes on to its
+        records.
+        """
+        key = record.txid, record.payload
+        return not life.has(*key) and any(ruin.has(*key) for ruin in self.world.past_ruins[self.log])
 
     def _check_life(self, life: LogHistory, record: Record) -> None:
         if life.has(record.txid, record.payload) or self.log in self.world.ruins:

@@ -61,6 +61,7 @@ class StreamWorld(World):
         self.logs_history = History()
         self.requests: dict[LogHistory, Requests] = {}
         self.ruins: dict[str, LogHistory] = {}  # logs whose deletion has begun and has not ended: not judged
+        self.past_ruins: dict[str, list[LogHistory]] = {log: [] for log in self.logs}  # and the present ones
         self.plans: dict[str, Plan] = {log: Plan() for log in self.logs}
         self.is_recovered = False  # every log was, after the writers have ended
         self.stream_config = self.shape.namespace_config()
@@ -181,6 +182,7 @@ class StreamWorld(World):
             before = self.requests_of(self.logs_history.log(log))
             self.logs_history.deleted(log)
             ruin = self.ruins[log] = LogHistory(log, [])
+            self.past_ruins[log].append(ruin)
             # A commit that was requested before may reach the store only now.
             self.requests[ruin] = Requests(deletes=True, commits=before.commits, placed=before.placed)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from ledger.catalog.paths import cookie_path, readonly_path
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.marks import RegularCheck
+from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
+from namespace.clock import wall_ms
+from namespace.errors import ConnectionLostError
 from tests.fakes.dict_namespace import WatchedStore
 from tests.fakes.replication_world import ReplicationWorld, open_world
 
@@ -190,6 +194,56 @@ async def test_the_check_of_all_ledgers_finds_lost_entries_of_a_bookie_that_runs
         assert await marked(world) == {damaged: ("b2:1",)}
         assert await world.marks.checked_ms(RegularCheck.READS) is not None
         assert whole != damaged
+
+
+async def test_a_check_recorded_by_a_clock_that_was_ahead_delays_the_next_one_by_one_interval(
+    autojump_clock: MockClock,
+) -> None:
+    async with (
+        open_world(3, ReplicationConfig(ledger_check_interval_s=10)) as world,
+        trio.open_nursery() as nursery,
+    ):
+        ahead_ms = wall_ms() + 86_400_000 * 365
+        await UnderReplicatedLedgers(world.session, "/ledgers", wall_ms=lambda: ahead_ms).set_checked(
+            RegularCheck.READS
+        )
+        nursery.start_soon(world.auditor.run)
+        await trio.sleep(15)
+        assert world.auditor.stats.ledger_checks == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_check_that_an_operator_makes_due_is_done_by_the_running_auditor(
+    autojump_clock: MockClock,
+) -> None:
+    async with (
+        open_world(3, ReplicationConfig(ledger_check_interval_s=1_000_000)) as world,
+        trio.open_nursery() as nursery,
+    ):
+        await world.marks.set_checked(RegularCheck.READS)
+        nursery.start_soon(world.auditor.run)
+        await trio.sleep(15)
+        assert world.auditor.stats.ledger_checks == 0
+        await world.marks.force_check(RegularCheck.READS)
+        await trio.sleep(15)
+        assert world.auditor.stats.ledger_checks == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_audit_that_fails_leaves_no_iterator_of_ledgers_behind() -> None:
+    async with open_world(3) as world:
+        await world.closed_ledger()
+        session = world.session
+        assert isinstance(session, WatchedStore)
+
+        async def fail(kind: str, path: str) -> None:
+            if kind == "get":
+                raise ConnectionLostError(path)
+
+        session.before = fail
+        with pytest.raises(ConnectionLostError):
+            await world.auditor.audit()
+        gc.collect()  # an iterator that is not closed warns here, and warnings are errors
 
 
 async def test_a_ledger_that_changes_during_its_check_is_not_marked() -> None:

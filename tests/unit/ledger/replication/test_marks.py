@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+import trio.testing
+from trio.testing import MockClock
 
 from ledger.catalog.paths import underreplicated_lock_path, underreplicated_path
 from ledger.errors import MetadataFormatError
@@ -20,6 +22,7 @@ class LossyStore(MemoryStore):
     """A session that can lose the reply to a creation or a deletion."""
 
     loses_reply_to = ""  # the beginning of the path
+    refuses_deletes = 0  # the next ones are lost before they are carried out
 
     async def create(self, path: str, value: bytes = b"", **options: bool) -> str:
         made = await super().create(path, value, **options)
@@ -27,6 +30,10 @@ class LossyStore(MemoryStore):
         return made
 
     async def delete(self, path: str, *, expected: int = -1) -> None:
+        if self.refuses_deletes:
+            self.refuses_deletes -= 1
+            await trio.lowlevel.checkpoint()
+            raise ConnectionLostError(path)
         await super().delete(path, expected=expected)
         self._lose(path)
 
@@ -230,3 +237,36 @@ async def test_a_tree_of_another_layout_is_left_alone(store: LossyStore) -> None
     with pytest.raises(MetadataFormatError):
         await UnderReplicatedLedgers(store, "/ledgers").prepare()
     assert (await store.children("/ledgers/underreplication")).names == ("LAYOUT",)
+
+
+async def test_a_lock_is_not_taken_while_it_is_being_released(
+    marks: UnderReplicatedLedgers, store: LossyStore, tree: MemoryTree, autojump_clock: MockClock
+) -> None:
+    await marks.mark(7, ["a"])
+    taken = await marks.take()
+    assert taken is not None
+    async with open_memory_store(tree) as second, trio.open_nursery() as nursery:
+        others = UnderReplicatedLedgers(second, "/ledgers")
+        store.refuses_deletes = 1
+        nursery.start_soon(marks.release, taken)
+        await trio.testing.wait_all_tasks_blocked()
+        watch = trio.Event()
+        assert await marks.take(watch) is None  # it would work on while the release deletes its lock
+        with trio.fail_after(ENDS_WITHIN_S):
+            await watch.wait()
+        assert await others.take() is not None
+
+
+async def test_a_release_leaves_the_lock_of_another_program(
+    marks: UnderReplicatedLedgers, store: LossyStore, tree: MemoryTree, autojump_clock: MockClock
+) -> None:
+    await marks.mark(7, ["a"])
+    taken = await marks.take()
+    assert taken is not None
+    async with open_memory_store(tree) as second:
+        store.loses_reply_to = marks.lock_path(7)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(marks.release, taken)
+            await trio.testing.wait_all_tasks_blocked()  # the lock is gone, and the release tries again
+            assert await UnderReplicatedLedgers(second, "/ledgers").take() is not None
+        assert (await store.get(marks.lock_path(7))).stat.ephemeral_owner == second.session_id
