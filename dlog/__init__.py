@@ -112,6 +112,8 @@ if TYPE_CHECKING:
     from dlog.write.log_writer import LogWriter as LogWriter
     from dlog.write.pending import Pending as Pending
     from ledger.digest import DigestType as DigestType
+    from ledger.statistics.histogram import Histogram as Histogram
+    from ledger.statistics.snapshot import Statistics as Statistics
 
 # A library logs nothing unless its program configures logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -237,6 +239,8 @@ _NAMES = {
     "dlog.write.log_writer": ("LogWriter",),
     "dlog.write.pending": ("Pending",),
     "ledger.digest": ("DigestType",),
+    "ledger.statistics.histogram": ("Histogram",),
+    "ledger.statistics.snapshot": ("Statistics",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -270,6 +274,7 @@ __all__ = [
     "FindingKind",
     "Gap",
     "GapCause",
+    "Histogram",
     "InvalidCursorNameError",
     "InvalidLogNameError",
     "InvalidUriError",
@@ -319,6 +324,7 @@ __all__ = [
     "Retention",
     "SegmentDescription",
     "Start",
+    "Statistics",
     "TooFewBookiesError",
     "TxidOutOfOrderError",
     "WriteError",

@@ -203,6 +203,12 @@ class NamespaceConfig(_KnowsItsArguments):
     delay_ensemble_change: bool = False
     """Replace a failing bookie only when records cannot become durable without it
     (``bkc.delayEnsembleChange``)."""
+    statistics: bool = attrs.field(default=False, validator=instance_of(bool))
+    """Measure how long operations take: ``Namespace.statistics`` then has histograms. Its counters are there
+    without it."""
+    tracing: bool = attrs.field(default=False, validator=instance_of(bool))
+    """Make spans of OpenTelemetry, by the tracer provider of the program; it needs ``opentelemetry-api``,
+    which the extra ``tracing`` installs."""
     writer: WriterConfig = attrs.field(factory=WriterConfig)
     reader: ReaderConfig = attrs.field(factory=ReaderConfig)
 

@@ -346,4 +346,6 @@ def client_config(config: NamespaceConfig) -> ClientConfig:
         placement=config.placement,
         add_quorum_timeout_s=config.add_quorum_timeout_s,
         delay_ensemble_change=config.delay_ensemble_change,
+        statistics=config.statistics,
+        tracing=config.tracing,
     )

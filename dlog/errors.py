@@ -466,7 +466,7 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return InvalidUriError(str(exc))
         case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
             return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
-        case ledger_errors.SecuritySettingsError():
+        case ledger_errors.SecuritySettingsError() | ledger_errors.TracingError():
             return ConfigError(str(exc))
         case ledger_errors.AuditError():
             return DLogError(str(exc))

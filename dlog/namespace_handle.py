@@ -34,6 +34,7 @@ from dlog.promotion.record import SourcePhase
 from dlog.promotion_errors import LogPromotedError
 from dlog.read.cursors import LogCursors, attach_cursor
 from dlog.read.log_reader import LogReader, open_log_reader
+from dlog.read.observed_reader import ObservedLogReader
 from dlog.read.positioning import EARLIEST, Start, Where, position_or_txid
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.write.log_writer import LogWriter
@@ -225,7 +226,14 @@ class Namespace(
         if attached is not None and attached.seen is not None:
             start = attached.seen.position
         async with open_log_reader(
-            log, self.config.reader, start=start, end=end, follow=follow, cursor=attached, gaps=gaps
+            log,
+            self.config.reader,
+            start=start,
+            end=end,
+            follow=follow,
+            cursor=attached,
+            gaps=gaps,
+            make=ObservedLogReader if log.recorder.observes else LogReader,
         ) as reader:
             yield reader
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ledger.errors import PlacementError as PlacementError
     from ledger.errors import ReadOnlyError as ReadOnlyError
     from ledger.errors import SecuritySettingsError as SecuritySettingsError
+    from ledger.errors import TracingError as TracingError
     from ledger.errors import WrongPasswordError as WrongPasswordError
     from ledger.metadata import Ensemble as Ensemble
     from ledger.metadata import LedgerMetadata as LedgerMetadata
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from ledger.placement.config import PlacementConfig as PlacementConfig
     from ledger.placement.config import PlacementPolicy as PlacementPolicy
     from ledger.read.handle import ReadHandle as ReadHandle
+    from ledger.statistics.histogram import Histogram as Histogram
+    from ledger.statistics.snapshot import Statistics as Statistics
     from ledger.transport.bookie_security import BookieSecurity as BookieSecurity
     from ledger.transport.bookie_security import load_bookie_security as load_bookie_security
     from ledger.transport.config import TransportConfig as TransportConfig
@@ -86,6 +89,7 @@ _EXPORTS = {
     "DigestType": "ledger.digest",
     "Ensemble": "ledger.metadata",
     "Entry": "ledger.digest",
+    "Histogram": "ledger.statistics.histogram",
     "InvalidStoreAddressError": "namespace.errors",
     "Layout": "ledger.catalog.paths",
     "LedgerClient": "ledger.client",
@@ -95,6 +99,7 @@ _EXPORTS = {
     "PlacementPolicy": "ledger.placement.config",
     "ReadHandle": "ledger.read.handle",
     "SaslAuth": "ledger.auth.sasl",
+    "Statistics": "ledger.statistics.snapshot",
     "TokenAuth": "ledger.auth.token_auth",
     "TransportConfig": "ledger.transport.config",
     "WriteHandle": "ledger.write.handle",
@@ -125,6 +130,7 @@ __all__ = [
     "Entry",
     "EntryBeyondLacError",
     "EntryTooLargeError",
+    "Histogram",
     "InvalidStoreAddressError",
     "Layout",
     "LedgerClient",
@@ -150,7 +156,9 @@ __all__ = [
     "ReadOnlyError",
     "SaslAuth",
     "SecuritySettingsError",
+    "Statistics",
     "TokenAuth",
+    "TracingError",
     "TransportConfig",
     "WriteHandle",
     "WrongPasswordError",

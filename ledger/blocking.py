@@ -27,6 +27,7 @@ from ledger.digest import DigestType, Entry
 from ledger.errors import ClientClosedError
 from ledger.metadata import LedgerMetadata
 from ledger.read.handle import ReadHandle as AsyncReadHandle
+from ledger.statistics import Statistics
 from ledger.tasks.loop_thread import Held, LoopThread
 from ledger.write.handle import WriteHandle as AsyncWriteHandle
 from namespace.service_uri import without_user_info
@@ -266,6 +267,14 @@ class LedgerClient:
             deferred_sync=deferred_sync,
         )
         return WriteHandle(self._loop, handle, self._bytes_in_flight_max)
+
+    def statistics(self) -> Statistics:
+        """See ``ledger.LedgerClient.statistics``."""
+
+        async def read() -> Statistics:
+            return self._client.statistics()
+
+        return self._loop.run(read)
 
     def open(self, ledger_id: int, *, password: bytes | None = b"", recover: bool = True) -> ReadHandle:
         """See ``ledger.LedgerClient.open``."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -35,12 +36,15 @@ from ledger.read.lac_query import query_lac
 from ledger.read.replica_check import ReplicaCheck
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
+from ledger.statistics import Recorder, Statistics, names
+from ledger.statistics.tracing import open_tracing
 from ledger.tasks.background import open_background
-from ledger.transport.transport import Dial, open_transport
+from ledger.transport.transport import Dial, Transport, open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle
 from ledger.write.handle import WriteHandle
 from ledger.write.lac_hints import LacHints
+from ledger.write.timed_handle import TimedWriteHandle
 from namespace.clock import wall_ms
 from namespace.errors import BadVersionError
 from namespace.store import MetadataStore
@@ -92,6 +96,18 @@ class LedgerClient:
     def context(self) -> ClientContext:
         """The parts that this client's handles share; for ``ledger.replication``, not for applications."""
         return self._context
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where this client counts; for the logs above it, not for applications."""
+        return self._context.recorder
+
+    def statistics(self) -> Statistics:
+        """What this client has counted since it was opened, and what it has measured.
+
+        Histograms are there only with ``ClientConfig.statistics``. Names are in docs/observability.md.
+        """
+        return self._context.recorder.statistics(names.COUNTERS, names.GAUGES, names.TIMINGS)
 
     @property
     def membership(self) -> Membership:
@@ -155,9 +171,13 @@ class LedgerClient:
         connections = {
             bookie: context.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
         }
-        current = await context.catalog.create(metadata, ledger_id)
+        with context.recorder.operation(names.LEDGER_CREATE):
+            current = await context.catalog.create(metadata, ledger_id)
+        context.recorder.counts[names.LEDGERS_CREATED] += 1
         codec = EntryCodec(digest_type, password)
-        handle = WriteHandle(
+        timings = context.recorder.timings
+        make = WriteHandle if timings is None else TimedWriteHandle
+        handle = make(
             current,
             codec,
             context,
@@ -165,7 +185,10 @@ class LedgerClient:
             deferred_sync=deferred_sync,
             connections=connections,
         )
+        if isinstance(handle, TimedWriteHandle) and timings is not None:
+            handle.measure(timings[names.ADD_ENTRY])
         self._writers.add(handle)
+        context.recorder.open_source(handle, partial(_counters, handle), partial(_gauges, handle))
         delay_s = context.config.lac_hint_delay_s
         if delay_s is not None and not deferred_sync:
             hints = LacHints(
@@ -229,6 +252,14 @@ class LedgerClient:
             MetadataUnavailableError, MetadataStoreError: The metadata store failed.
         """
         context = self._context
+        with context.recorder.operation(names.LEDGER_OPEN):
+            handle = await self._opened(ledger_id, password, recover)
+        handle.start()
+        context.recorder.counts[names.LEDGERS_OPENED] += 1
+        return handle
+
+    async def _opened(self, ledger_id: int, password: bytes | None, recover: bool) -> ReadHandle:
+        context = self._context
         current = await context.catalog.get(ledger_id)
         if password is None:
             password = current.metadata.password or b""
@@ -242,9 +273,7 @@ class LedgerClient:
                 current = await recover_ledger(context, current, codec)
             else:
                 lac = await query_lac(context, current, codec)
-        handle = ReadHandle(current, codec, context, self._nursery, lac=lac)
-        handle.start()
-        return handle
+        return ReadHandle(current, codec, context, self._nursery, lac=lac)
 
     @raises_ledger_errors
     async def recover(self, ledger_id: int) -> None:
@@ -305,8 +334,9 @@ class LedgerClient:
         If the ledger does not exist, nothing happens. If cancelled, it may or may not be deleted.
         """
         self._check_writable(f"deleting ledger {ledger_id}")
-        await self._context.catalog.delete(ledger_id)
-        self._on_deleted(ledger_id)
+        with self._context.recorder.operation(names.LEDGER_DELETE):
+            await self._context.catalog.delete(ledger_id)
+        self._forget(ledger_id)
 
     async def stored(self, ledger_id: int) -> StoredLedger:
         """The newest metadata of a ledger with their version and age in the store.
@@ -327,7 +357,7 @@ class LedgerClient:
             await self._context.catalog.delete(seen.ledger_id, expected=seen.version)
         except BadVersionError:
             return False
-        self._on_deleted(seen.ledger_id)
+        self._forget(seen.ledger_id)
         return True
 
     @raises_ledger_errors
@@ -362,12 +392,44 @@ class LedgerClient:
         if self.read_only:
             raise ReadOnlyError(doing)
 
+    def _forget(self, ledger_id: int) -> None:
+        self._context.recorder.counts[names.LEDGERS_DELETED] += 1
+        self._on_deleted(ledger_id)
+
     async def _serve_writer(self, handle: WriteHandle) -> None:
         try:
             await handle.run()
         finally:
             self._writers.discard(handle)
             handle.abandon()
+            self._context.recorder.close_source(handle)
+
+
+def _counters(handle: WriteHandle) -> dict[str, int]:
+    return {
+        names.ENTRIES_SUBMITTED: handle.last_pushed + 1,
+        names.ENTRIES_CONFIRMED: handle.lac + 1,
+        names.BYTES_SUBMITTED: handle.length_bytes,
+        names.CAPACITY_WAITS: handle.capacity_waits,
+    }
+
+
+def _gauges(handle: WriteHandle) -> dict[str, int]:
+    return {names.WRITERS_OPEN: 1, names.PENDING_ADDS: handle.last_pushed - handle.lac}
+
+
+def _of_transport(transport: Transport) -> dict[str, int]:
+    return {
+        names.CONNECTIONS_STARTED: transport.connections_started,
+        names.CONNECTIONS_FAILED: transport.connections_failed,
+        names.CONNECTIONS_LOST: transport.losses,
+        names.REQUEST_TIMEOUTS: transport.request_timeouts,
+        names.SPECULATIVE_READS: transport.speculative_reads,
+    }
+
+
+def _now(transport: Transport) -> dict[str, int]:
+    return {names.CONNECTIONS_OPEN: transport.connections_open}
 
 
 @asynccontextmanager
@@ -396,8 +458,10 @@ async def open_ledger_client(
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
         namespace.errors.StoreError: The metadata store failed.
+        TracingError: ``ClientConfig.tracing`` needs a library that is not installed.
     """
     config = config or ClientConfig()
+    tracing = open_tracing() if config.tracing else None
     catalog = await open_catalog(store, root, layout, rng=rng)
     secret_rng = rng or random.SystemRandom()  # a password must not follow from the numbers drawn before
     rng = rng or random.Random()
@@ -408,8 +472,19 @@ async def open_ledger_client(
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
+        recorder = Recorder(
+            trio.lowlevel.current_clock().current_time if config.statistics else None, tracing
+        )
+        recorder.open_source(transport, partial(_of_transport, transport), partial(_now, transport))
         context = ClientContext(
-            transport, catalog, membership, rng, config, placer, open_entry_log=open_entry_log
+            transport,
+            catalog,
+            membership,
+            rng,
+            config,
+            placer,
+            open_entry_log=open_entry_log,
+            recorder=recorder,
         )
         client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)
         yield client

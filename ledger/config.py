@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-from attrs.validators import ge, gt, optional
+from attrs.validators import ge, gt, instance_of, optional
 
 from ledger.placement.config import PlacementConfig
 from ledger.transport.config import TransportConfig
@@ -73,3 +73,9 @@ class ClientConfig:
     others: one of them may have the entry."""
     recovery_read_ahead: int = attrs.field(default=16, validator=gt(0))
     """The number of entries that a recovery reads at once."""
+
+    statistics: bool = attrs.field(default=False, validator=instance_of(bool))
+    """Measure how long operations take: ``LedgerClient.statistics`` then has histograms. Its counters are
+    there without it."""
+    tracing: bool = attrs.field(default=False, validator=instance_of(bool))
+    """Make spans of OpenTelemetry, by the tracer provider of the program; it needs ``opentelemetry-api``."""

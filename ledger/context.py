@@ -12,6 +12,7 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.config import ClientConfig
 from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
+from ledger.statistics.recorder import Recorder
 from ledger.transport.transport import Transport
 
 
@@ -53,3 +54,4 @@ class ClientContext:
     placer: Placer
     takes_hints: dict[str, bool] = attrs.field(factory=dict)  # by bookie; missing: not known (``lac_hints``)
     open_entry_log: OpenEntryLog | None = None  # None: the bookies' files are out of reach
+    recorder: Recorder = attrs.field(factory=Recorder)  # of what the client does

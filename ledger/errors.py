@@ -39,6 +39,10 @@ class SecuritySettingsError(LedgerError, ValueError):
     """Settings of TLS or authentication with bookies cannot be used. Nothing was sent."""
 
 
+class TracingError(LedgerError, ValueError):
+    """Tracing is turned on, and the library for it is not installed."""
+
+
 class CorruptEntryError(LedgerError):
     """The bytes of an entry have a wrong digest or other ids than requested. Try another replica."""
 
@@ -235,6 +239,14 @@ class LocationError(LedgerError):
 
 class BookieInUseError(LedgerError):
     """The bookie is registered, or ledgers name it, so it cannot leave the cluster. Its cookie stays."""
+
+    def __init__(self, bookie: str, evidence: str) -> None:
+        super().__init__(f"bookie {bookie}: {evidence}")
+        self.bookie = bookie
+
+
+class BookieNotReadOnlyError(LedgerError):
+    """The bookie takes new entries or is not registered, so it cannot be drained. Nothing was changed."""
 
     def __init__(self, bookie: str, evidence: str) -> None:
         super().__init__(f"bookie {bookie}: {evidence}")

@@ -17,6 +17,7 @@ from dlog.connect import open_namespace as open_in_trio
 from dlog.namespace_handle import Namespace as TrioNamespace
 from dlog.read.cursors import LogCursors as TrioLogCursors
 from dlog.read.positioning import EARLIEST, Where
+from ledger.statistics import Statistics
 
 
 class LogCursors:
@@ -50,6 +51,10 @@ class Namespace:
     def principal(self) -> str:
         """See ``dlog.Namespace.principal``."""
         return self._inner.principal
+
+    def statistics(self) -> Statistics:
+        """See ``dlog.Namespace.statistics``."""
+        return self._inner.statistics()
 
     create_log = passed(TrioNamespace.create_log)
     delete_log = passed(TrioNamespace.delete_log)

@@ -10,6 +10,7 @@ from dlog.errors import RecordOutcome
 from dlog.format.dlsn import DLSN
 from dlog.write import log_writer, pending
 from dlog.write.log_writer import as_bytes
+from ledger.statistics.tracing import MESSAGE_ID
 
 
 class Pending:
@@ -75,8 +76,13 @@ class LogWriter:
         """See ``dlog.LogWriter.append``."""
         if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
             payload = as_bytes(payload)  # copied now: the caller may reuse its buffer during the wait
-            await self.wait_capacity()
-        return await self.submit(payload, txid=txid)
+        with self._inner._appending() as span:
+            if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
+                await self.wait_capacity()
+            dlsn = await self.submit(payload, txid=txid)
+            if span is not None:
+                span.set_attribute(MESSAGE_ID, str(dlsn))
+            return dlsn
 
     def submit(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> Pending:
         """See ``dlog.LogWriter.submit``."""

@@ -34,6 +34,7 @@ from dlog.read.positioning import EARLIEST, Where
 from dlog.read.verifier import LogVerification
 from dlog.repair.mending import LogCheck, LogRepair
 from dlog.repair.orphans import OrphanLedger, OrphanOutcome
+from ledger.statistics import Statistics
 from ledger.tasks.loop_thread import Held, LoopThread
 from namespace.service_uri import without_user_info
 
@@ -82,6 +83,14 @@ class Namespace:
     def uri(self) -> str:
         """The URI as passed to ``open_namespace``."""
         return self._namespace.uri
+
+    def statistics(self) -> Statistics:
+        """See ``dlog.Namespace.statistics``."""
+
+        async def read() -> Statistics:
+            return self._namespace.statistics()
+
+        return self._loop.run(read)
 
     def create_log(self, name: str, *, exist_ok: bool = False) -> None:
         """See ``dlog.Namespace.create_log``."""

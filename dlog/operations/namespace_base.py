@@ -37,9 +37,11 @@ from dlog.promotion.sides import Side
 from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
+from dlog.statistics_names import statistics_of
 from dlog.write.opening import locked
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.client import LedgerClient
+from ledger.statistics import Statistics
 from ledger.tasks.forks import RULE, call_in_child
 from namespace.clock import wall_ms
 from namespace.lock import DistributedLock
@@ -101,6 +103,15 @@ class NamespaceBase:
 
     def __repr__(self) -> str:
         return f"<Namespace {self.uri}, {'closed' if self._is_closed else self._store.state.value}>"
+
+    def statistics(self) -> Statistics:
+        """What this namespace's writers, readers and ledgers have counted since it was opened.
+
+        Histograms are there only with the setting ``statistics``. Names are in docs/observability.md. Also of
+        a closed namespace. A log that was promoted counts where its ledgers are: its reads and writes at the
+        target are not here.
+        """
+        return statistics_of(self._client.recorder)
 
     # For this package only.
 

@@ -39,6 +39,7 @@ from dlog.read.positioning import LATEST, Start
 from dlog.read.read_ahead import ReadAhead
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.record_batch import RecordBatch
+from dlog.statistics_names import READERS_OPENED, RECORDS_READ
 from ledger.tasks.forks import RULE, call_in_child
 from ledger.tasks.service_tasks import open_service_tasks
 
@@ -67,7 +68,8 @@ class LogReader:
         cursor: ReaderCursor | None = None,
         gaps: bool = False,
     ) -> None:
-        self.log = log.name
+        self.log, self._log, self._counts = log.name, log, log.counts
+        log.counts[READERS_OPENED] += 1
         self.is_sealed = False
         self._txid_max = end if isinstance(end, int) else None  # the first greater one ends the reader
         self._is_past_end = False  # that record was decoded
@@ -433,6 +435,7 @@ class LogReader:
         if not records:
             return False
         self._records, self._index = records, 0
+        self._counts[RECORDS_READ] += len(records)
         return True
 
     def _decrypted(self, opener: PayloadOpener, records: Sequence[Record]) -> list[Record]:
@@ -465,9 +468,10 @@ async def open_log_reader(
     follow: bool = True,
     cursor: ReaderCursor | None = None,
     gaps: bool = False,
+    make: type[LogReader] = LogReader,
 ) -> AsyncIterator[LogReader]:
     """Open a reader; see ``Namespace.open_reader``."""
-    reader = LogReader(log, config, end=end, follow=follow, cursor=cursor, gaps=gaps)
+    reader = make(log, config, end=end, follow=follow, cursor=cursor, gaps=gaps)
     ahead = await reader._begin(start)
     async with open_service_tasks() as tasks:
         reader._spawn = lambda ahead: tasks.start_soon(ahead.run)

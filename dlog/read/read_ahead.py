@@ -45,6 +45,7 @@ from dlog.read.positioning import Start, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
+from dlog.statistics_names import BYTES_FETCHED, ENTRIES_FETCHED
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 from ledger.tasks.background import open_background
@@ -97,7 +98,7 @@ class ReadAhead:
         self.is_over = False  # nothing more will be fetched
         self.active_s = trio.current_time()  # when the last entry arrived, or fetching could go on
         self.error: DLogError | None = None  # why the task ended; raised after the chunks before it
-        self._log, self._config = log, config
+        self._log, self._config, self._counts = log, config, log.counts
         self._end, self._follow, self._position = end, follow, position
         self._reports_gone = reports_gone
         self._cancelling = trio.CancelScope()
@@ -377,6 +378,8 @@ class ReadAhead:
         self._relist_after_s = self._config.relist_interval_s
         size_bytes = sum(map(len, entries))
         self.chunks.append(Chunk(reader, entries, size_bytes))
+        self._counts[ENTRIES_FETCHED] += len(entries)
+        self._counts[BYTES_FETCHED] += size_bytes
         self.size_bytes += size_bytes
         self.wake()
 

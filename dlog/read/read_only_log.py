@@ -11,7 +11,7 @@ Source: DistributedLog, BKLogReadHandler.java, ReadUtils.java (docs/stream-forma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import trio
 
@@ -44,6 +44,8 @@ from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 from ledger.read.replica_check import ReplicaCheck
+from ledger.statistics import Recorder
+from ledger.statistics.tracing import Attribute, Span
 from namespace.store import MetadataStore
 
 
@@ -62,6 +64,22 @@ class ReadOnlyLog:
         self.gaps_ok = False  # list segments although some are missing in between
         self._store, self._client = store, client
         self._namespace_path, self._password = namespace_path, password
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where the writers and readers of this log count."""
+        return self._client.recorder
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters of the client by name."""
+        return self.recorder.counts
+
+    def operation(
+        self, name: str, span: str | None = None, **attributes: Attribute
+    ) -> AbstractContextManager[Span | None]:
+        """Measure and trace the block, if that is turned on; see ``Recorder.operation``."""
+        return self.recorder.operation(name, span, log=self.name, **attributes)
 
     async def segments(
         self, *, known: Sequence[LogSegment] = (), watch: trio.Event | None = None

@@ -161,6 +161,8 @@ _TOP = (
         "Replace a failing bookie only if records cannot become durable without it.",
         _CLUSTER,
     ),
+    Setting("statistics", kinds.BOOL, "Measure how long operations take; see docs/observability.md."),
+    Setting("tracing", kinds.BOOL, "Make spans of OpenTelemetry; see docs/observability.md."),
     Setting(
         "bookie_security",
         kinds.FILE,

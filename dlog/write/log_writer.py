@@ -13,6 +13,7 @@ the write proxy: the wall clock in milliseconds, or the last id if that is great
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -32,10 +33,12 @@ from dlog.errors import (
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.statistics_names import APPEND, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
+from ledger.statistics.tracing import Span
 from ledger.tasks.forks import RULE, call_in_child
 from namespace.clock import wall_ms
 
@@ -256,6 +259,10 @@ class LogWriter:
         """
         return Pending(*self._take(payload, txid))
 
+    def _appending(self) -> AbstractContextManager[Span | None]:
+        """Measure and trace an append of one record, if that is turned on; see ``Recorder.operation``."""
+        return self._lookup.operation(APPEND, "append", operation_type="send")
+
     def _submit_now(self, payload: bytes, txid: int | None) -> Pending | None:
         """As ``append`` up to its wait for the outcome; None, with nothing taken, if it must wait before."""
         if self._sender.is_over_limit:
@@ -282,6 +289,7 @@ class LogWriter:
         Raises:
             LogFencedError, LogWriteError: Some of the records are not durable; each has its own outcome.
         """
+        self._lookup.counts[FLUSHES] += 1
         if self._newest is None:
             await trio.lowlevel.checkpoint()
             return

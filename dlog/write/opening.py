@@ -24,9 +24,11 @@ from dlog.promotion_errors import LogPromotedError
 from dlog.read.chain_end import chain_at_end
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
+from dlog.statistics_names import LOCK, RECOVER
 from dlog.write.batcher import Batch
 from dlog.write.lock_watch import Follow
 from dlog.write.log_writer import LogWriter
+from dlog.write.observed_writer import ObservedLogWriter
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_roller import SegmentRoller
 from ledger.tasks.service_tasks import open_service_tasks
@@ -125,11 +127,13 @@ async def open_log_writer(
             nonlocal newest, has_written, origin
             has_written = has_written or (newest is not None and newest.has_written)
             while True:
-                lock = await acquire()
+                with log.operation(LOCK, "lock"):
+                    lock = await acquire()
                 try:
                     lifecycle = lifecycle_of(lock)
                     await lifecycle.refresh()
-                    await lifecycle.recover_all()
+                    with lifecycle.operation(RECOVER, "recover"):
+                        await lifecycle.recover_all()
                     # After the recovery, so that the value counts all records that the next writer follows.
                     chain = await chain_at_end(log) if config.hash_chain else None
                     found = log.name if config.encryption is None else await log.origin()
@@ -156,7 +160,10 @@ async def open_log_writer(
             )
             tasks.start_soon(roller.run)
             tasks.start_soon(partial(roller.serve, purge=config.purge, wait_promoted=wait_promoted))
+            if newest is not None:
+                log.recorder.close_source(newest.sender)
             newest = roller
+            log.recorder.open_source(roller.sender, roller.sender.counters, roller.sender.gauges)
             return roller
 
         async def begin(failed_before: Sequence[Batch]) -> SegmentRoller:
@@ -164,7 +171,8 @@ async def open_log_writer(
                 lambda: take_over(failed_before), store, subject=f"log {log.name}: opening it for writing"
             )
 
-        writer = LogWriter(
+        make = ObservedLogWriter if log.recorder.observes else LogWriter
+        writer = make(
             log.name,
             await begin(()),
             config,
@@ -175,6 +183,7 @@ async def open_log_writer(
             check_admin=check_admin,
             check_truncation=check_truncation,
         )
+        assert newest is not None
         try:
             yield writer
         except BaseException:
@@ -189,5 +198,6 @@ async def open_log_writer(
             await writer.aclose()
             if config.purge:
                 with trio.move_on_after(PURGE_S):
-                    assert newest is not None
                     await newest.purger.wait_idle()
+        finally:
+            log.recorder.close_source(newest.sender)

@@ -49,11 +49,13 @@ from dlog.metadata.truncation import first_left, purgeable
 from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
+from dlog.statistics_names import SEGMENTS_COMPLETED
 from dlog.write.space import mark_truncated, purge_segments, retain
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
 from ledger.policy import LogMark
+from ledger.statistics.tracing import Span
 from namespace.errors import ConnectionLostError, NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 
@@ -138,6 +140,10 @@ class SegmentLifecycle:
         self._segments = list(listed.segments)
         if self._metadata.sealed and not for_promotion:
             raise EndOfStreamError(self.log)
+
+    def operation(self, name: str, span: str) -> contextlib.AbstractContextManager[Span | None]:
+        """Measure and trace the block, if that is turned on; see ``Recorder.operation``."""
+        return self._client.recorder.operation(name, span, log=self.log)
 
     async def recover_all(self) -> None:
         """Recover every segment in progress, in order: an earlier writer left them."""
@@ -263,6 +269,7 @@ class SegmentLifecycle:
                 encode_segment(completed),
             )
         self._segments[index] = completed
+        self._client.recorder.counts[SEGMENTS_COMPLETED] += 1
 
     async def truncate(self, first_kept: DLSN) -> DLSN | None:
         """Mark the records before a position as truncated; see ``LogWriter.truncate``. Repeating it is safe.

@@ -40,6 +40,7 @@ from dlog.format.hash_chain import ChainValue
 from dlog.metadata.segment import LogSegment
 from dlog.promotion_errors import LogPromotedError
 from dlog.retry_policy import RetryPolicy
+from dlog.statistics_names import ROLL
 from dlog.write import segment_events
 from dlog.write.batcher import Batch
 from dlog.write.lock_watch import Follow, LockWatch
@@ -85,16 +86,14 @@ class SegmentRoller:
         self._follow = follow
         self._is_promoted = False  # seen by another task than ``run``
         self._moved = trio.Event()  # pulsed when the writer has followed a promotion, or has stopped
-        self._last_txid = last_txid
-        self._chain = chain  # at the end of the segments before the one in use
+        self._last_txid, self._chain = last_txid, chain  # at the end of the segments before the one in use
         self._newest_writer: SegmentWriter | None = None
         self._old: deque[SegmentInUse] = deque()  # rolled, durable, to be completed; oldest first
         self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
         self._roll_not_before_s = 0.0
         self._failed = list(failed_before)
         self._work = trio.Event()  # ``run`` has something to do
-        self._ended = trio.Event()
-        self._scope = trio.CancelScope()
+        self._ended, self._scope = trio.Event(), trio.CancelScope()
         self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
 
     def describe(self) -> str:
@@ -149,7 +148,8 @@ class SegmentRoller:
             elif in_use is None and sender.batcher:
                 await self._begin()
             elif in_use is not None and sender.is_sending and self._roll_is_due(in_use):
-                await self._roll(in_use)
+                with self._lifecycle.operation(ROLL, "roll"):
+                    await self._roll(in_use)
             elif self._old:
                 await self._complete_oldest()
             elif sender.is_closing and not sender.batcher and (in_use is None or in_use.writer.is_idle):

@@ -17,8 +17,9 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from dlog import statistics_names as names
 from dlog.config import WriterConfig
-from dlog.errors import RecordOutcome, WriteError
+from dlog.errors import LogLockLostError, RecordOutcome, WriteError
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES
 from dlog.format.record import CONTROL_PAYLOAD, KEEP_ALIVE_PAYLOAD
 from dlog.metadata.segment import LogSegment
@@ -70,6 +71,36 @@ class SegmentSender:
         self._capacity_waits = 0  # callers that wait for ``_capacity``
         self._ledger_waits: set[trio.CancelScope] = set()  # of callers that wait for a slow replica
         self._commit_wanted = trio.Event()
+        # For the statistics: all but what the newest segment counts itself.
+        self._newest: SegmentWriter | None = None
+        self._before = (0, 0, 0)  # records, entries and bytes sent to the segments before it
+        self._segments = self._rolls = self._failures = self._waits = 0
+
+    def counters(self) -> dict[str, int]:
+        """What this writer has done so far, by the names of its statistics."""
+        records, entries, size_bytes = self._sent
+        return {
+            names.RECORDS_SENT: records,
+            names.ENTRIES_SENT: entries,
+            names.BYTES_SENT: size_bytes,
+            names.SEGMENTS_BEGUN: self._segments,
+            names.SEGMENTS_ROLLED: self._rolls,
+            names.SEGMENTS_FAILED: self._failures,
+            names.CAPACITY_WAITS: self._waits,
+            names.LOCKS_LOST: int(isinstance(self.stopped, LogLockLostError)),
+            names.WRITERS_OPENED: 1,
+        }
+
+    def gauges(self) -> dict[str, int]:
+        """The same of values that rise and fall."""
+        return {names.WAITING_BYTES: self.waiting_bytes}
+
+    @property
+    def _sent(self) -> tuple[int, int, int]:
+        records, entries, size_bytes = self._before
+        if (newest := self._newest) is None:
+            return self._before
+        return records + newest.position, entries + newest.entry_count, size_bytes + newest.size_bytes
 
     @property
     def waiting_bytes(self) -> int:
@@ -87,6 +118,7 @@ class SegmentSender:
 
     async def wait_capacity(self) -> None:
         """Return when the writer is below its limits; raise the reason if it has stopped."""
+        self._waits += self.is_over_limit
         while self.is_over_limit and self.stopped is None:
             in_use = self.in_use
             if in_use is None or self.failure is not None or self.waiting_bytes >= self._bytes_max:
@@ -108,6 +140,9 @@ class SegmentSender:
 
     def use(self, in_use: SegmentInUse) -> None:
         """Send to this segment from now on."""
+        self._segments += 1
+        self._rolls += self.in_use is not None
+        self._before, self._newest = self._sent, in_use.writer
         self.in_use = in_use
         in_use.handle.on_confirmed(self._on_confirmed(in_use))
         self.failure = None
@@ -222,6 +257,7 @@ class SegmentSender:
     def _segment_failed(self, in_use: SegmentInUse, cause: BaseException) -> None:
         if self.failure is None and in_use is self.in_use:
             self.failure = cause
+            self._failures += 1
             self._recovered = trio.Event()
             self.is_sending = False
             self._on_progress()

@@ -35,6 +35,7 @@ from ledger.read.recent_entries import RecentEntries
 from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
+from ledger.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
 from ledger.wire.messages import LocatedReply
 from namespace.errors import NamespaceError, SessionExpiredError
 
@@ -70,7 +71,7 @@ class ReadHandle:
         self.ledger_id = current.ledger_id
         self._current = current
         self._codec, self._context, self._nursery = codec, context, nursery
-        self._config = context.config
+        self._config, self._recorder = context.config, context.recorder
         self._lac = current.metadata.last_entry_id if current.metadata.is_closed else lac
         metadata = current.metadata
         # A batch holds consecutive entries of one bookie, so each bookie must hold every entry.
@@ -211,7 +212,8 @@ class ReadHandle:
         if self._lac > entry_id or self.is_closed:
             await trio.lowlevel.checkpoint()
             return self._lac
-        with trio.move_on_after(timeout_s):
+        self._recorder.counts[LAC_WAITS] += 1
+        with self._recorder.operation(LAC_WAIT), trio.move_on_after(timeout_s):
             while self._lac <= entry_id and not self.is_closed:
                 poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._standing)
                 self._polls.add(poll)  # no checkpoint since the metadata were read
@@ -292,10 +294,16 @@ class ReadHandle:
         while True:
             metadata = self.metadata
             try:
-                return await self._read_some_by(metadata, first, last, size_bytes_max, unpack)
+                with self._recorder.operation(READ_ENTRY):
+                    found = await self._read_some_by(metadata, first, last, size_bytes_max, unpack)
             except LedgerReadError:
                 if not await self._has_moved(metadata, first):
                     raise
+            else:
+                counts = self._recorder.counts
+                counts[READS] += 1
+                counts[ENTRIES_READ] += len(found)
+                return found
 
     async def _read_some_by(
         self, metadata: LedgerMetadata, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]

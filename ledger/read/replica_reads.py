@@ -32,6 +32,7 @@ from ledger.errors import (
 from ledger.metadata import LedgerMetadata
 from ledger.read.replica_rules import EntryRead, reading_order, replicas
 from ledger.read.speculative_read import SpeculativeRead, wait_reads
+from ledger.statistics.names import DIGEST_MISMATCHES
 from ledger.transport.bookie_requests import entry_of, refusal_of
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, LocatedReply, ReadReply, ReadRequest, Reply
 from namespace.events import event
@@ -203,6 +204,7 @@ class ReplicaReads:
             membership.report_slow(bookie)
         elif isinstance(reason, CorruptEntryError):
             self.digest_mismatches += 1
+            self._context.recorder.counts[DIGEST_MISMATCHES] += 1
             if bookie not in self._reported:
                 self._reported.add(bookie)
                 logger.warning(

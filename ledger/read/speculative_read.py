@@ -84,7 +84,7 @@ class SpeculativeRead(Generic[T]):
             raise self._reading.error()
         return self._results[0]
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         """Call ``act``. Its error ends this read, not the task of the connection or of the timers."""
         try:
             act()
@@ -92,7 +92,8 @@ class SpeculativeRead(Generic[T]):
             self._error = exc
             self._finish()
 
-    def _send_next(self) -> None:
+    def _send_next(self) -> bool:
+        """Send to the next replica; False if none is left."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,11 +105,16 @@ class SpeculativeRead(Generic[T]):
                 continue
             if self._speculative_s is not None:
                 self._timer = self._transport.timers.after(
-                    self._speculative_s, functools.partial(self._guarded, self._send_next)
+                    self._speculative_s, functools.partial(self._guarded, self._overtake)
                 )
-            return
+            return True
         if not self._requests:
             self._finish()
+        return False
+
+    def _overtake(self) -> None:
+        if self._send_next():
+            self._transport.speculative_reads += 1
 
     def _send(
         self,

@@ -17,6 +17,7 @@ from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.recovery.driver import RecoveryDriver
+from ledger.statistics.names import LEDGER_RECOVER, LEDGERS_RECOVERED
 from namespace.events import event
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,12 @@ async def recover_ledger(context: ClientContext, current: Versioned, codec: Entr
         current.ledger_id,
         extra=event("ledger.recovery_begun", ledger=current.ledger_id),
     )
-    decision = await RecoveryDriver(context, current, codec).find_end()
-    closed = await update_metadata(context.catalog, current, decision.apply, retry_timeout_s=retry_timeout_s)
+    with context.recorder.operation(LEDGER_RECOVER, "recover ledger", ledger=current.ledger_id):
+        decision = await RecoveryDriver(context, current, codec).find_end()
+        closed = await update_metadata(
+            context.catalog, current, decision.apply, retry_timeout_s=retry_timeout_s
+        )
+    context.recorder.counts[LEDGERS_RECOVERED] += 1
     logger.info(
         "ledger %d: closed at entry %d, %d bytes",
         current.ledger_id,

@@ -5,9 +5,9 @@ auditor, the worker. Not inside: processes, commands.
 Entry point: ``AutoRecovery``.
 """
 
-from ledger.replication.auditor import AuditorStats
-from ledger.replication.autorecovery import AutoRecovery
+from ledger.replication.autorecovery import AutoRecovery, AutoRecoveryStats
 from ledger.replication.config import ReplicationConfig
+from ledger.replication.drain import drain_bookie
 from ledger.replication.election import current_auditor
 from ledger.replication.evacuation import Evacuated, evacuate_bookies, planned_evacuations
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
@@ -15,8 +15,8 @@ from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.removal import Removed, decommission_bookie, remove_cookie
 
 __all__ = [
-    "AuditorStats",
     "AutoRecovery",
+    "AutoRecoveryStats",
     "Evacuated",
     "LedgerRestorer",
     "Outcome",
@@ -25,6 +25,7 @@ __all__ = [
     "UnderReplicatedLedgers",
     "current_auditor",
     "decommission_bookie",
+    "drain_bookie",
     "evacuate_bookies",
     "planned_evacuations",
     "remove_cookie",

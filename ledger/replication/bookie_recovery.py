@@ -9,6 +9,7 @@ Source: BookKeeperAdmin.java (recoverBookieData, decommissionBookie); docs/autor
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import AsyncGenerator, Collection
 
@@ -64,11 +65,13 @@ async def recover_bookies(
         context, session, config or ReplicationConfig(), lock_path=marks.lock_path, stats=stats
     )
     is_all_done = True
-    async for one in evacuate_bookies(
+    evacuating = evacuate_bookies(
         context, marks, restorer, bookies, close_open=close_open, ledger_id=ledger_id
-    ):
-        is_all_done &= one.is_done
-        yield one
+    )
+    async with contextlib.aclosing(evacuating):
+        async for one in evacuating:
+            is_all_done &= one.is_done
+            yield one
     if delete_cookies and is_all_done and ledger_id is None:
         for bookie in bookies:
             await remove_cookie(context, session, bookie)

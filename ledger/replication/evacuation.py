@@ -10,7 +10,8 @@ Source: BookKeeperAdmin.java (recoverBookieData); docs/autorecovery.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+import contextlib
+from collections.abc import AsyncGenerator, Collection
 
 import attrs
 
@@ -48,7 +49,7 @@ class Evacuated:
 
 async def planned_evacuations(
     context: ClientContext, bookies: Collection[str], *, ledger_id: int | None = None
-) -> AsyncIterator[Planned]:
+) -> AsyncGenerator[Planned, None]:
     """The ledgers that ``evacuate_bookies`` would try. It changes nothing.
 
     Raises: as ``evacuate_bookies``.
@@ -78,7 +79,7 @@ async def evacuate_bookies(
     *,
     close_open: bool,
     ledger_id: int | None = None,
-) -> AsyncIterator[Evacuated]:
+) -> AsyncGenerator[Evacuated, None]:
     """Copy the entries of these bookies to others, ledger by ledger; yield the result of each.
 
     The bookies may run or be lost. If cancelled, the ledgers so far are done; call it again for the others.
@@ -91,20 +92,21 @@ async def evacuate_bookies(
         NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
         namespace.errors.NamespaceError: The metadata store failed.
     """
-    async for one in planned_evacuations(context, bookies, ledger_id=ledger_id):
-        if one.reason is not None:
-            yield Evacuated(one.ledger_id, None, one.reason)
-            continue
-        taken = await marks.take_unmarked(one.ledger_id)
-        if taken is None:
-            yield Evacuated(one.ledger_id, None, "another program works on it")
-            continue
-        try:
-            result = Evacuated(
-                one.ledger_id, await restorer.evacuate(one.ledger_id, bookies, close_open=close_open)
-            )
-        except (LedgerError, NoNodeError) as exc:
-            result = Evacuated(one.ledger_id, None, str(exc))
-        finally:
-            await marks.release(taken)
-        yield result
+    async with contextlib.aclosing(planned_evacuations(context, bookies, ledger_id=ledger_id)) as planned:
+        async for one in planned:
+            if one.reason is not None:
+                yield Evacuated(one.ledger_id, None, one.reason)
+                continue
+            taken = await marks.take_unmarked(one.ledger_id)
+            if taken is None:
+                yield Evacuated(one.ledger_id, None, "another program works on it")
+                continue
+            try:
+                result = Evacuated(
+                    one.ledger_id, await restorer.evacuate(one.ledger_id, bookies, close_open=close_open)
+                )
+            except (LedgerError, NoNodeError) as exc:
+                result = Evacuated(one.ledger_id, None, str(exc))
+            finally:
+                await marks.release(taken)
+            yield result

@@ -11,6 +11,7 @@ Source: BookKeeperAdmin.java (decommissionBookie), DecommissionCommand.java; doc
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import attrs
@@ -100,8 +101,10 @@ async def decommission_bookie(
             continue
         await check_not_registered(session, root, bookie)
         restorer = LedgerRestorer(context, session, ReplicationConfig(), lock_path=marks.lock_path)
-        async for _ in evacuate_bookies(context, marks, restorer, [bookie], close_open=True):
-            pass
+        evacuating = evacuate_bookies(context, marks, restorer, [bookie], close_open=True)
+        async with contextlib.aclosing(evacuating):
+            async for _ in evacuating:
+                pass
         left = dict.fromkeys(await _named(catalog, bookie))
         moved.update(left)
         if not left:

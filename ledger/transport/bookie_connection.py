@@ -161,7 +161,7 @@ class BookieConnection:
         self.protocol = ConnectionProtocol(version, config.frame_bytes_max)
         self.bookie = bookie
         self.name = name
-        self.is_connected = False
+        self.is_connected = self.has_connected = False
         self.writable = trio.lowlevel.ParkingLot()  # of tasks that wait until fewer bytes are queued
         self._dial, self._resolve, self._config = dial, resolve, config
         self._scope = trio.CancelScope()
@@ -263,7 +263,7 @@ class BookieConnection:
         return None
 
     async def _carry(self, stream: trio.abc.Stream) -> None:
-        self.is_connected = True
+        self.is_connected = self.has_connected = True
         self._pipe = stream if isinstance(stream, PipeStream) else None
         try:
             async with trio.open_nursery() as nursery:

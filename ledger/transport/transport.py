@@ -102,6 +102,7 @@ class Transport:
         self._alive: dict[BookieConnection, int] = {}  # each with its number, until its loss is reported
         self._connections_started = 0
         self.losses = 0  # connections lost so far; if it did not change, no connection was lost
+        self.request_timeouts = self.connections_failed = self.speculative_reads = 0  # for statistics
         self._is_closed = False
         self._is_v3 = config.add_version == 3
         self._refused_adds: set[tuple[str, int]] = set()
@@ -111,6 +112,16 @@ class Transport:
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"{len(self._alive)} connections"
         return f"<Transport {state}>"
+
+    @property
+    def connections_started(self) -> int:
+        """The number of connections begun so far."""
+        return self._connections_started
+
+    @property
+    def connections_open(self) -> int:
+        """The number of connections, those included that are still connecting."""
+        return len(self._alive)
 
     def post_adds(
         self, bookie: str, ledger_id: int, frames: list[bytes], entry_ids: Sequence[int], sink: AddSink
@@ -213,13 +224,17 @@ class Transport:
                 timeout_s += request.timeout_ms / 1000
         pending = PendingRequest(connection, request, on_reply, timeout_s, self._start_ticking)
         connection.send(pending, high_priority)
-        start_timer = partial(self.timers.after, timeout_s, pending.time_out)
+        start_timer = partial(self.timers.after, timeout_s, partial(self._time_out, pending))
         pending.timer = start_timer()
         if isinstance(request, ReadRequest) and request.replies_max > 1:
             pending.start_timer = start_timer
         if isinstance(request, AddRequest):
             self._start_ticking()
         return pending
+
+    def _time_out(self, pending: PendingRequest) -> None:
+        self.request_timeouts += 1
+        pending.time_out()
 
     def post_hint(self, bookie: str, request: WriteLacRequest) -> bool:
         """Send a hint, which gets no reply, if the bookie is connected; else drop it and return False.
@@ -302,6 +317,7 @@ class Transport:
             # Remove the connection first: callbacks of the loss may send again at once, over a new one.
             del self._connections[purpose][connection.bookie]
             self.losses += 1
+            self.connections_failed += not connection.has_connected
             connection.report_loss()
             del self._alive[connection]
 

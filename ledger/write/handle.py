@@ -18,10 +18,9 @@ Source: LedgerHandle.java, PendingAddOp.java, ForceLedgerOp.java; docs/protocol.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
-import attrs
 import trio
 
 from ledger.catalog.catalog import Versioned
@@ -49,6 +48,7 @@ from ledger.write.explicit_lac import write_lac, write_lac_when_idle
 from ledger.write.overdue import wait_overdue
 from ledger.write.repair import EnsembleRepair
 from ledger.write.repair_steps import follow_metadata, take_step
+from ledger.write.sink import Sink
 from ledger.write.window import Window
 from ledger.write.writer import LedgerWriter, SendAdds
 from namespace.events import event
@@ -57,14 +57,6 @@ logger = logging.getLogger(__name__)
 
 FRAME_OVERHEAD_BYTES_MAX = 128  # of an add or a read reply in both versions, without digest and header
 YIELD_AFTER_ENTRIES = 256  # so that sockets get the first entries while a caller still makes the next
-
-
-@attrs.frozen(eq=False)
-class _Sink:
-    """The methods that the transport calls; an application does not see them as methods of the handle."""
-
-    on_add_replies: Callable[[str, Code, Sequence[int]], None]
-    on_bookie_lost: Callable[[str, Exception], None]
 
 
 class WriteHandle:
@@ -115,7 +107,7 @@ class WriteHandle:
         trust.trust_since(connections or {})
         self._is_trusted = trust.is_trusted
         self._repair = EnsembleRepair(current.ledger_id, writer, trust, config, context.rng, durable=durable)
-        self._sink = _Sink(self._on_add_replies, self._on_failure)
+        self._sink = Sink(self._on_add_replies, self._on_failure)
         self._confirmations = Confirmations()
         self._window = Window(
             writer, bytes_max=config.bytes_in_flight_max, entries_max=config.entries_in_flight_max
@@ -160,6 +152,11 @@ class WriteHandle:
     def bytes_in_flight(self) -> int:
         """Encoded bytes of entries that some replica has not answered yet."""
         return self._writer.bytes_in_flight
+
+    @property
+    def capacity_waits(self) -> int:
+        """How often a caller had to wait because the entries in flight were at their limit."""
+        return self._window.waits
 
     def submit(self, payload: bytes) -> int:
         """Take an entry to be written; return its id at once.

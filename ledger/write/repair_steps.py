@@ -17,6 +17,7 @@ from ledger.catalog.catalog import Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.errors import BookieError, LedgerError
+from ledger.statistics.names import ENSEMBLE_CHANGE, ENSEMBLE_CHANGES
 from ledger.wire.messages import BookieInfoRequest
 from ledger.write.actions import (
     Action,
@@ -109,14 +110,16 @@ async def _change(
     step: WriteChange, repair: EnsembleRepair, current: Versioned, context: ClientContext
 ) -> list[Action]:
     try:
-        updated = await update_metadata(
-            context.catalog,
-            current,
-            step.change.apply,
-            retry_timeout_s=context.config.unavailable_timeout_s,
-        )
+        with context.recorder.operation(ENSEMBLE_CHANGE, "change ensemble", ledger=current.ledger_id):
+            updated = await update_metadata(
+                context.catalog,
+                current,
+                step.change.apply,
+                retry_timeout_s=context.config.unavailable_timeout_s,
+            )
     except (LedgerError, NamespaceError) as exc:
         return repair.on_change_failed(exc)
+    context.recorder.counts[ENSEMBLE_CHANGES] += 1
     return repair.on_ensemble_changed(step, updated, trio.current_time())
 
 

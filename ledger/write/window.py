@@ -21,6 +21,7 @@ class Window:
         self._writer, self._bytes_max, self._entries_max = writer, bytes_max, entries_max
         self._waiting = trio.lowlevel.ParkingLot()
         self._is_over = False
+        self.waits = 0  # calls that had to wait
 
     def has_capacity(self) -> bool:
         """True if less than the limit is in flight, in bytes and in entries."""
@@ -34,9 +35,13 @@ class Window:
             below_bytes: Also wait until fewer bytes than this are in flight.
         """
         bytes_max = self._bytes_max if below_bytes is None else below_bytes
+        waits = False
         while not self._is_over:
             if self.has_capacity() and self._writer.bytes_in_flight < bytes_max:
                 return
+            if not waits:
+                waits = True
+                self.waits += 1
             await self._waiting.park()
 
     def released(self) -> None:

@@ -26,6 +26,7 @@ from ledger.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
+from ledger.statistics import Recorder
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import Operation, Stat
@@ -161,7 +162,7 @@ class World:
     """Ledgers and metadata, shared by all clients, and the random numbers behind their failures."""
 
     def __init__(self, seed: int, failure_rate: float, lost_reply_rate: float) -> None:
-        self.rng = random.Random(seed)
+        self.rng, self.recorder = random.Random(seed), Recorder()
         self.failure_rate, self.lost_reply_rate = failure_rate, lost_reply_rate
         self.ledgers: dict[int, ScriptedLedger] = {}
         self._ledger_ids = itertools.count()

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import attrs
 from pyspark.sql.types import BinaryType
 
+import dlog.blocking
 from dlog import DLSN, EntryTotals, LogNotFoundError, LogTruncatedError, Record, RecordBatch
 from spark_integration.arrow import ArrowRows
 from spark_integration.batch import DlogBatchReader, resolve_ranges
@@ -26,6 +27,7 @@ class ListLog:
     cursors: dict[str, Position] = attrs.Factory(dict)
     exists: bool = True
     measured: int = 0  # number of calls that read entries
+    listed: int = 0  # number of calls that list segments
 
     def truncate(self, count: int) -> None:
         """Truncate the first records, but none of a segment that is not full: its writer has it open."""
@@ -55,6 +57,7 @@ class ListLog:
     def extents(self) -> list[Extent]:
         if not self.exists:
             raise LogNotFoundError("s")
+        self.listed += 1
         last = self.records[-1].dlsn.segment_seqno if self.records else 0
         return [Extent(number, 3, 8) for number in range(1, last)] + [Extent(last, -1)]
 
@@ -76,6 +79,13 @@ class ListLog:
     def before_txid(self, txid: int) -> Position | None:
         left = self.records[self.truncated :]
         return next((before(record.dlsn) for record in left if record.txid >= txid), None)
+
+    @property
+    def can_follow(self) -> bool:
+        return False
+
+    def follow(self, position: Position) -> dlog.blocking.LogReader:
+        raise NotImplementedError("a list is looked at again and again")
 
     def cursor(self, name: str) -> Position | None:
         return self.cursors.get(name)
@@ -106,6 +116,10 @@ class ListStreams:
 
     def log(self, stream: str) -> ListLog:
         return self.logs.get(stream) or ListLog(exists=False)
+
+    @property
+    def is_confidential(self) -> bool:
+        return False
 
     def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
         return {stream: self.log(stream).tail() if self.log(stream).exists else None for stream in streams}

@@ -18,6 +18,7 @@ from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.read.log_reader import open_log_reader
 from dlog.read.read_only_log import ReadOnlyLog
 from ledger.errors import LedgerError, NoSuchLedgerError
+from ledger.statistics import Recorder
 from namespace.memory import MemoryStore, MemoryTree
 
 NS, LOG = "/ns", "log"
@@ -91,7 +92,7 @@ class Log:
     """A log whose nodes and ledgers the test writes."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self.store = store
+        self.store, self.recorder = store, Recorder()
         self.ledgers: dict[int, Ledger] = {}
         self.read_only = ReadOnlyLog(store, self, NS, LOG, b"")  # type: ignore[arg-type]
 

@@ -16,9 +16,11 @@ from dlog.cli.terminal.options import (
     keys_option,
     raw_option,
     read_only_option,
+    statistics_option,
+    statistics_settings,
     uri_option,
 )
-from dlog.cli.terminal.output import print_note, write_out
+from dlog.cli.terminal.output import print_json, print_note, write_out
 from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
 
@@ -40,6 +42,7 @@ from dlog.cli.terminal.signals import run
 @raw_option
 @keys_option
 @read_only_option
+@statistics_option
 def command(
     log: str,
     uri: str,
@@ -49,14 +52,30 @@ def command(
     raw: bool,
     key_file: str | None,
     read_only: bool,
+    statistics: bool,
 ) -> None:
     """Print the payload of each new record of LOG on a line, until interrupted.
 
     POSITION is one of those in `dlog read --help`. With --read-only, a directory that no process has open is
     printed up to its end.
     """
-    opening = dlog.open_namespace(uri, config=config_with(key_file), read_only=read_only)
-    run(partial(_tail, opening, log, start, count, as_json=as_json, raw=raw))
+    opening = dlog.open_namespace(
+        uri,
+        config=config_with(key_file),
+        settings=statistics_settings(statistics),
+        read_only=read_only,
+    )
+    seen: list[dlog.Statistics] = []
+    try:
+        run(
+            partial(_tail, opening, log, start, count, seen if statistics else None, as_json=as_json, raw=raw)
+        )
+    finally:
+        for one in seen:  # also after an interruption
+            if as_json:
+                print_json({"statistics": one.as_json()})
+            else:
+                print_note(one.prometheus())
 
 
 async def _tail(
@@ -64,15 +83,25 @@ async def _tail(
     log: str,
     start: Position,
     count: int | None,
+    seen: list[dlog.Statistics] | None,
     *,
     as_json: bool,
     raw: bool,
 ) -> None:
+    """``seen``: gets the statistics at the end."""
+    async with opening as namespace:
+        try:
+            await _print_records(namespace, log, start, count, as_json=as_json, raw=raw)
+        finally:
+            if seen is not None:
+                seen.append(namespace.statistics())
+
+
+async def _print_records(
+    namespace: dlog.Namespace, log: str, start: Position, count: int | None, *, as_json: bool, raw: bool
+) -> None:
     left = count
-    async with (
-        opening as namespace,
-        namespace.open_reader(log, start=start, follow=not namespace.is_snapshot) as reader,
-    ):
+    async with namespace.open_reader(log, start=start, follow=not namespace.is_snapshot) as reader:
         if namespace.is_snapshot:
             print_note("no process has the directory open: records that are written later do not appear")
         while left is None or left > 0:

@@ -19,7 +19,14 @@ import trio
 
 import dlog
 from dlog.cli.terminal.completion import log_names
-from dlog.cli.terminal.options import config_with, json_option, keys_option, uri_option
+from dlog.cli.terminal.options import (
+    config_with,
+    json_option,
+    keys_option,
+    statistics_option,
+    statistics_settings,
+    uri_option,
+)
 from dlog.cli.terminal.output import print_json, print_note, progress_bar
 from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
@@ -35,6 +42,7 @@ class Written:
     size_bytes: int = 0
     first: dlog.DLSN | None = None
     last: dlog.DLSN | None = None
+    statistics: dlog.Statistics | None = None
 
     def add(self, lines: Sequence[bytes], positions: Sequence[dlog.DLSN]) -> None:
         """Count the lines that have a position, from the first on."""
@@ -62,6 +70,7 @@ class Written:
 @click.option("--hash-chain", is_flag=True, help="Keep a hash chain, which `dlog verify` checks.")
 @json_option("number and positions of the durable records")
 @keys_option
+@statistics_option
 def command(
     log: str,
     file: BinaryIO,
@@ -72,6 +81,7 @@ def command(
     hash_chain: bool,
     as_json: bool,
     key_file: str | None,
+    statistics: bool,
 ) -> None:
     """Append every line of FILE (default: stdin) to LOG, without its line end.
 
@@ -93,6 +103,7 @@ def command(
                 quiet=as_json,
                 key_file=key_file,
                 hash_chain=hash_chain,
+                statistics=statistics,
             )
         )
     finally:
@@ -112,9 +123,14 @@ async def _write(
     quiet: bool,
     key_file: str | None,
     hash_chain: bool,
+    statistics: bool,
 ) -> None:
     async with (
-        dlog.open_namespace(uri, config=config_with(key_file, hash_chain=hash_chain)) as namespace,
+        dlog.open_namespace(
+            uri,
+            config=config_with(key_file, hash_chain=hash_chain),
+            settings=statistics_settings(statistics),
+        ) as namespace,
         namespace.open_writer(log, create=create) as writer,
     ):
         try:
@@ -133,6 +149,8 @@ async def _write(
             # after the next write. The writer's retry timeout bounds this.
             with trio.CancelScope(shield=True):
                 await writer.aclose()
+            if statistics:
+                written.statistics = namespace.statistics()
 
 
 async def _append(
@@ -191,6 +209,7 @@ def _report(log: str, written: Written, *, as_json: bool) -> None:
                 "bytes": written.size_bytes,
                 "first_dlsn": None if written.first is None else dlsn_text(written.first),
                 "last_dlsn": None if written.last is None else dlsn_text(written.last),
+                **({} if written.statistics is None else {"statistics": written.statistics.as_json()}),
             }
         )
     elif written.first is None or written.last is None:
@@ -199,3 +218,5 @@ def _report(log: str, written: Written, *, as_json: bool) -> None:
     else:
         where = f"{dlsn_text(written.first)} to {dlsn_text(written.last)}"
         print_note(f"{log}: {written.records:,} records, {written.size_bytes:,} bytes, durable at {where}")
+    if written.statistics is not None and not as_json:
+        print_note(written.statistics.prometheus())

@@ -12,6 +12,7 @@ import pytest
 import dlog
 from dlog.namespace_handle import Namespace
 from ledger.errors import NoSuchLedgerError
+from ledger.statistics import Recorder
 from namespace.memory import MemoryTree, open_memory_store
 from tests.places import GOLDEN_FILES
 
@@ -49,6 +50,8 @@ class CapturedLedger:
 
 class CapturedLedgers:
     """As ``ledger.client.LedgerClient`` for reading."""
+
+    recorder = Recorder()
 
     async def open(self, ledger_id: int, *, password: bytes, recover: bool) -> CapturedLedger:
         assert not recover

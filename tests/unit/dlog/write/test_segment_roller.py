@@ -26,6 +26,7 @@ from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.errors import LedgerError, LedgerFencedError, LedgerWriteError
+from ledger.statistics import Recorder
 from namespace.memory import MemoryStore, MemoryTree
 
 
@@ -170,6 +171,7 @@ class ScriptedSegments:
     """Stands in for ``SegmentLifecycle``; the test lets a roll, a close or a recovery continue."""
 
     compression = Compression.NONE
+    operation = Recorder().operation
 
     def __init__(self) -> None:
         self.ledgers: list[ScriptedLedger] = []

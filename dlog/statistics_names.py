@@ -1,0 +1,74 @@
+"""The names of a namespace's counters, gauges and histograms, with what each means.
+
+Inside: the tables; docs/observability.md shows them. Not inside: those of ledgers
+(``ledger.statistics.names``).
+
+Source: DistributedLog, BKLogSegmentWriter.java, AbstractLogWriter: ``log_writer``. A name with this prefix is
+Apache's and means the same there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ledger.statistics import Recorder, Statistics, names
+
+APPEND = "log_writer_write"
+APPEND_MANY = "log_writer_bulk_write"
+FLUSH = "dlog_flush"
+LOCK = "dlog_lock_acquire"
+RECEIVE = "dlog_receive"
+RECOVER = "dlog_recover"
+ROLL = "dlog_segment_roll"
+
+BYTES_FETCHED = "dlog_entry_bytes_fetched"
+BYTES_SENT = "dlog_entry_bytes_sent"
+CAPACITY_WAITS = "dlog_capacity_waits"
+ENTRIES_FETCHED = "dlog_entries_fetched"
+ENTRIES_SENT = "dlog_entries_sent"
+FLUSHES = "dlog_flushes"
+LOCKS_LOST = "dlog_locks_lost"
+READERS_OPENED = "dlog_readers_opened"
+RECORDS_READ = "dlog_records_read"
+RECORDS_SENT = "dlog_records_sent"
+SEGMENTS_BEGUN = "dlog_segments_begun"
+SEGMENTS_COMPLETED = "dlog_segments_completed"
+SEGMENTS_FAILED = "dlog_segments_failed"
+SEGMENTS_ROLLED = "dlog_segments_rolled"
+WAITING_BYTES = "dlog_bytes_in_flight"
+WRITERS_OPENED = "dlog_writers_opened"
+
+COUNTERS: Mapping[str, str] = {
+    BYTES_FETCHED: "bytes of entries that readers fetched",
+    BYTES_SENT: "bytes of entries that writers sent, after compression",
+    CAPACITY_WAITS: "times that `wait_capacity`, or a call that contains it, had to wait",
+    ENTRIES_FETCHED: "entries that readers fetched, control records included",
+    ENTRIES_SENT: "entries that writers sent, control records included",
+    FLUSHES: "calls of `flush`",
+    LOCKS_LOST: "writers that stopped because they lost the log's lock",
+    READERS_OPENED: "readers opened",
+    RECORDS_READ: "records decoded by readers",
+    RECORDS_SENT: "records that writers sent; again those that a failed ledger did not keep",
+    SEGMENTS_BEGUN: "segments that writers began",
+    SEGMENTS_COMPLETED: "segments completed, by their writer or by a recovery",
+    SEGMENTS_FAILED: "segments whose ledger failed under a writer",
+    SEGMENTS_ROLLED: "segments that the next one took over from because of their size or age",
+    WRITERS_OPENED: "writers opened; also those that were opened again by `reopen`",
+}
+GAUGES: Mapping[str, str] = {WAITING_BYTES: "bytes of records that are submitted and not durable"}
+TIMINGS: Mapping[str, str] = {
+    APPEND: "one `append`, from the call to the position",
+    APPEND_MANY: "one `append_many`, from the call to the positions",
+    FLUSH: "one `flush`",
+    LOCK: "acquiring a log's lock",
+    RECEIVE: "one batch of records, or one wait of an iteration, from the call to the records",
+    RECOVER: "completing what earlier writers left, when a writer is opened",
+    ROLL: "a roll, from the last record of a segment to the first of the next",
+}
+
+
+def statistics_of(recorder: Recorder) -> Statistics:
+    """What the recorder of a namespace's ledger client has, with the names of ledgers and of logs."""
+    return recorder.statistics(
+        {**names.COUNTERS, **COUNTERS}, {**names.GAUGES, **GAUGES}, {**names.TIMINGS, **TIMINGS}
+    )

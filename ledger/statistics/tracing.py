@@ -1,0 +1,82 @@
+"""Spans of OpenTelemetry for the operations of a client.
+
+Inside: the library, which is imported only when tracing is turned on; kinds and attributes of spans.
+Not inside: which operations have a span (those that give ``Recorder.operation`` a ``span``).
+Always: a span covers a call or a step, never a single record of a batch. Without a tracer provider of the
+program the library makes spans that record nothing.
+
+Source: OpenTelemetry, semantic conventions for messaging spans. The context of a span is not written into
+records, which have no headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from ledger.errors import TracingError
+
+SYSTEM = "dlog"  # of the messaging attributes
+MESSAGE_ID = "messaging.message.id"  # the position of a record
+MESSAGE_COUNT = "messaging.batch.message_count"
+
+Attribute = str | int
+
+
+class Span(Protocol):
+    """What the product does with a span of the library."""
+
+    def set_attribute(self, key: str, value: Attribute) -> None:
+        """Set an attribute; a later value replaces an earlier one."""
+
+
+class Tracing:
+    """Makes spans by the tracer provider that the program has set. Made by ``open_tracing``."""
+
+    def __init__(self, library: Any) -> None:
+        self._tracer = library.get_tracer("dlog")
+        kinds = library.SpanKind
+        self._kinds = {"send": kinds.PRODUCER, "receive": kinds.CLIENT}
+        self._internal = kinds.INTERNAL
+
+    def start(self, span: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Span]:
+        """A span for the block, as child of the span that is current in this task.
+
+        Args:
+            span: The name of the operation. The name of the span has the log too, if there is one.
+            attributes: ``operation_type`` (``send``, ``receive``) makes it a span of messaging; ``log`` is
+                its destination; ``message_count`` is for a batch; others get the prefix ``dlog.``.
+        """
+        found = {_KEYS.get(key, f"dlog.{key}"): value for key, value in attributes.items()}
+        kind = self._kinds.get(str(attributes.get("operation_type")), self._internal)
+        if kind is not self._internal:
+            found |= {"messaging.system": SYSTEM, "messaging.operation.name": span}
+        log = attributes.get("log")
+        manager: AbstractContextManager[Span] = self._tracer.start_as_current_span(
+            span if log is None else f"{span} {log}", kind=kind, attributes=found
+        )
+        return manager
+
+
+_KEYS = {
+    "log": "messaging.destination.name",
+    "operation_type": "messaging.operation.type",
+    "message_count": MESSAGE_COUNT,
+}
+
+
+def open_tracing() -> Tracing:
+    """Import the library.
+
+    Raises:
+        TracingError: It is not installed.
+    """
+    try:
+        from opentelemetry import trace
+    except ImportError as exc:
+        raise TracingError(
+            "tracing=True: OpenTelemetry is not installed; install dlog-streams[tracing], or leave the"
+            " setting out"
+        ) from exc
+    return Tracing(trace)

@@ -1,0 +1,171 @@
+"""The spans of real work in a directory, by the real library with an exporter in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+import dlog
+import dlog.aio
+import dlog.blocking
+from dlog.read.log_reader import LogReader
+from dlog.write.log_writer import LogWriter
+from tests.fakes.spans import attributes, exporter, finished
+
+TRACED = {"tracing": True}
+
+
+@pytest.fixture(autouse=True)
+def spans() -> Iterator[None]:
+    exporter().clear()
+    yield
+    exporter().clear()
+
+
+@pytest.fixture
+async def bounded() -> AsyncIterator[None]:
+    with trio.fail_after(30):
+        yield
+
+
+async def test_each_append_and_each_batch_has_one_span_of_messaging(tmp_path: Path, bounded: None) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            with trace.get_tracer("test").start_as_current_span("request") as request:
+                dlsn = await writer.append(b"0")
+                await writer.append_many([b"1"] * 1000)
+        async with namespace.open_reader("orders", follow=False) as reader:
+            batches = [batch async for batch in reader.batches(500)]
+    (append,), (many,) = finished()["append orders"], finished()["append_many orders"]
+    assert attributes(append) == {
+        "messaging.system": "dlog",
+        "messaging.destination.name": "orders",
+        "messaging.operation.name": "append",
+        "messaging.operation.type": "send",
+        "messaging.message.id": str(dlsn),
+    }
+    assert attributes(many)["messaging.batch.message_count"] == 1000
+    for span in (append, many):
+        assert span.kind is SpanKind.PRODUCER
+        assert span.parent is not None
+        assert span.parent.span_id == request.get_span_context().span_id
+    received = finished()["receive orders"]
+    assert {span.kind for span in received} == {SpanKind.CLIENT}
+    counts = [attributes(span)["messaging.batch.message_count"] for span in received]
+    assert counts == [*map(len, batches), 0]  # the last call found the end
+
+
+async def test_an_iteration_has_a_span_for_each_wait_not_for_each_record(
+    tmp_path: Path, bounded: None
+) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            await writer.append_many([b"1"] * 1000)
+        async with namespace.open_reader("orders", follow=False) as reader:
+            assert len([record async for record in reader]) == 1000
+    received = finished()["receive orders"]
+    assert len(received) < 10
+    counts = [attributes(span)["messaging.batch.message_count"] for span in received]
+    assert sum(map(int, map(str, counts))) == 1000
+
+
+async def test_lock_recovery_and_roll_have_spans(tmp_path: Path, bounded: None) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        config = dlog.WriterConfig(segment_bytes_max=50)
+        async with namespace.open_writer("orders", create=True, config=config) as writer:
+            rolls = 0
+            while not rolls:  # another task rolls, after an append of this one
+                await writer.append(b"0" * 100)
+                rolls = namespace.statistics().counters["dlog_segments_rolled"]
+        names = {name: len(spans) for name, spans in finished().items()}
+    assert names["lock orders"] == names["recover orders"] == 1
+    assert names["roll orders"] >= rolls >= 1
+    assert {span.kind for span in finished()["roll orders"]} == {SpanKind.INTERNAL}
+
+
+async def test_a_failed_append_is_an_error_with_its_type(tmp_path: Path, bounded: None) -> None:
+    async with (
+        dlog.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace,
+        namespace.open_writer("orders", create=True) as writer,
+    ):
+        with pytest.raises(dlog.RecordTooLongError):
+            await writer.append(b"0" * (dlog.PAYLOAD_BYTES_MAX + 1))
+    (span,) = finished()["append orders"]
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes(span)["error.type"] == "RecordTooLongError"
+
+
+async def test_without_the_setting_no_span_is_made(tmp_path: Path, bounded: None) -> None:
+    async with dlog.open_namespace(tmp_path.as_uri(), settings={"statistics": True}) as namespace:
+        async with namespace.open_writer("orders", create=True) as writer:
+            await writer.append(b"0")
+        async with namespace.open_reader("orders", follow=False) as reader:
+            assert len([record async for record in reader]) == 1
+    async with dlog.open_namespace(tmp_path.as_uri()) as namespace:
+        async with namespace.open_writer("orders") as writer:
+            assert type(writer) is LogWriter
+        async with namespace.open_reader("orders") as reader:
+            assert type(reader) is LogReader
+    assert finished() == {}
+
+
+def test_a_blocking_append_is_a_child_of_the_span_of_its_thread(tmp_path: Path) -> None:
+    with dlog.blocking.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace:
+        with (
+            namespace.open_writer("orders", create=True) as writer,
+            trace.get_tracer("test").start_as_current_span("request") as request,
+        ):
+            writer.append(b"0")
+        with namespace.open_reader("orders", follow=False) as reader:
+            assert len(list(reader)) == 1
+    (span,) = finished()["append orders"]
+    assert span.parent is not None
+    assert span.parent.span_id == request.get_span_context().span_id
+    assert "receive orders" in finished()
+
+
+def test_an_append_of_asyncio_is_a_child_of_the_span_of_its_task(tmp_path: Path) -> None:
+    async def main() -> int:
+        async with (
+            dlog.aio.open_namespace(tmp_path.as_uri(), settings=TRACED) as namespace,
+            namespace.open_writer("orders", create=True) as writer,
+        ):
+            with trace.get_tracer("test").start_as_current_span("request") as request:
+                await writer.append(b"0")
+                await writer.append_many([b"1", b"2"])
+            return request.get_span_context().span_id
+
+    request = asyncio.run(main())
+    for name in ("append orders", "append_many orders"):
+        (span,) = finished()[name]
+        assert span.parent is not None
+        assert span.parent.span_id == request
+
+
+async def test_tracing_without_the_library_is_refused_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounded: None
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(dlog.ConfigError, match=r"install dlog-streams\[tracing\]"):
+        async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED):
+            pass
+
+
+def test_the_library_is_imported_only_when_tracing_is_on(tmp_path: Path) -> None:
+    script = (
+        "import sys, dlog.blocking;"
+        f"dlog.blocking.open_namespace({tmp_path.as_uri()!r}).close();"
+        "print('opentelemetry' in sys.modules);"
+        f"dlog.blocking.open_namespace({tmp_path.as_uri()!r}, settings={TRACED}).close();"
+        "print('opentelemetry.trace' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
