@@ -95,6 +95,11 @@ class DiskWatch:
     def is_by_hand(self) -> bool:
         return self._is_by_hand
 
+    @property
+    def full_share(self) -> float:
+        """The used share at which a ledger disk counts as full now."""
+        return self._config.full if self._has_space else self._config.low
+
     async def load(self) -> None:
         """Read the state that was stored before the last stop, if ``persists``."""
         if not self._persists:
@@ -162,23 +167,24 @@ class DiskWatch:
             await self.check()
             writable = self._rights.writable
             await self._store_status()
+            if writable != announced and await self._announce(writable):
+                announced = writable
+            # Last, and interrupted by a change: it may take seconds, and clients wait for the announcement.
             if self._has_space and not self._is_nearly_full:
                 await self._fill_reserves()
-            if writable == announced:
-                continue
-            try:
-                if writable:
-                    await self._registration.become_writable()
-                else:
-                    await self._registration.become_read_only()
-            except NamespaceError as exc:
-                log.warning(
-                    "the change to %s cannot be announced now: %s",
-                    "writable" if writable else "read-only",
-                    exc,
-                )
+
+    async def _announce(self, writable: bool) -> bool:
+        """Tell the cluster of a change; False if the metadata store cannot be reached now."""
+        try:
+            if writable:
+                await self._registration.become_writable()
             else:
-                announced = writable
+                await self._registration.become_read_only()
+        except NamespaceError as exc:
+            state = "writable" if writable else "read-only"
+            log.warning("the change to %s cannot be announced now: %s", state, exc)
+            return False
+        return True
 
     def set_read_only(self, read_only: bool) -> None:
         """Set the operator's switch: read-only until the next call, or writable as far as the disks allow.
@@ -239,9 +245,10 @@ class DiskWatch:
             self._stored = state
 
     async def _fill_reserves(self) -> None:
+        """Fill them, until there is a change to announce; the next check goes on."""
         for reserve in self._reserves:
             is_growing = True
-            while is_growing:
+            while is_growing and not self._changed.is_set():
                 is_growing = await self._disk.run(reserve.fill)
                 await trio.sleep(_FILL_PAUSE_S)  # leave the disk to other work
 

@@ -33,7 +33,7 @@ SECTIONS = {
     },
     "Bookies and ledgers": {
         "cluster": ("dlog.cli.running.cluster", "Run ZooKeeper and bookies, here or on several hosts."),
-        "bookie": ("dlog.cli.operators.bookie", "Run one bookie; check or repair its directories."),
+        "bookie": ("dlog.cli.operators.bookie.command", "Run one bookie; check or repair its directories."),
         "bookies": ("dlog.cli.operators.bookies", "Create a cluster; list its bookies and their disk space."),
         "ledger": ("dlog.cli.operators.ledger", "List, show, read, test and delete ledgers."),
         "metadata": ("dlog.cli.operators.metadata", "Back up and restore a cluster's metadata."),
@@ -42,7 +42,7 @@ SECTIONS = {
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
         "zookeeper": ("dlog.cli.running.zookeeper", "Run one ZooKeeper server."),
-        "inspect": ("dlog.cli.operators.inspect", "Print the contents of a stopped bookie's files."),
+        "inspect": ("dlog.cli.operators.bookie.inspect", "Print the contents of a stopped bookie's files."),
     },
     "Spark": {
         "pipeline": ("dlog.cli.pipelines.command", "Work on whole logs with Spark: copy, verify, archive."),

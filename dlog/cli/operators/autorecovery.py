@@ -6,7 +6,7 @@ Always: the commands work on a cluster of Apache's auditors and workers too; the
 the switch is off.
 
 Source: BookKeeper, AutoRecoveryMain.java, BookieShell.java (``autorecovery``, ``listunderreplicated``,
-``whoisauditor``, ``lostbookierecoverydelay``, ``triggeraudit``).
+``whoisauditor``, ``lostbookierecoverydelay``, ``triggeraudit``, ``forceauditchecks``).
 """
 
 from __future__ import annotations
@@ -318,6 +318,49 @@ def audit(service: Service) -> int:
     return ExitCode.NOT_FOUND
 
 
+@command.command("check")
+@service_options
+@click.option("--reads", is_flag=True, help="The check that reads from every ledger.")
+@click.option("--placement", is_flag=True, help="The check of the placement of closed ledgers.")
+@click.option("--replicas", is_flag=True, help="The check that asks every bookie which entries it has.")
+@json_option("the checks")
+def check(service: Service, reads: bool, placement: bool, replicas: bool, as_json: bool) -> int:
+    """Make regular checks of all ledgers due now; name at least one.
+
+    The auditor of DLog begins soon, Apache's when it starts the next time. An auditor whose interval for a
+    check is 0 never makes it. Exit code 3 if there is no auditor; the checks are due then, too.
+    """
+    wanted = [
+        one
+        for one, is_wanted in (
+            (RegularCheck.READS, reads),
+            (RegularCheck.PLACEMENT, placement),
+            (RegularCheck.REPLICAS, replicas),
+        )
+        if is_wanted
+    ]
+    if not wanted:
+        raise click.UsageError("name a check: --reads, --placement or --replicas")
+    names = [one.name.lower() for one in wanted]
+
+    async def go() -> str | None:
+        async with opened_cluster(service) as opened:
+            root = opened.deployment.ledgers_root
+            async with audited_async("force checks", f"{root} {' '.join(names)}"):
+                for one in wanted:
+                    await opened.marks.force_check(one)
+            return await current_auditor(opened.deployment.store, root)
+
+    found = run(go)
+    if as_json:
+        print_json({"due": names, "auditor": found})
+    elif found is not None:
+        print_note(f"due now: {', '.join(names)}")
+    if found is None:
+        print_note("no process is a candidate for the auditor; start `dlog autorecovery`")
+    return ExitCode.OK if found is not None else ExitCode.NOT_FOUND
+
+
 @click.command("underreplicated")
 @service_options
 @click.option("--bookie", metavar="BOOKIE", help="Only ledgers that miss a replica of this bookie.")
@@ -347,4 +390,5 @@ def underreplicated(service: Service, bookie: str | None, as_json: bool) -> None
 
 # Names of Apache's shell.
 command.add_command(underreplicated)
+command.add_command(check, "forceauditchecks")
 command.add_command(auditor, "whoisauditor")

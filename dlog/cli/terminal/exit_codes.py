@@ -69,6 +69,7 @@ _OF_ERROR: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (namespace_errors.SessionExpiredError, ExitCode.UNAVAILABLE),
     (namespace_errors.NodeExistsError, ExitCode.EXISTS),
     (ledger_errors.SecuritySettingsError, ExitCode.USAGE),
+    (ledger_errors.TracingError, ExitCode.USAGE),
     (ledger_errors.NoSuchLedgerError, ExitCode.NOT_FOUND),
     (ledger_errors.MetadataFormatError, ExitCode.DAMAGED),
     (ledger_errors.NoSuchEntryError, ExitCode.DAMAGED),

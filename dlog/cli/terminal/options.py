@@ -71,6 +71,20 @@ def uri_option(command: Command) -> Command:
     )(command)
 
 
+def statistics_option(command: Command) -> Command:
+    """Add the option `--statistics`; the command gets ``statistics``."""
+    return click.option(
+        "--statistics",
+        is_flag=True,
+        help="At the end, print counters and times: in Prometheus' format on stderr; with --json on stdout.",
+    )(command)
+
+
+def statistics_settings(statistics: bool) -> dict[str, object] | None:
+    """The settings of a namespace for the value of that option."""
+    return {"statistics": True} if statistics else None
+
+
 def read_only_option(command: Command) -> Command:
     """Add the option `--read-only`; the command gets ``read_only``."""
     return click.option(

@@ -300,6 +300,27 @@ async def test_the_reserve_is_filled_while_there_is_enough_space(
     assert reserve.held_bytes() == 3 << 20
 
 
+async def test_no_change_waits_for_the_reserve_to_be_filled(tmp_path: Path, mock_clock: MockClock) -> None:
+    disk = FillingDisk()
+    disk.scale = 1 << 20
+    reserve = Reserve(disk, tmp_path / "one", 3 << 20, name="reserve")
+    watched = Watched(tmp_path, disk, reserves=[reserve])
+    await watched.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watched.watch.run)
+        await wait_all_tasks_blocked()
+        watched.watch.set_read_only(True)
+        await wait_all_tasks_blocked()  # the clock stands still, and so does the filling in its first pause
+        assert watched.announced.announcements == ["read-only"]
+        assert reserve.held_bytes() < 3 << 20
+        watched.watch.set_read_only(False)
+        mock_clock.jump(0.02)  # the pause ends, and the filling gives way
+        await wait_all_tasks_blocked()
+        assert watched.announced.announcements == ["read-only", "writable"]
+        assert reserve.held_bytes() < 3 << 20
+        nursery.cancel_scope.cancel()
+
+
 def test_a_disk_that_may_fill_up_must_keep_space_for_a_flush() -> None:
     config = FullnessConfig(any_disk=False, full=0.9, low=0.9, flush_bytes_min=4)
     assert evaluate_fullness([(100, 5), (100, 90)], was_writable=True, config=config).writable

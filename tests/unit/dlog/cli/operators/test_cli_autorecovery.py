@@ -117,6 +117,17 @@ def test_the_switch_the_delay_and_the_auditor_are_shown_and_set(world: CommandWo
     assert world.dlog("autorecovery", "delay").out == "120\n"
 
 
+def test_checks_of_all_ledgers_are_made_due(world: CommandWorld) -> None:
+    assert world.dlog("autorecovery", "check").code == 2  # none is named
+    assert world.dlog("autorecovery", "forceauditchecks", "--reads").code == 3  # no auditor
+    world.auditor = "b1:3181"
+    done = world.dlog("autorecovery", "check", "--placement", "--replicas", "--json")
+    assert (done.code, done.document) == (0, {"due": ["placement", "replicas"], "auditor": "b1:3181"})
+    state = world.dlog("autorecovery", "status", "--json").document
+    assert isinstance(state, dict)
+    assert [state[f"{name}_checked_ms"] for name in ("ledgers", "placement", "replicas")] == [0, 0, 0]
+
+
 def test_marked_ledgers_are_listed(world: CommandWorld) -> None:
     async def mark(deployment: Deployment) -> None:
         marks = UnderReplicatedLedgers(deployment.store, "/ledgers", wall_ms=lambda: 5)

@@ -1,6 +1,6 @@
 """`dlog bookie readonly on|off|status`: whether a running bookie takes new entries.
 
-Inside: options, output. Not inside: requests (``bookie_http``), the state itself (``bookie.disk_watch``).
+Inside: options, output. Not inside: requests (``admin_server``), the state itself (``bookie.disk_watch``).
 Always: paths and bodies of the requests are those of Apache's bookie, so the command works with both.
 
 Source: BookieStateReadOnlyService.java.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import click
 
-from dlog.cli.operators.bookie_http import BookieServer, server_options
+from dlog.cli.operators.bookie.admin_server import BookieServer, server_options
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json
 

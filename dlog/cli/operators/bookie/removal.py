@@ -197,9 +197,9 @@ def _show_plan(service: Service, bookies: tuple[str, ...], ledger_id: int | None
         opened: OpenedCluster
         async with opened_cluster(service) as opened:
             context = opened.deployment.client.context
-            return [
-                attrs.asdict(one) async for one in planned_evacuations(context, bookies, ledger_id=ledger_id)
-            ]
+            planned = planned_evacuations(context, bookies, ledger_id=ledger_id)
+            async with contextlib.aclosing(planned):
+                return [attrs.asdict(one) async for one in planned]
 
     found = run(go)
     if as_json:

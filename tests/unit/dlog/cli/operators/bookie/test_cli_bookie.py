@@ -106,6 +106,22 @@ def test_a_lost_index_is_rebuilt_and_reported(dlog: Dlog, config: Path, tmp_path
     served(config, check)
 
 
+def test_the_index_becomes_apaches_databases_and_ours_again(dlog: Dlog, config: Path, tmp_path: Path) -> None:
+    result = dlog("bookie", "convert-index", "--to", "databases", "--accept-damage", "--config", str(config))
+    assert result.code == 2
+    assert "cannot be made from a damaged entry log" in result.err
+    result = dlog("bookie", "convert-index", "--to", "databases", "--config", str(config))
+    assert result.code == 0, result.err
+    assert "ledgerStorageClass=org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage" in result.err
+    assert (tmp_path / "ledgers/current/locations/CURRENT").read_bytes().startswith(b"MANIFEST-")
+    checked = dlog("bookie", "check", "--config", str(config), "--json")
+    assert (checked.code, checked.document["problems"]) == (0, 0)
+    assert checked.document["directories"][0]["entries"] > 0
+    result = dlog("bookie", "convert-index", "--to", "pages", "--config", str(config), "--json")
+    assert result.document["directories"][0]["fenced_ledgers"] == 0
+    served(config, lambda storage: storage.flush())
+
+
 def test_the_index_is_replaced_by_the_other_kind(dlog: Dlog, config: Path, tmp_path: Path) -> None:
     result = dlog("bookie", "convert-index", "--to", "chunks", "--config", str(config))
     assert result.code == 0

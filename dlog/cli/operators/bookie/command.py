@@ -20,11 +20,12 @@ from bookie.index.index_factory import STORAGE_CLASSES, IndexKind
 from bookie.index.index_view import IndexView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import LedgerData
-from dlog.cli.operators.bookie_gc import gc
-from dlog.cli.operators.bookie_readonly import readonly
-from dlog.cli.operators.cookies import cookie
-from dlog.cli.operators.inspect import entry_log, index_file, journal, print_places
-from dlog.cli.operators.removal import decommission, recover
+from dlog.cli.operators.bookie.cookies import cookie
+from dlog.cli.operators.bookie.drain import drain
+from dlog.cli.operators.bookie.gc import gc
+from dlog.cli.operators.bookie.inspect import entry_log, index_file, journal, print_places
+from dlog.cli.operators.bookie.readonly import readonly
+from dlog.cli.operators.bookie.removal import decommission, recover
 from dlog.cli.terminal.log_lines import print_warnings
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
@@ -38,8 +39,11 @@ CONFIG = click.Path(dir_okay=False, path_type=Path)
     "--config", "config_path", metavar="FILE", type=CONFIG, help="A bk_server.conf of Apache BookKeeper."
 )
 @click.option("--strict", is_flag=True, help="An unknown key in FILE is an error, not a warning.")
+@click.option("--with-auto-recovery", is_flag=True, help="Run auto-recovery in this process, too.")
 @click.pass_context
-def bookie(context: click.Context, config_path: Path | None, strict: bool) -> int | None:
+def bookie(
+    context: click.Context, config_path: Path | None, strict: bool, with_auto_recovery: bool
+) -> int | None:
     """Run one bookie (storage server) of a cluster, or check and repair its directories.
 
     Without a command, the bookie runs with the configuration in FILE, a bk_server.conf of Apache BookKeeper.
@@ -52,16 +56,23 @@ def bookie(context: click.Context, config_path: Path | None, strict: bool) -> in
     locked or unwritable directory, failed write.
     """
     if context.invoked_subcommand is not None:
-        if config_path is not None or strict:
+        if config_path is not None or strict or with_auto_recovery:
             raise click.UsageError(f"put --config behind the command {context.invoked_subcommand}")
         return None
     if config_path is None:
         raise click.UsageError("Missing option '--config'.")
     from bookie.__main__ import run_program
-    from dlog.cli.operators.page_routes import open_page_routes
+    from dlog.cli.operators.bookie.page_routes import open_page_routes
 
-    return run_program(config_path, open_routes=open_page_routes, strict=strict)
+    return run_program(
+        config_path,
+        open_routes=open_page_routes,
+        strict=strict,
+        with_auto_recovery=with_auto_recovery,
+    )
 
+
+_DB_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 
 config_option = click.option(
     "--config", "config_path", metavar="FILE", type=CONFIG, required=True, help="The bookie's bk_server.conf."
@@ -129,9 +140,10 @@ bookie.add_command(format_, "bookieformat")
 @click.option(
     "--to",
     "target",
-    type=click.Choice(["pages", "chunks"]),
+    type=click.Choice(["pages", "chunks", "databases"]),
     required=True,
-    help="pages: Apache's SortedLedgerStorage; chunks: ours, faster with many ledgers.",
+    help="pages: Apache's SortedLedgerStorage; chunks: ours, faster with many ledgers;"
+    " databases: Apache's DbLedgerStorage.",
 )
 @click.option("--accept-damage", is_flag=True, help="Index what is readable in a damaged entry log.")
 @json_option("the result for each ledger directory")
@@ -139,23 +151,50 @@ def convert_index(config_path: Path, target: str, accept_damage: bool, as_json: 
     """Take over the directories of Apache's bookie, or change the kind of the index.
 
     The bookie must be stopped. Locations come from the entry logs; keys, fences and explicit LACs come from
-    our index, or from the index files of Apache's SortedLedgerStorage or InterleavedLedgerStorage. Without
-    either, as with Apache's DbLedgerStorage, every ledger found is fenced.
+    our index, from the index files of Apache's SortedLedgerStorage or InterleavedLedgerStorage, or from the
+    RocksDB databases of Apache's DbLedgerStorage. Without any of them every ledger found is fenced.
+
+    Databases, old or new, are compared with the entry logs entry by entry. If they do not agree, or if
+    Apache's databases cannot be read, nothing is changed.
 
     The new index is built beside the old one and replaces it at the end. If the command is interrupted, run
     it again; no bookie starts in between. Afterwards set ledgerStorageClass to SortedLedgerStorage for pages,
-    to DbLedgerStorage for chunks.
+    to DbLedgerStorage for chunks. After databases only Apache's bookie with DbLedgerStorage starts.
 
     Exit codes: 5 the bookie runs; 7 an entry log is damaged.
     """
-    kind = IndexKind(target)
-    code = _rebuild(config_path, kind, "convert index", accept_damage=accept_damage, as_json=as_json)
-    print_note(f"the bookie needs ledgerStorageClass={STORAGE_CLASSES[kind]}")
+    if target == "databases" and accept_damage:
+        raise click.UsageError(
+            "Apache's databases cannot be made from a damaged entry log: use --accept-damage with"
+            " `dlog bookie rebuild-index`, let the bookie restore the entries from other replicas, and then"
+            " convert"
+        )
+    kind = None if target == "databases" else IndexKind(target)
+    code = _rebuild(
+        config_path,
+        kind,
+        "convert index",
+        to_databases=kind is None,
+        fences_unreadable=False,
+        accept_damage=accept_damage,
+        as_json=as_json,
+    )
+    if kind is None:
+        print_note(f"Apache's bookie needs ledgerStorageClass={_DB_LEDGER_STORAGE}; ours does not start")
+    else:
+        print_note(f"the bookie needs ledgerStorageClass={STORAGE_CLASSES[kind]}")
     return code
 
 
 def _rebuild(
-    config_path: Path, kind: IndexKind | None, action: str, *, accept_damage: bool, as_json: bool
+    config_path: Path,
+    kind: IndexKind | None,
+    action: str,
+    *,
+    to_databases: bool = False,
+    fences_unreadable: bool = True,
+    accept_damage: bool,
+    as_json: bool,
 ) -> int:
     from bookie.config.bookie_config import load_config
     from bookie.disk.real_disk import RealDisk
@@ -171,7 +210,14 @@ def _rebuild(
     ) as progress:
         options = " --accept-damage" if accept_damage else ""
         with audited(action, f"{config_path}{options}"):
-            rebuilt = rebuild_indexes(disk, config, accept_damage=accept_damage, progress=progress)
+            rebuilt = rebuild_indexes(
+                disk,
+                config,
+                to_databases=to_databases,
+                fences_unreadable=fences_unreadable,
+                accept_damage=accept_damage,
+                progress=progress,
+            )
     seconds = time.perf_counter() - started
     documents = []
     for one in rebuilt:
@@ -208,9 +254,9 @@ def _rebuild(
 def check(config_path: Path, as_json: bool) -> int:
     """Check that the index names the right place of every entry.
 
-    The command also reads directories of Apache's bookies with index files (.idx). The bookie must be
-    stopped; nothing is changed. The command does not verify digests; the scrubber of a running bookie and
-    clients do.
+    The command also reads directories of Apache's bookies, with index files (.idx) or with the databases of
+    DbLedgerStorage. The bookie must be stopped; nothing is changed. The command does not verify digests; the
+    scrubber of a running bookie and clients do.
 
     Exit codes: 5 the bookie runs; 7 an entry is missing or misplaced.
     """
@@ -339,6 +385,7 @@ bookie.add_command(index_file, "read-index")
 bookie.add_command(gc)
 bookie.add_command(cookie)
 bookie.add_command(readonly)
+bookie.add_command(drain)
 bookie.add_command(recover)
 bookie.add_command(decommission)
 bookie.add_command(decommission, "decommissionbookie")

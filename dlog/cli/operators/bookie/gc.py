@@ -1,7 +1,7 @@
 """``dlog bookie gc``: the garbage collection of a running bookie.
 
-Inside: options, output. Not inside: requests (``bookie_http``), the collection (``bookie.gc.collector``), the
-bookie's replies (``bookie.http``).
+Inside: options, output. Not inside: requests (``admin_server``), the collection (``bookie.gc.collector``),
+the bookie's replies (``bookie.http``).
 Always: paths and bodies of the requests are those of Apache's bookie, so the command works with both.
 """
 
@@ -11,7 +11,7 @@ import time
 
 import click
 
-from dlog.cli.operators.bookie_http import BookieServer, server_options
+from dlog.cli.operators.bookie.admin_server import BookieServer, server_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 
