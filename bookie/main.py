@@ -29,7 +29,7 @@ from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.cluster_root import prepare_cluster_root
 from bookie.cluster.cookie import Cookie
 from bookie.cluster.cookie_check import read_instance_id
-from bookie.cluster.damage_healing import DamageHealing
+from bookie.cluster.damage_healing import DamageHealing, HealingStats
 from bookie.cluster.digest_types import DigestTypes
 from bookie.cluster.gone_ledgers import GoneLedgers
 from bookie.cluster.integrity import IntegrityRepair
@@ -71,7 +71,7 @@ from ledger.catalog.service_info import (
     encode_service_info,
 )
 from ledger.config import ClientConfig
-from ledger.replication import AuditorStats
+from ledger.replication import AutoRecoveryStats
 from ledger.tasks.task_errors import only_error
 from ledger.transport.config import TransportConfig
 from namespace.clock import wall_ms
@@ -333,6 +333,7 @@ async def run_bookie(
                         secrets,
                         cluster,
                         cookie,
+                        healing.stats,
                         open_routes,
                         task_status,
                     )
@@ -370,6 +371,7 @@ async def _serve(
     secrets: Secrets,
     cluster: ClusterAccess,
     cookie: Cookie,
+    healing: HealingStats,
     open_routes: OpenRoutes | None,
     task_status: trio.TaskStatus[int],
 ) -> None:
@@ -405,7 +407,8 @@ async def _serve(
         server=bookie.server,
         cluster=cluster,
         cookie=cookie,
-        auditor=None if config.auto_recovery is None else AuditorStats(),
+        auto_recovery=None if config.auto_recovery is None else AutoRecoveryStats(),
+        healing=healing,
     )
     async with trio.open_nursery() as serving:
         if config.admin is not None:
@@ -443,7 +446,7 @@ async def _serve(
                             cluster,
                             identity.bookie_id,
                             config.auto_recovery,
-                            admin.auditor,
+                            admin.auto_recovery,
                         )
                     await stop.wait()
                     watching.cancel_scope.cancel()

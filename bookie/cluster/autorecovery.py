@@ -24,7 +24,7 @@ from bookie.cluster.access import ClusterAccess
 from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.config import PlacementConfig
-from ledger.replication import AuditorStats, AutoRecovery, ReplicationConfig
+from ledger.replication import AutoRecovery, AutoRecoveryStats, ReplicationConfig
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
 
@@ -44,7 +44,7 @@ class AutoRecoveryConfig:
 
 
 async def run_auto_recovery(
-    cluster: ClusterAccess, bookie_id: str, config: AutoRecoveryConfig, stats: AuditorStats | None = None
+    cluster: ClusterAccess, bookie_id: str, config: AutoRecoveryConfig, stats: AutoRecoveryStats | None = None
 ) -> None:
     """Audit, if elected, and restore ledgers until cancelled. Call it when the bookie is announced.
 
@@ -52,9 +52,9 @@ async def run_auto_recovery(
 
     Args:
         bookie_id: The id in the vote for the auditor.
-        stats: Counts the work of the auditor, also over failures.
+        stats: Counts the work, also over failures.
     """
-    host_name, stats = socket.getfqdn(), stats or AuditorStats()
+    host_name, stats = socket.getfqdn(), stats or AutoRecoveryStats()
     cluster = attrs.evolve(cluster, client_config=partial(_client_config, cluster, config.placement))
 
     async def run_once() -> None:

@@ -117,18 +117,25 @@ class BookieConfig:
 
 
 def load_config(
-    path: Path, environment: Mapping[str, str] = os.environ, *, strict: bool = False
+    path: Path,
+    environment: Mapping[str, str] = os.environ,
+    *,
+    strict: bool = False,
+    with_auto_recovery: bool = False,
 ) -> BookieConfig:
     """Read a ``bk_server.conf``.
 
     Args:
         strict: An unknown key is an error, and not only a warning.
+        with_auto_recovery: As if the file had ``autoRecoveryDaemonEnabled=true``, whatever it has.
 
     Raises:
         BookieConfigError: It cannot be read, or a key or value in it cannot be obeyed, or an unknown key may
             be meant to restrict or to protect something.
     """
-    return parse_config(read_text(path), str(path), environment, strict=strict)
+    return parse_config(
+        read_text(path), str(path), environment, strict=strict, with_auto_recovery=with_auto_recovery
+    )
 
 
 def read_text(path: Path) -> str:
@@ -142,7 +149,12 @@ def read_text(path: Path) -> str:
 
 
 def parse_config(
-    text: str, source: str, environment: Mapping[str, str] | None = None, *, strict: bool = False
+    text: str,
+    source: str,
+    environment: Mapping[str, str] | None = None,
+    *,
+    strict: bool = False,
+    with_auto_recovery: bool = False,
 ) -> BookieConfig:
     """Read the text of a ``bk_server.conf``; ``source`` is for messages.
 
@@ -153,6 +165,9 @@ def parse_config(
         parsed = parse_properties(text, environment)
     except PropertiesError as exc:
         raise BookieConfigError(f"{source}, {exc}") from exc
+    if with_auto_recovery:
+        key = "autoRecoveryDaemonEnabled"
+        parsed[key] = Setting(("true",), parsed[key].line if key in parsed else 1)
     return build_config(parsed, source, strict=strict)
 
 

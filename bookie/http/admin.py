@@ -14,6 +14,7 @@ import trio
 
 from bookie.cluster.access import ClusterAccess
 from bookie.cluster.cookie import Cookie
+from bookie.cluster.damage_healing import HealingStats
 from bookie.config.bookie_config import BookieConfig
 from bookie.disk.disk import Disk
 from bookie.disk_watch import DiskWatch
@@ -21,7 +22,7 @@ from bookie.gc.collector import GarbageCollector
 from bookie.http.messages import UnavailableError
 from bookie.requests.service import BookieService
 from bookie.server.server import Server
-from ledger.replication import AuditorStats
+from ledger.replication import AutoRecoveryStats
 
 CLIENTS_MAX = 2  # of the cluster, each with a session of its own
 
@@ -53,7 +54,8 @@ class Admin:
     server: Server | None = None
     cluster: ClusterAccess | None = None
     cookie: Cookie | None = None
-    auditor: AuditorStats | None = None  # of auto-recovery in this process
+    auto_recovery: AutoRecoveryStats | None = None  # in this process
+    healing: HealingStats | None = None
     tasks: trio.Nursery | None = attrs.field(default=None, init=False)  # while the server runs
     recovery: RecoveryState | None = attrs.field(default=None, init=False)
     clients: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(CLIENTS_MAX), init=False)

@@ -47,3 +47,13 @@ class WokenPoll:
 
 DeferredRequest = PlainReads | IncomingRequest | WokenPoll
 """A request that gets its reply later, or several of them."""
+
+
+def is_long_poll(deferred: DeferredRequest) -> bool:
+    """True if the request waits for a time that the client chooses."""
+    return (
+        isinstance(deferred, IncomingRequest)
+        and isinstance(deferred.request, ReadRequest)
+        and not deferred.request.fence
+        and deferred.request.timeout_ms is not None
+    )

@@ -63,16 +63,6 @@ _LAC = Struct(">q")
 _IDS = Struct(">qq")
 
 
-def is_long_poll(deferred: DeferredRequest) -> bool:
-    """True if the request waits for a time that the client chooses."""
-    return (
-        isinstance(deferred, IncomingRequest)
-        and isinstance(deferred.request, ReadRequest)
-        and not deferred.request.fence
-        and deferred.request.timeout_ms is not None
-    )
-
-
 class ReplySpace(Protocol):
     """The space that replies may take until the peer has read them. ``ReplyQueue`` implements it."""
 
@@ -95,14 +85,17 @@ class DeferredReplies:
     turns: Turns = attrs.field(factory=Turns)
     park: Callable[[IncomingRequest, ReadRequest], None] = lambda incoming, request: None  # lets it wait
 
-    async def reply_to(self, deferred: DeferredRequest) -> None:
-        """Do what the request needs, and send its reply. A cancelled call sends no reply."""
+    async def reply_to(self, deferred: DeferredRequest) -> int:
+        """Do what the request needs, and send its reply. A cancelled call sends no reply.
+
+        Returns:
+            How many of its reads got no entry.
+        """
         if isinstance(deferred, PlainReads):
-            await self._plain_reads(deferred)
-            return
+            return await self._plain_reads(deferred)
         if isinstance(deferred, IncomingRequest) and isinstance(deferred.request, AddRequest):
             await self._add_again(deferred, deferred.request)
-            return
+            return 0
         await self.queue.wait_capacity()
         incoming = deferred.incoming if isinstance(deferred, WokenPoll) else deferred
         missing = self._code_of_missing(getattr(incoming.request, "ledger_id", -1))
@@ -120,8 +113,15 @@ class DeferredReplies:
             reply = refusal(incoming, Code.NO_LEDGER)
         except EntryUnreadableError:
             reply = refusal(incoming, Code.IO_ERROR)
-        if reply is not None:
-            self.session.reply(incoming, reply)
+        if reply is None:
+            return 0
+        self.session.reply(incoming, reply)
+        self._count_unknown(reply.code)
+        return int(reply.code is not Code.OK)
+
+    def _count_unknown(self, code: Code) -> None:
+        if code is Code.UNKNOWN_LEDGER_STATE:
+            self.service.in_progress.unknown_replies += 1
 
     async def _reply(self, incoming: IncomingRequest) -> Reply | None:
         request = incoming.request
@@ -147,9 +147,9 @@ class DeferredReplies:
 
     # Reads
 
-    async def _plain_reads(self, reads: PlainReads) -> None:
+    async def _plain_reads(self, reads: PlainReads) -> int:
         storage = self.service.storage
-        at = 0
+        at = failed = 0
         pieces, turn, turns = 0, 0, self.turns
         while at < len(reads):
             if pieces == SLICE_READS or (turns.is_spent and not turns.has_turn(turn)):
@@ -175,18 +175,20 @@ class DeferredReplies:
                     bodies = await self._reserving(min(budget, count * _GUESS_BYTES), batch_read)
             except NoEntryError:
                 self.session.send_plain(ledger_id, first, missing)
-                at += 1
+                self._count_unknown(missing)
+                at, failed = at + 1, failed + 1
             except NoLedgerError:
                 self.session.send_plain(ledger_id, first, Code.NO_LEDGER)
-                at += 1
+                at, failed = at + 1, failed + 1
             except EntryUnreadableError:
                 self.session.send_plain(ledger_id, first, Code.IO_ERROR)
-                at += 1
+                at, failed = at + 1, failed + 1
             else:
                 assert bodies
                 for entry_id, body in enumerate(bodies, first):
                     self.session.send_plain(ledger_id, entry_id, Code.OK, body)
                 at += len(bodies)
+        return failed
 
     async def _reserving(self, size_bytes: int, read: Awaitable[T]) -> T:
         """Read, with queue space reserved for the reply, so that other replies do not use it."""

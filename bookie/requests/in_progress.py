@@ -1,6 +1,7 @@
-"""The number of adds, reads and lists of entries in progress, of all connections together.
+"""The adds, reads and lists of entries in progress, of all connections together, and their latencies.
 
-Inside: the counts and their limits. Not inside: bytes (``shared_memory``), waiting (``connection``).
+Inside: the counts and their limits, the latencies. Not inside: bytes (``shared_memory``), waiting
+(``connection``).
 Always: a limit on adds or reads refuses no request. The bookie receives nothing more from a connection while
 its next request would exceed a limit.
 
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 from bookie.latency import Latency
 
-AddsBegun = tuple[int, float]  # how many adds of one chunk, and when they began
+BatchBegun = tuple[int, int, float]  # how many adds and fencing reads of one chunk, and when they began
 
 LISTS_MAX = 64  # of all connections; they are made one after the other
 SHARE_MIN = 64  # requests of each kind that each connection may have waiting
@@ -25,6 +26,18 @@ def share_of(requests_max: int, others: int) -> int:
     As ``SharedMemory.share_bytes``: half of what is left, so that a place stays free for a newcomer.
     """
     return max((requests_max - others) // 2, SHARE_MIN)
+
+
+class DeferredLatencies:
+    """Of requests that wait for the disk, from their queue to their reply.
+
+    Each pair has the requests that got what they asked for, and the others.
+    """
+
+    def __init__(self) -> None:
+        self.reads = Latency(), Latency()
+        self.fencing_reads = Latency(), Latency()  # the read itself, once the fence is durable
+        self.long_polls = Latency(), Latency()  # the read itself, once the wait is over
 
 
 class InProgress:
@@ -45,6 +58,10 @@ class InProgress:
         self._clock = clock
         self.added = Latency()  # from the chunk of an add to its acknowledgement
         self.not_added = Latency()  # adds whose batch has failed
+        self.fenced = Latency()  # from the chunk of a fencing read until the fence is durable
+        self.not_fenced = Latency()
+        self.deferred = DeferredLatencies()
+        self.unknown_replies = 0  # replies that neither have nor deny an entry of a ledger in limbo
         self.adds = 0
         self.reads = 0
         self.lists = 0  # lists of entries, waiting or being made
@@ -63,19 +80,26 @@ class InProgress:
     def count_lists(self, change: int) -> None:
         self.lists += change
 
-    def begin_adds(self, count: int) -> AddsBegun:
-        """Adds of one chunk begin; pass the result to ``end_adds``."""
-        self.count_adds(count)
-        return count, self._clock()
+    def now_s(self) -> float:
+        """The clock of the latencies."""
+        return self._clock()
 
-    def end_adds(self, begun: AddsBegun, error: BaseException | None) -> None:
+    def begin_batch(self, adds: int, fences: int) -> BatchBegun:
+        """Adds and fencing reads of one chunk begin; pass the result to ``end_batch``."""
+        self.count_adds(adds)
+        return adds, fences, self._clock()
+
+    def end_batch(self, begun: BatchBegun, error: BaseException | None) -> None:
         """They are durable, or have failed."""
-        count, began_s = begun
-        self.count_adds(-count)
-        if count:
-            now_s = self._clock()
+        adds, fences, began_s = begun
+        self.count_adds(-adds)
+        now_s = self._clock()
+        if adds:
             latency = self.added if error is None else self.not_added
-            latency.add(now_s - began_s, now_s, count)
+            latency.add(now_s - began_s, now_s, adds)
+        if fences:
+            latency = self.fenced if error is None else self.not_fenced
+            latency.add(now_s - began_s, now_s, fences)
 
     def count_adds(self, change: int) -> None:
         self.adds += change

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from bookie.latency import Latency
 from bookie.requests.in_progress import share_of
 
 LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
@@ -30,6 +31,8 @@ class LacWatches:
         self._watchers: dict[int, dict[LacWatcher, None]] = {}
         self.long_polls_max = long_polls_max
         self.long_polls = 0  # of all connections; each connection counts its own
+        self.woken_waits = Latency()  # of long polls, until the LAC grew or the ledger changed
+        self.ended_waits = Latency()  # whose time was over
 
     def __bool__(self) -> bool:
         return bool(self._watchers)

@@ -49,6 +49,7 @@ class _Waiting:
     request: ReadRequest
     seen_lac: int
     replies_left: int
+    began_s: float
     is_waiting: bool = True
 
 
@@ -204,7 +205,8 @@ class LongPolls:
         if is_due:
             assert request.previous_lac is not None
             left = _replies_of(request)
-            return self._answer(_Waiting(incoming, request, request.previous_lac, left), None)
+            now_s = trio.current_time()
+            return self._answer(_Waiting(incoming, request, request.previous_lac, left, now_s), None)
         self._wait_for(incoming, request)
         return 0
 
@@ -240,12 +242,14 @@ class LongPolls:
             return 0
         lac, now_ms, polls = ledger.known_lac, ledger.event_ms, ledger.polls
         ledger.polls, ledger.least_lac, ledger.stale_count, ledger.event_ms = [], math.inf, 0, None
+        waits, now_s = self._watches.woken_waits, trio.current_time()
         for waiting in polls:
             if not waiting.is_waiting:
                 continue  # its time was over
             if lac > waiting.seen_lac:
                 waiting.is_waiting = False
                 self._waiting_count -= 1
+                waits.add(now_s - waiting.began_s, now_s)
                 self._ready.append((waiting, now_ms))
             else:
                 ledger.polls.append(waiting)
@@ -262,7 +266,8 @@ class LongPolls:
 
     def _wait_beyond(self, lac: int, incoming: IncomingRequest, request: ReadRequest, left: int) -> None:
         assert request.timeout_ms is not None
-        waiting = _Waiting(incoming, request, lac, left)
+        began_s = trio.current_time()
+        waiting = _Waiting(incoming, request, lac, left, began_s)
         ledger = self._ledgers.get(request.ledger_id)
         if ledger is None:
             ledger = self._ledgers[request.ledger_id] = _LedgerPolls()
@@ -272,11 +277,13 @@ class LongPolls:
         self._waiting_count += 1
         self._sequence += 1
         wait_s = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX) / 1000
-        heapq.heappush(self._deadlines, (trio.current_time() + wait_s, self._sequence, waiting))
+        heapq.heappush(self._deadlines, (began_s + wait_s, self._sequence, waiting))
 
     def _leave(self, waiting: _Waiting) -> None:
         """The time of a long poll is over. Its ledger forgets those in masses: each costs the same."""
         waiting.is_waiting = False
+        now_s = trio.current_time()
+        self._watches.ended_waits.add(now_s - waiting.began_s, now_s)
         self._waiting_count -= 1
         ledger_id = waiting.request.ledger_id
         ledger = self._ledgers[ledger_id]

@@ -28,7 +28,7 @@ from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.requests.deferred import DeferredRequest, PlainReads
 from bookie.requests.deleted_fences import DeletedFences
-from bookie.requests.in_progress import AddsBegun, InProgress
+from bookie.requests.in_progress import BatchBegun, InProgress
 from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
@@ -267,9 +267,9 @@ class ClientSession:
         if not self._batch.is_empty:
             sync = self._needs_sync
             self.has_written = True
-            adds = self._in_progress.begin_adds(self._adds_count)
+            begun = self._in_progress.begin_batch(self._adds_count, len(self._fenced_reads))
             self._adds_count = 0
-            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, adds)
+            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, begun)
             self._acks, self._fences, self._fenced_reads = [], [], []
             self._needs_sync = False
             batch, self._batch = self._batch, self._storage.new_batch()
@@ -295,11 +295,11 @@ class ClientSession:
         acks: bytes,
         fences: list[int],
         fenced_reads: list[IncomingRequest],
-        adds: AddsBegun,
+        begun: BatchBegun,
         error: BaseException | None,
     ) -> None:
         """The batch is durable, or has failed."""
-        self._in_progress.end_adds(adds, error)
+        self._in_progress.end_batch(begun, error)
         if error is None:
             for ledger_id in fences:
                 self._service.fence_durable(ledger_id)
@@ -447,7 +447,7 @@ class ClientSession:
         if ledger is None:
             return self._refuse(incoming, Code.NO_LEDGER)
         if ledger.limbo and request.entry_id == LAST_ENTRY:
-            return self._refuse(incoming, Code.UNKNOWN_LEDGER_STATE)
+            return self._defer(incoming)  # it is refused and counted there
         entry_id = ledger.last_entry_id if request.entry_id == LAST_ENTRY else request.entry_id
         if entry_id < 0:
             return self._refuse(incoming, Code.NO_ENTRY)

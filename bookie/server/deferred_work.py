@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.requests.deferred import DeferredRequest, PlainReads
-from bookie.requests.deferred_replies import SLICE_READS, DeferredReplies, is_long_poll
+from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll, is_long_poll
+from bookie.requests.deferred_replies import SLICE_READS, DeferredReplies
 from bookie.requests.in_progress import share_of
 from bookie.requests.long_polls import LongPolls
 from bookie.requests.replies import refusal
@@ -27,7 +27,13 @@ from bookie.server.config import ServerConfig
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
-from ledger.wire.messages import AddRequest, IncomingRequest, ListEntriesRequest, ReadRequest
+from ledger.wire.messages import (
+    AddRequest,
+    BatchReadRequest,
+    IncomingRequest,
+    ListEntriesRequest,
+    ReadRequest,
+)
 
 _REFUSAL_BYTES = 28  # of the reply to a plain read
 _ALL_CONNECTIONS = 8  # times the budget of one connection; Apache's default number of read threads
@@ -72,7 +78,7 @@ class DeferredWork:
             wall_ms,
             long_polls_max=config.long_polls_max,
         )
-        self._queue: deque[DeferredRequest] = deque()
+        self._queue: deque[tuple[DeferredRequest, float]] = deque()  # with the time of its arrival
         self._count = 0  # requests in ``_queue`` and in work
         self._lists_count = 0  # of them, lists of entries
         self._held_bytes = 0  # of the entries that they hold
@@ -179,7 +185,7 @@ class DeferredWork:
         if nursery is None:
             return
         count = len(request) if isinstance(request, PlainReads) else 1
-        self._queue.append(request)
+        self._queue.append((request, self._in_progress.now_s()))
         self._count += count
         self._in_progress.count_reads(count)
         self.has_read = True
@@ -217,8 +223,9 @@ class DeferredWork:
                         if not self._queue:
                             break  # other workers were faster
                     turns.charge(READ_UNITS)
-                    request = self._queue.popleft()
-                    await self._replies.reply_to(request)
+                    request, began_s = self._queue.popleft()
+                    failed = await self._replies.reply_to(request)
+                    self._note_latency(request, failed, began_s)
                     self._done(request)
                     done_count += 1
                 if self._idle_worker is not None:
@@ -243,6 +250,24 @@ class DeferredWork:
         if self._is_short is not None and self._count <= self._config.deferred_queue_max // 2:
             self._is_short.set()
             self._is_short = None
+
+    def _note_latency(self, request: DeferredRequest, failed: int, began_s: float) -> None:
+        latencies, count = self._in_progress.deferred, 1
+        if isinstance(request, PlainReads):
+            (done, not_done), count = latencies.reads, len(request)
+        elif isinstance(request, WokenPoll) or is_long_poll(request):
+            done, not_done = latencies.long_polls
+        elif isinstance(request.request, ReadRequest):
+            done, not_done = latencies.fencing_reads if request.request.fence else latencies.reads
+        elif isinstance(request.request, BatchReadRequest):
+            done, not_done = latencies.reads
+        else:
+            return
+        now_s = self._in_progress.now_s()
+        if failed:
+            not_done.add(now_s - began_s, now_s, failed)
+        if count > failed:
+            done.add(now_s - began_s, now_s, count - failed)
 
     def _stop_idling(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle_worker = None

@@ -1,4 +1,4 @@
-"""The page of a local cluster in a headless Chromium, while a bookie dies."""
+"""The page of a local cluster in a headless Chromium, while a bookie dies and its ledgers are restored."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ CARDS = "return [...document.querySelectorAll('.bookie')].map(each => each.textC
 FOCUSED = "return document.activeElement.textContent"
 
 
-async def test_a_viewer_sees_a_bookie_die_and_its_ledgers_fall_short(tmp_path: Path) -> None:
+async def test_a_viewer_sees_ledgers_fall_short_when_a_bookie_dies_and_recover(tmp_path: Path) -> None:
     with trio.fail_after(150):
-        async with open_local_cluster(tmp_path, has_page=True, has_recovery=True) as cluster:
+        async with open_local_cluster(tmp_path, bookie_count=4, has_page=True, has_recovery=True) as cluster:
+            assert await cluster.terminate(3)  # the spare bookie, until the number on the page has risen
             async with dlog.open_namespace(cluster.uri) as namespace:
                 await namespace.create_log("shop/orders")
                 await namespace.create_log("shop/returns")
@@ -40,7 +41,7 @@ async def test_a_viewer_sees_a_bookie_die_and_its_ledgers_fall_short(tmp_path: P
                 assert browser.run(CARDS) == []
                 browser.press(cluster.paths.token.read_text().strip())
                 browser.press("Enter")
-                await until(browser, f"{TEXT_OF} === '3 of 3'", "tile-bookies")
+                await until(browser, f"{TEXT_OF} === '3 of 4'", "tile-bookies")
                 assert browser.run("return location.href") == url
                 assert browser.run(TEXT_OF, "under-replicated") == "0"
 
@@ -82,7 +83,7 @@ async def test_a_viewer_sees_a_bookie_die_and_its_ledgers_fall_short(tmp_path: P
 
                 lost = bookie_id(cluster.state.bookies[2])
                 cluster.kill(2)
-                await until(browser, f"{TEXT_OF} === '2 of 3'", "tile-bookies")
+                await until(browser, f"{TEXT_OF} === '2 of 4'", "tile-bookies")
                 await until(browser, f"return Number(({_function(TEXT_OF)})('under-replicated')) >= 1")
                 cards = browser.run(CARDS)
                 assert [card for card in cards if lost in card and "away" in card]
@@ -93,6 +94,13 @@ async def test_a_viewer_sees_a_bookie_die_and_its_ledgers_fall_short(tmp_path: P
                 await until(
                     browser, f"{TEXT_OF}.includes('a bookie is away: ' + arguments[1])", "reasons-list", lost
                 )
+                browser.press("Escape")
+
+                # Auto-recovery copies the replicas to the spare bookie; the lost one stays away.
+                await cluster.restart(3)
+                await until(browser, f"return ({_function(TEXT_OF)})('under-replicated') === '0'")
+                assert browser.run(TEXT_OF, "tile-bookies") == "3 of 4"
+                assert [card for card in browser.run(CARDS) if lost in card and "away" in card]
                 # The guard's refusal of the page without a token, and nothing else.
                 assert [each for each in browser.errors() if "401" not in each] == []
 

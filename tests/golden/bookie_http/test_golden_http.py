@@ -139,6 +139,8 @@ async def test_every_request_has_the_status_and_the_keys_of_apaches_bookie(
             url = found[1]
             await replay(url, "empty.jsonl")
             async with open_memory_store(tree) as store, open_ledger_client(store, dial_tcp) as client:
+                while not client.membership.writable:  # the last requests made the bookie writable again
+                    await client.membership.wait_change()
                 for ledger_id in (3, 4):
                     writer = await client.create(
                         ensemble_size=1,
@@ -180,6 +182,17 @@ OUR_METRICS = {
     "bookie_disk_free_bytes",
     "bookie_disk_total_bytes",
     "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL",
+    "bookie_healing_attempts",
+    "bookie_healing_entries",
+    "bookie_journal_dir_free_bytes",
+    "bookie_journal_dir_total_bytes",
+    "bookie_ledger_dir_entry_log_bytes",
+    "bookie_ledger_dir_free_bytes",
+    "bookie_ledger_dir_has_space",
+    "bookie_ledger_dir_total_bytes",
+    "bookie_limbo_ledgers",
+    "bookie_limbo_unknown_replies",
+    "bookie_long_polls",
     "bookie_ledgers_count",  # these five: of Apache's DbLedgerStorage, which was not recorded
     "bookie_read_cache_hits",
     "bookie_read_cache_misses",
@@ -189,6 +202,7 @@ OUR_METRICS = {
     "bookie_scrub_damaged_entries",
     "bookie_scrub_entries",
     "bookie_scrub_rounds",
+    "bookie_scrub_unreadable_index_ledgers",
     "process_cpu_seconds_total",
     "process_resident_memory_bytes",
 }
@@ -208,6 +222,8 @@ async def test_metrics_have_apaches_names_and_kinds_and_count_what_was_written(
             assert isinstance(await add_one(bookie.port), AddReply)
             text = (await send_request(found[1], "GET", "/metrics"))[1].decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    usage = f"bookie_ledger_dir_{re.sub('[^A-Za-z0-9_]', '_', str(tmp_path))}_ledgers_usage"
+    assert kinds.pop(usage) == apaches["bookie_ledger_dir__data_bk1_ledgers_usage"]
     assert kinds.keys() - OUR_METRICS <= apaches.keys()
     differing = {name for name in kinds.keys() & apaches.keys() if kinds[name] != apaches[name]}
     assert differing == GAUGE_HERE

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.latency import QUANTILES, WINDOW_S, Latency
+from bookie.latency import WINDOW_S, Latency
+from ledger.statistics.histogram import QUANTILES
 
 
 @given(st.lists(st.floats(min_value=1e-5, max_value=1000), min_size=1, max_size=50))

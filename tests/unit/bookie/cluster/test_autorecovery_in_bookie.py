@@ -11,8 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from bookie import main
 from bookie.cluster.autorecovery import PAUSE_MAX_S, keep_running
-from ledger.catalog.paths import UNDERREPLICATION_LAYOUT, cookie_path
+from bookie.config.bookie_config import load_config
+from ledger.catalog.paths import UNDERREPLICATION_LAYOUT, available_path, cookie_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.errors import LedgerError
 from ledger.replication import UnderReplicatedLedgers, current_auditor
@@ -98,6 +100,34 @@ async def test_a_bookie_with_auto_recovery_restores_the_replicas_of_a_lost_one(t
             await until(is_restored)
             async with await client.open(writer.ledger_id) as reader:
                 assert [entry.payload for entry in await reader.read(0, 1)] == [b"a", b"b"]
+
+
+async def test_auto_recovery_begins_after_the_bookie_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before that, its auditor would count the bookie itself as lost."""
+    tree, was_announced = MemoryTree(), list[bool]()
+    began = trio.Event()
+
+    async def begin(_cluster: object, bookie_id: str, *_more: object) -> None:
+        async with open_memory_store(tree) as store:
+            was_announced.append(await store.exists(available_path("/ledgers", bookie_id)) is not None)
+        began.set()
+
+    monkeypatch.setattr(main, "run_auto_recovery", begin)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with running(config_for(tmp_path, WITH_AUTO_RECOVERY), tree):
+            await began.wait()
+    assert was_announced == [True]
+
+
+def test_the_option_has_the_effect_of_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "bookie.conf"
+    path.write_text(
+        "zkServers=zk1\njournalDirectories=/j\nledgerDirectories=/l\nautoRecoveryDaemonEnabled=false"
+    )
+    assert load_config(path).auto_recovery is None
+    assert load_config(path, with_auto_recovery=True).auto_recovery is not None
 
 
 async def test_the_auditor_is_the_bookie_and_its_vote_goes_with_it(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from struct import pack
@@ -15,6 +16,7 @@ from bookie.errors import EntryUnreadableError
 from ledger.metadata import Ensemble, LedgerMetadata
 from tests.fakes.bookies_by_hand import Bookies, open_bookies
 from tests.unit.bookie.cluster.test_integrity import write_ledger
+from tests.unit.bookie.http.test_admin import send_request, serving
 
 pytestmark = pytest.mark.slow
 
@@ -42,8 +44,8 @@ class Damaged:
             yield
             nursery.cancel_scope.cancel()
 
-    async def wait_healed(self) -> None:
-        while not self.healing.stats.healed:  # noqa: ASYNC110
+    async def wait_healed(self, count: int = 1) -> None:
+        while self.healing.stats.healed < count:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
@@ -81,6 +83,55 @@ async def test_a_damaged_entry_is_stored_anew_byte_for_byte(damaged: Damaged) ->
     assert await damaged.scrub() == []
     assert await storage.read(ledger_id, 5) == await other.read(ledger_id, 5)
     assert damaged.healing.stats.healed == 1
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def cut_to_nothing(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+async def counters(directory: Path, healing: DamageHealing) -> dict[str, int]:
+    """The counters of the healing, as a bookie's ``/metrics`` prints them."""
+    async with serving(directory) as (admin, url):
+        admin.healing = healing.stats
+        status, body = await send_request(url, "GET", "/metrics")
+    assert status == 200
+    found = re.findall(r"^bookie_healing_(\w+) (\d+)$", body.decode(), re.MULTILINE)
+    return {name: int(value) for name, value in found}
+
+
+@pytest.mark.parametrize("ruin", [Path.unlink, zero, cut_to_nothing])
+async def test_an_entry_log_that_is_gone_is_healed_as_a_whole(
+    tmp_path: Path, ruin: Callable[[Path], None]
+) -> None:
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with open_bookies(tmp_path, A, B, C) as bookies:
+            async with bookies.open_client() as client:
+                ids = [await write_ledger(client, [b"%d" % n * 100 for n in range(40)]) for _ in range(2)]
+            await bookies.stop(A)
+            (path,) = (bookies.directory(A) / "l" / "current").glob("*.log")
+            ruin(path)
+            await bookies.start(A)  # not refused: the index is sound, and other bookies have the entries
+            made = Damaged(bookies, ids[0])
+            other = bookies.up[B].bookie.storage
+            assert await made.scrub() == [*range(40), *range(40)]
+            before = await counters(tmp_path / "admin", made.healing)
+            async with made.healing_runs():
+                await made.wait_healed(80)
+                while not made.healing.stats.attempts:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            for ledger_id in ids:
+                for entry_id in range(40):
+                    assert await made.storage.read(ledger_id, entry_id) == await other.read(
+                        ledger_id, entry_id
+                    )
+            assert await made.scrub() == []
+            assert before == {"attempts": 0, "entries": 0}
+            after = await counters(tmp_path / "admin", made.healing)
+            assert after == {"attempts": 1, "entries": 80}
 
 
 async def test_an_entry_that_no_other_bookie_returns_stays_damaged_until_one_does(damaged: Damaged) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bookie.http.metrics import metrics_text
-from ledger.replication import AuditorStats
+from ledger.replication import AutoRecoveryStats
 from ledger.replication.placement_check import PlacementFindings
 from ledger.replication.replicas_check import ReplicaFindings
 from tests.unit.bookie.http.test_admin import serving
@@ -13,11 +13,12 @@ from tests.unit.bookie.http.test_admin import serving
 
 async def test_the_last_checks_of_the_auditor_have_apaches_names(tmp_path: Path) -> None:
     async with serving(tmp_path) as (admin, _):
-        assert "replication_auditor" not in metrics_text(admin)
-        admin.auditor = AuditorStats()
-        assert "replication_auditor" not in metrics_text(admin)  # nothing was checked
-        admin.auditor.placement = PlacementFindings(bad=3, overdue=4)
-        admin.auditor.replicas = ReplicaFindings(without_replica=5, below_ack_quorum=6, below_write_quorum=7)
+        assert "replication_" not in metrics_text(admin)
+        admin.auto_recovery = AutoRecoveryStats()
+        assert "NUM_LEDGERS_HAVING" not in metrics_text(admin)  # nothing was checked
+        auditor = admin.auto_recovery.auditor
+        auditor.placement = PlacementFindings(bad=3, overdue=4)
+        auditor.replicas = ReplicaFindings(without_replica=5, below_ack_quorum=6, below_write_quorum=7)
         lines = metrics_text(admin).splitlines()
         prefix = "replication_auditor_NUM"
         for line in (
@@ -26,5 +27,26 @@ async def test_the_last_checks_of_the_auditor_have_apaches_names(tmp_path: Path)
             f"{prefix}_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY 5",
             f"{prefix}_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY 6",
             f"{prefix}_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY 7",
+        ):
+            assert line in lines
+
+
+async def test_the_work_of_auditor_and_worker_has_apaches_names(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (admin, _):
+        admin.auto_recovery = stats = AutoRecoveryStats()
+        stats.auditor.audits, stats.auditor.audit_s, stats.auditor.audit_marks = 2, 0.5, 9
+        stats.worker.ledgers_restored, stats.worker.restored_s = 3, 1.5
+        stats.worker.attempts_unfinished = 1
+        stats.copies.entries_copied, stats.copies.bytes_copied = 10, 1000
+        lines = metrics_text(admin).splitlines()
+        for line in (
+            'replication_auditor_AUDIT_BOOKIES_TIME_sum{success="true"} 500.0',
+            'replication_auditor_NUM_UNDER_REPLICATED_LEDGERS_count{success="true"} 2',
+            'replication_auditor_NUM_UNDER_REPLICATED_LEDGERS_sum{success="true"} 9',
+            'replication_replication_worker_rereplicate_count{success="true"} 3',
+            'replication_replication_worker_rereplicate_sum{success="true"} 1500.0',
+            'replication_replication_worker_rereplicate_count{success="false"} 1',
+            "replication_replication_worker_NUM_ENTRIES_WRITTEN 10",
+            'replication_replication_worker_NUM_BYTES_WRITTEN_sum{success="true"} 1000',
         ):
             assert line in lines

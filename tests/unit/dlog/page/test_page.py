@@ -15,7 +15,7 @@ import trio
 import dlog
 from bookie.http import AdminReply, AdminRequest
 from bookie.http.messages import Method
-from dlog.cli.operators.page_routes import page_routes
+from dlog.cli.operators.bookie.page_routes import page_routes
 from dlog.page import Page, open_page, snapshots
 from dlog.page.page import CONTENT_POLICY, FILES, PATHS
 

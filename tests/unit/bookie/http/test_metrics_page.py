@@ -1,0 +1,89 @@
+"""``/metrics``: the table of docs/http.md against what a bookie prints, and the numbers of requests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+import trio
+from trio.testing import memory_stream_pair
+
+from bookie.cluster.damage_healing import HealingStats
+from bookie.disk.real_disk import RealDisk
+from bookie.http.admin import RecoveryState
+from bookie.http.metrics import metrics_text
+from bookie.ledger_record import UNKNOWN_KEY
+from bookie.main import open_bookie
+from bookie.storage.config import StorageConfig
+from bookie.storage.opening import open_storage
+from ledger.codes import Code
+from ledger.replication import AutoRecoveryStats
+from ledger.replication.placement_check import PlacementFindings
+from ledger.replication.replicas_check import ReplicaFindings
+from ledger.wire.messages import ReadReply, ReadRequest
+from tests.places import ROOT
+from tests.unit.bookie.http.test_admin import serving
+from tests.unit.bookie.server.test_server import Caller, add
+
+
+async def test_the_table_of_the_page_has_every_name_and_no_other(tmp_path: Path) -> None:
+    config = StorageConfig(journal_directories=(tmp_path / "oj",), ledger_directories=(tmp_path / "ol",))
+    async with serving(tmp_path) as (admin, _), open_bookie(config) as other:
+        admin.server = other.server  # only its count of connections is read
+        admin.healing, admin.recovery = HealingStats(), RecoveryState(("b1:3181",))
+        admin.auto_recovery = AutoRecoveryStats()
+        admin.auto_recovery.auditor.placement = PlacementFindings()
+        admin.auto_recovery.auditor.replicas = ReplicaFindings()
+        printed = dict(re.findall(r"^# TYPE (\S+) (\w+)$", metrics_text(admin), re.MULTILINE))
+    _, _, section = (ROOT / "docs" / "http.md").read_text("utf-8").partition("## Metrics")
+    table = section.partition("Apache's other names")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "`" in line]
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    per_path = "bookie_ledger_dir_PATH_usage"
+    names = {per_path if re.fullmatch(r"bookie_ledger_dir__\w+_usage", one) else one for one in printed}
+    assert names == documented
+
+
+async def test_reads_that_wait_fences_and_long_polls_are_measured(tmp_path: Path) -> None:
+    config = StorageConfig(journal_directories=(tmp_path / "j",), ledger_directories=(tmp_path / "l",))
+    async with open_storage(RealDisk(), config) as storage:
+        storage.enter_limbo(7, UNKNOWN_KEY, fenced=False)
+        storage.enter_limbo(8, UNKNOWN_KEY, fenced=False)
+        await storage.flush()
+        assert storage.limbo_count == 2
+        await storage.delete_ledger(8)
+        assert storage.limbo_count == 1
+    async with open_bookie(config) as bookie:
+        assert bookie.storage.limbo_count == 1
+        async with trio.open_nursery() as nursery:
+            near, far = memory_stream_pair()
+            nursery.start_soon(bookie.serve_stream, far)
+            caller, work = Caller(near), bookie.service.in_progress
+
+            async def ask(request: object, version: int = 3) -> object:
+                await caller.send(request, version=version)  # type: ignore[arg-type]
+                return await caller.reply()
+
+            await ask(add(0))
+            await ask(ReadRequest(1, 0))  # memory answers it at once
+            assert work.deferred.reads[0].count == 0
+            await ask(ReadRequest(1, 5))
+            await ask(ReadRequest(1, 6), version=2)
+            assert [one.count for one in work.deferred.reads] == [0, 2]
+            fence = attrs.evolve(ReadRequest(1, -1), fence=True, master_key=add(0).master_key)
+            assert isinstance(fenced := await ask(fence), ReadReply)
+            assert fenced.code is Code.OK
+            assert work.fenced.count == work.deferred.fencing_reads[0].count == 1
+            for version in (2, 3):
+                await ask(ReadRequest(7, 0), version=version)
+                await ask(ReadRequest(7, -1), version=version)
+            assert work.unknown_replies == 4
+            poll = ReadRequest(1, -1, previous_lac=5, timeout_ms=1, piggyback_entry=True)
+            await ask(poll)
+            assert bookie.service.watches.ended_waits.count == 1
+            nursery.cancel_scope.cancel()
+        ledger = bookie.storage.ledger(7)
+        assert ledger is not None
+        bookie.storage.leave_limbo(ledger)
+        assert bookie.storage.limbo_count == 0
