@@ -25,6 +25,7 @@ from dlog.cli.bench import (
     throughput,
 )
 from dlog.cli.bench.meter import Meter, Reading, Usage
+from dlog.cli.bench.operate import command as operate
 from dlog.cli.bench.options import BenchOptions, Outcome
 from dlog.cli.bench.peers.seam import Peer
 from dlog.cli.bench.peers.table import chosen, peers_option, print_missing
@@ -90,7 +91,7 @@ def command() -> None:
     disk: it writes the same bytes to three files in groups and calls fdatasync for each. For catchup, it
     reads the bytes from one file. latency measures one awaited append at a time; idle, followers that wait;
     logs, the life of a log and the start of programs; spark, reading and writing from Spark. storage measures
-    one bookie without a network.
+    one bookie without a network; operate, the repair after a bookie's death, an idle cluster and the page.
     """
 
 
@@ -99,6 +100,7 @@ command.add_command(lone_appends.command)
 command.add_command(resting.idle)
 command.add_command(resting.life_of_logs)
 command.add_command(spark.command)
+command.add_command(operate.command)
 
 
 @command.command()
