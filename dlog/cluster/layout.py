@@ -27,6 +27,8 @@ LEDGERS_ROOT = "/ledgers"
 DEFAULT_NAMESPACE = "dlog"
 # A killed bookie cannot register again before its old session ends. A local cluster should not wait long.
 SESSION_TIMEOUT_MS = 6_000
+_WRITTEN_BY = "written by `dlog cluster start`"
+_INDEX = "DbLedgerStorage"  # our chunk index; without the key Apache's Sorted is meant
 
 
 class ClusterStateError(Exception):
@@ -149,14 +151,29 @@ def bookie_config_text(
         "zkTimeout": session_timeout_ms,
         "journalDirectories": home / "journal",
         "ledgerDirectories": home / "ledgers",
-        "ledgerStorageClass": "DbLedgerStorage",  # our chunk index; without the key Apache's Sorted is meant
+        "ledgerStorageClass": _INDEX,
         # A laptop's disk may be nearly full. A local cluster must start on it all the same.
         "diskUsageThreshold": 0.99,
         "diskUsageWarnThreshold": 0.98,
         "minUsableSizeForEntryLogCreation": 100_000_000,
     }
     lines = (f"{key}={_escaped(str(value))}" for key, value in settings.items())
-    return f"# {member.name} of a local cluster, written by `dlog cluster start`\n" + "\n".join(lines) + "\n"
+    return f"# {member.name} of a local cluster, {_WRITTEN_BY}\n" + "\n".join(lines) + "\n"
+
+
+def name_the_index(config: Path) -> None:
+    """Add the key of the index to a bookie's file from before the key was necessary.
+
+    Such a file is one that `dlog cluster start` wrote and that lacks the key. It meant the chunk index. Now
+    it would mean Apache's SortedLedgerStorage, and the bookie would refuse to start. A file that has the key,
+    or is not ours, stays as it is. Safe to repeat.
+    """
+    text = config.read_text("utf-8")
+    keys = {line.partition("=")[0].strip() for line in text.splitlines()}
+    if _WRITTEN_BY in text.partition("\n")[0] and "ledgerStorageClass" not in keys:
+        partial = config.with_suffix(".new")
+        partial.write_text(text.rstrip("\n") + f"\nledgerStorageClass={_INDEX}\n", "utf-8")
+        partial.replace(config)
 
 
 def _page_settings(paths: ClusterPaths, state: ClusterState, http_port: int) -> dict[str, object]:

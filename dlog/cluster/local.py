@@ -35,6 +35,7 @@ from dlog.cluster.layout import (
     bookie_id,
     decode_state,
     encode_state,
+    name_the_index,
     new_state,
 )
 from dlog.cluster.ports import free_ports
@@ -313,11 +314,13 @@ class LocalCluster:
         for directory in (home / "journal", home / "ledgers"):
             directory.mkdir(parents=True, exist_ok=True)
         config = self.paths.bookie_config(member.name)
-        if not config.exists():  # an operator may have edited it
+        if not config.exists():
             text = bookie_config_text(
                 self.paths, self.state, member, session_timeout_ms=self._session_timeout_ms
             )
             config.write_text(text, "utf-8")
+        else:  # an operator may have edited it
+            name_the_index(config)
         self._spawn(
             member, [sys.executable, "-m", "dlog.cli.main", "bookie", "--config", str(config)], started
         )

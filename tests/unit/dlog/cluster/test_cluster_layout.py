@@ -18,6 +18,7 @@ from dlog.cluster.layout import (
     bookie_config_text,
     decode_state,
     encode_state,
+    name_the_index,
     new_state,
 )
 from dlog.cluster.process import ProcessId
@@ -67,3 +68,27 @@ def test_a_bookies_configuration_survives_parsing(name: str) -> None:
 def test_a_state_has_the_uri_of_the_namespace() -> None:
     assert new_state(3, [2181, 1, 2, 3]).uri == "distributedlog://127.0.0.1:2181/dlog"
     assert attrs.evolve(new_state(1, [5, 6])).zookeeper_hosts == "127.0.0.1:5"
+
+
+def test_a_bookie_s_file_from_before_the_key_of_the_index_keeps_its_index(tmp_path: Path) -> None:
+    config = tmp_path / "bk_server.conf"
+    config.write_text("# bookie-1 of a local cluster, written by `dlog cluster start`\nbookiePort=1\n")
+    name_the_index(config)
+    assert config.read_text().endswith("\nbookiePort=1\nledgerStorageClass=DbLedgerStorage\n")
+    once = config.read_text()
+    name_the_index(config)
+    assert config.read_text() == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# written by hand\nbookiePort=1\n",
+        "# bookie-1, written by `dlog cluster start`\nledgerStorageClass = SortedLedgerStorage\n",
+    ],
+)
+def test_a_bookie_s_file_of_an_operator_or_with_the_key_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "bk_server.conf"
+    config.write_text(text)
+    name_the_index(config)
+    assert config.read_text() == text
