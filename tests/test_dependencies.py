@@ -24,6 +24,8 @@ MODULES = {
     "protobuf": "google",
     "pure-sasl": "puresasl",
     "kubernetes-validate": "kubernetes_validate",
+    "opentelemetry-api": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
     "pyyaml": "yaml",
 }
 # A tool that no module imports, the file that uses it, and how.

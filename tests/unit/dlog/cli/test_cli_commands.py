@@ -108,6 +108,19 @@ def test_tail_starts_at_a_position_and_stops_at_its_count(dlog: Dlog, file: Path
     assert result.out == "third\n"
 
 
+def test_statistics_are_printed_at_the_end_on_request(dlog: Dlog, file: Path) -> None:
+    written = json.loads(dlog("write", "orders", str(file), "--create", "--statistics", "--json").out)
+    assert written["statistics"]["counters"]["dlog_records_sent"] == 5
+    assert written["statistics"]["histograms"]["log_writer_bulk_write"]["count"] >= 1
+    tail = ("tail", "orders", "--from", "earliest", "--count", "2", "--statistics")
+    *records, last = map(json.loads, dlog(*tail, "--json").lines)
+    assert len(records) == 2
+    assert last["statistics"]["counters"]["dlog_readers_opened"] == 1
+    result = dlog(*tail)
+    assert result.lines == ["first", ""]
+    assert "# TYPE dlog_readers_opened counter\ndlog_readers_opened 1\n" in result.err
+
+
 def test_logs_are_listed_shown_and_deleted(dlog: Dlog) -> None:
     assert dlog("log", "create", "a", "b", "shop/orders").code == 0
     assert dlog("log", "list").lines == ["a", "b", "shop/orders"]
