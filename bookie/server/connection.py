@@ -35,6 +35,7 @@ from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
 from ledger.errors import WireError
 from ledger.transport.pipe import PipeStream
+from ledger.transport.socket_stream import SocketStream
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
@@ -84,6 +85,8 @@ class Connection:
     ) -> None:
         self._service = service
         self._config = config
+        if isinstance(stream, trio.SocketStream):
+            stream = SocketStream(stream)
         self._stream = stream
         self._memory = memory
         self._capacity = capacity  # sent when memory or a request in progress was given back
@@ -92,8 +95,8 @@ class Connection:
         self._warnings = warnings
         self.peer = Peer(_address_of(stream), self.close)
         self._reply_queue = ReplyQueue(config.reply_queue_bytes_max, memory)
-        if isinstance(stream, PipeStream) and config.tls is None:
-            self._reply_queue.pipe = stream
+        if isinstance(stream, PipeStream | SocketStream) and config.tls is None:
+            self._reply_queue.direct = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._turns = turns
         self._work = DeferredWork(
@@ -377,7 +380,7 @@ class Connection:
 def _socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType | None:
     if isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return stream.socket if isinstance(stream, trio.SocketStream) else None
+    return stream.socket if isinstance(stream, trio.SocketStream | SocketStream) else None
 
 
 def _address_of(stream: trio.abc.Stream) -> str:

@@ -12,6 +12,7 @@ import trio
 
 from bookie.server.shared_memory import SharedMemory
 from ledger.transport.pipe import PipeStream
+from ledger.transport.socket_stream import SocketStream
 
 
 class ReplyQueue:
@@ -31,9 +32,7 @@ class ReplyQueue:
         self._progress: trio.Event | None = None  # while a task waits for capacity, or for a send
         self._is_held = False
         self._is_closed = False
-        self.pipe: PipeStream | None = (
-            None  # to a client in this process: what it has space for is sent at once
-        )
+        self.direct: PipeStream | SocketStream | None = None  # it may take frames at once
 
     def __repr__(self) -> str:
         return f"<ReplyQueue, {self._queued_bytes} bytes queued, {self._reserved_bytes} reserved>"
@@ -62,17 +61,19 @@ class ReplyQueue:
         """Queue whole frames. Does nothing after ``close``."""
         if self._is_closed:
             return
-        pipe = self.pipe
+        direct = self.direct
         if (
-            pipe is not None
+            direct is not None
             and self._idle_sender is not None
             and not self._frames
             and not self._is_held
-            and pipe.can_send(len(frames))
+            and direct.can_send(len(frames))
         ):
-            pipe.send_now(frames)
-            self.sent_bytes += len(frames)
-            return
+            sent_bytes = direct.send_now(frames)
+            self.sent_bytes += sent_bytes
+            if sent_bytes == len(frames):
+                return
+            frames = frames[sent_bytes:]
         self._frames.append(frames)
         self._queued_bytes += len(frames)
         self._memory.take(len(frames))

@@ -27,6 +27,7 @@ from ledger.transport.dial import Address, Dial
 from ledger.transport.handshake import authenticate, start_tls
 from ledger.transport.pipe import PipeStream
 from ledger.transport.queues import AddReplies
+from ledger.transport.socket_stream import SocketStream
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddReply, AddRequest, ReadReply, Reply, Request
 from namespace.events import event
@@ -166,7 +167,8 @@ class BookieConnection:
         self._dial, self._resolve, self._config = dial, resolve, config
         self._scope = trio.CancelScope()
         self._idle_sender: trio.lowlevel.Task | None = None
-        self._pipe: PipeStream | None = None  # while connected to a bookie in this process
+        self._direct: PipeStream | SocketStream | None = None  # while connected without TLS
+        self._unsent: list[bytes] = []  # pieces that were taken and could not be sent at once
         self._single_adds: dict[int, SingleAdds] = {}  # by ledger
         self._cause: tuple[type[BookieError], str, BaseException | None] | None = None
 
@@ -175,16 +177,21 @@ class BookieConnection:
         return f"<BookieConnection to {self.bookie} for {self.name}, {state}: {self.protocol!r}>"
 
     def wake_sender(self) -> None:
-        """Send the queued frames: at once within this process, else by the sending task."""
+        """Send the queued frames: at once if the stream takes them, else by the sending task."""
         task = self._idle_sender
         if task is None:
             return
-        send_queue, pipe = self.protocol.send_queue, self._pipe
-        if pipe is not None and not send_queue.is_empty and pipe.can_send(send_queue.queued_bytes):
-            for piece in send_queue.take():
-                pipe.send_now(piece)
-                send_queue.sent(len(piece))
-            return
+        send_queue, direct = self.protocol.send_queue, self._direct
+        if direct is not None and not send_queue.is_empty and direct.can_send(send_queue.queued_bytes):
+            pieces = send_queue.take()
+            for number, piece in enumerate(pieces):
+                sent_bytes = direct.send_now(piece)
+                send_queue.sent(sent_bytes)
+                if sent_bytes < len(piece):
+                    self._unsent = [piece[sent_bytes:], *pieces[number + 1 :]]
+                    break
+            else:
+                return
         self._idle_sender = None
         trio.lowlevel.reschedule(task)
 
@@ -264,13 +271,15 @@ class BookieConnection:
 
     async def _carry(self, stream: trio.abc.Stream) -> None:
         self.is_connected = self.has_connected = True
-        self._pipe = stream if isinstance(stream, PipeStream) else None
+        if isinstance(stream, trio.SocketStream):
+            stream = SocketStream(stream)
+        self._direct = stream if isinstance(stream, PipeStream | SocketStream) else None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_frames, stream)
                 await self._receive_replies(stream)
         finally:
-            self.is_connected, self._pipe = False, None
+            self.is_connected, self._direct = False, None
             await trio.aclose_forcefully(stream)
 
     async def _send_frames(self, stream: trio.abc.Stream) -> None:
@@ -279,7 +288,7 @@ class BookieConnection:
         send_all = stream.send_all
         try:
             while True:
-                pieces = send_queue.take()
+                pieces, self._unsent = self._unsent or send_queue.take(), []
                 if not pieces:
                     self._idle_sender = trio.lowlevel.current_task()
                     await trio.lowlevel.wait_task_rescheduled(self._abort_idle)

@@ -113,10 +113,14 @@ class PipeStream(trio.abc.HalfCloseableStream):
             size_bytes
         )
 
-    def send_now(self, data: bytes) -> None:
-        """Send ``data`` as a whole, without a turn for other tasks. The caller has asked ``can_send``."""
+    def send_now(self, data: bytes) -> int:
+        """Send ``data`` as a whole, without a turn for other tasks; return its length.
+
+        The caller has asked ``can_send``.
+        """
         assert data
         self._out.put(data)
+        return len(data)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return once the buffer has space, or the other end is closed."""

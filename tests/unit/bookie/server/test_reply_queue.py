@@ -108,7 +108,7 @@ async def test_replies_to_a_client_in_this_process_are_sent_at_once_and_in_order
 ) -> None:
     memory = SharedMemory(1000, 10)
     reply_queue = ReplyQueue(300, memory)
-    reply_queue.pipe, client = stream_pair(100)
+    reply_queue.direct, client = stream_pair(100)
     reply_queue.put(b"1")
     assert memory.used_bytes == 1, "no sender waits for replies yet"
     taken: list[bytes] = []
@@ -133,7 +133,7 @@ async def test_replies_to_a_client_in_this_process_are_sent_at_once_and_in_order
 
 async def test_replies_in_this_process_wait_while_the_queue_is_held(nursery: trio.Nursery) -> None:
     reply_queue = ReplyQueue(300, SharedMemory(1000, 10))
-    reply_queue.pipe, _ = stream_pair(100)
+    reply_queue.direct, _ = stream_pair(100)
     nursery.start_soon(reply_queue.take)
     await wait_all_tasks_blocked()
     assert reply_queue.hold(b"last") == b"last"
