@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from ledger.catalog.paths import available_path, readonly_path
 from ledger.client import LedgerClient
@@ -21,7 +22,11 @@ Seen = list[Sequence[OpenEnd]]
 
 
 async def make_read_only(world: ReplicationWorld, bookie: str) -> None:
-    """As a bookie does it: the second node exists before the first one goes."""
+    """As a bookie does it: the second node exists before the first one goes.
+
+    Adds under way reach the bookie before. It would refuse them, and their writers would replace it at once.
+    """
+    await wait_all_tasks_blocked()
     world.cluster.bookies[bookie].refuse = lambda request: (
         Code.READ_ONLY if isinstance(request, AddRequest) and not request.recovery else None
     )
