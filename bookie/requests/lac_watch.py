@@ -14,13 +14,17 @@ from typing import Protocol
 from bookie.latency import Latency
 from bookie.requests.in_progress import share_of
 
+FEW = 2  # watchers of a ledger that are answered in the step of the event
 LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
 
 
 class LacWatcher(Protocol):
-    """A connection with long polls. Its methods take no time: they mark what is to be done."""
+    """A connection with long polls. Its methods take no time: they mark what is to be done.
 
-    def lac_is(self, ledger_id: int, lac: int) -> None: ...
+    ``now``: there are few watchers, and what fits may be done at once.
+    """
+
+    def lac_is(self, ledger_id: int, lac: int, *, now: bool = False) -> None: ...
     def ledger_changed(self, ledger_id: int) -> None: ...
 
 
@@ -58,8 +62,15 @@ class LacWatches:
 
     def lac_is(self, ledger_id: int, lac: int) -> None:
         """The ledger's LAC is at least ``lac`` now."""
-        for watcher in self._watchers.get(ledger_id, ()):
-            watcher.lac_is(ledger_id, lac)
+        watchers = self._watchers.get(ledger_id)
+        if not watchers:
+            return
+        if len(watchers) <= FEW:
+            for watcher in tuple(watchers):  # one that is answered leaves, and may come again
+                watcher.lac_is(ledger_id, lac, now=True)
+        else:
+            for watcher in watchers:
+                watcher.lac_is(ledger_id, lac)
 
     def ledger_changed(self, ledger_id: int) -> None:
         """The ledger was fenced or deleted."""

@@ -6,7 +6,7 @@ inside: which reply a long poll gets (``deferred_replies``), the number of slice
 Always: each long poll gets one last reply, or its connection ends; one that asks for several gets the others
 before it, each for a greater LAC than the one before, at most ``REPLIES_MAX`` in all; a long poll that waits
 has no task, event or timer of its own; an event of a ledger marks its long polls as ready at once, and their
-replies are made in slices.
+replies are made in slices; the first slice is made in the step of the event if few connections wait.
 
 Source: BookKeeper, LongPollReadEntryProcessorV3.java; docs/protocol.md 9.4.
 """
@@ -129,14 +129,19 @@ class LongPolls:
         self._wait_for(incoming, request)
         self._wake_task()
 
-    def lac_is(self, ledger_id: int, lac: float) -> None:
-        """An event of a watched ledger: its LAC."""
+    def lac_is(self, ledger_id: int, lac: float, *, now: bool = False) -> None:
+        """An event of a watched ledger: its LAC. ``now``: answer at once, if nothing waits for a turn."""
         ledger = self._ledgers[ledger_id]
         if lac > ledger.known_lac:
             ledger.known_lac = lac
         if lac > ledger.least_lac and ledger.event_ms is None:
             ledger.event_ms = self._wall_ms()
             self._woken.append(ledger_id)
+            if now and self._idle is not None and not self._turns.is_spent:
+                self._turns.charge(self._slice())
+                self._move_alarm()
+                if not (self._woken or self._ready or self._arrived):
+                    return
             self._wake_task()
 
     def ledger_changed(self, ledger_id: int) -> None:
@@ -328,10 +333,13 @@ class LongPolls:
     async def _sleep(self) -> None:
         # At the end of a ledger it sleeps after each reply. A cancel scope for each sleep would cost as much
         # as the reply; so another task watches the clock. Its alarm is moved only if it would come too late.
-        if self._deadlines and self._deadlines[0][0] < self._alarm.deadline:
-            self._alarm.deadline = self._deadlines[0][0]
+        self._move_alarm()
         self._idle = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._abort_sleep)
+
+    def _move_alarm(self) -> None:
+        if self._deadlines and self._deadlines[0][0] < self._alarm.deadline:
+            self._alarm.deadline = self._deadlines[0][0]
 
     def _abort_sleep(self, _raise_cancel: object) -> trio.lowlevel.Abort:
         self._idle = None

@@ -179,6 +179,11 @@ _WRITER = (
     Setting("writer.record_bytes_max", kinds.BYTES, "The longest payload; above 1M it is cut into entries."),
     Setting("writer.bytes_in_flight_max", kinds.BYTES, "`wait_capacity` waits while so much is not durable."),
     Setting(
+        "writer.linger_ms",
+        kinds.MILLISECONDS,
+        "Submitted records that no caller waits for gather for so long after the entry before.",
+    ),
+    Setting(
         "writer.visibility_delay_ms",
         kinds.MILLISECONDS,
         "After so long without a record, a control record makes the last ones visible.",

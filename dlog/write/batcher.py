@@ -6,9 +6,10 @@ Not inside: bytes (``record``), entry ids and positions (``segment_writer``), wa
 Always: records are sent in the order of submission; a batch never changes after it was cut, so a record's
 slot is fixed when the record is added, also if its segment fails.
 
-The rule is group commit without a timer. With nothing in flight, a record is sent at once, even alone. While
-a batch is in flight, records gather until it is acknowledged or an entry is full. So a single append does not
-wait, and a thousand concurrent appends share a few entries.
+The rule is group commit. With nothing in flight, a record that a caller waits for is sent at once, even
+alone. While a batch is in flight, records gather until it is acknowledged or an entry is full. So a single
+append does not wait, and a thousand concurrent appends share a few entries. Records that no caller waits for
+yet may gather a little longer (``segment_sender``).
 
 Source: DistributedLog, BKLogSegmentWriter.java (transmit buffer). The original uses a timer.
 """
@@ -40,7 +41,9 @@ class Batch:
         "error",
         "error_was_seen",
         "is_large",
+        "is_wanted",
         "lac",
+        "on_wanted",
         "outcome",
         "payloads",
         "segment_seqno",
@@ -48,7 +51,10 @@ class Batch:
         "txids",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, on_wanted: Callable[[], None] | None = None) -> None:
+        """``on_wanted``: called once if a caller begins to wait for a record that is not sent yet."""
+        self.on_wanted = on_wanted
+        self.is_wanted = False  # a caller waits for a record
         self.payloads: list[bytes] = []
         self.txids: list[int] = []
         self.size_bytes = 0  # of the records with their headers
@@ -71,6 +77,13 @@ class Batch:
     def is_settled(self) -> bool:
         """True if the outcome of the records is decided. It may be decided as unknown."""
         return self.outcome is not RecordOutcome.PENDING
+
+    def want(self) -> None:
+        """A caller begins to wait for a record of the batch, so it is sent as soon as possible."""
+        if not self.is_wanted:
+            self.is_wanted = True
+            if self.on_wanted is not None and self.entry_id < 0:
+                self.on_wanted()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
         """Call the callback when the batch settles, or now if it has. It must neither block nor raise."""
@@ -116,13 +129,24 @@ def encoded_bytes(payloads: Sequence[bytes]) -> int:
 class Batcher:
     """Gathers records into batches, and returns each batch when it is due."""
 
-    def __init__(self, *, entry_bytes_target: int, reserved_bytes: int = 0) -> None:
-        """``reserved_bytes``: of each entry, for what the segment's writer adds to the records."""
+    def __init__(
+        self,
+        *,
+        entry_bytes_target: int,
+        reserved_bytes: int = 0,
+        on_wanted: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            reserved_bytes: Of each entry, for what the segment's writer adds to the records.
+            on_wanted: Called when a caller begins to wait for records that are not sent yet.
+        """
         assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX
         self._entry_bytes_target = entry_bytes_target
         self.entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes  # of records with their headers
         assert self.entry_bytes_max >= RECORD_BYTES_MAX
-        self._open = Batch()
+        self._on_wanted = on_wanted
+        self._open = Batch(on_wanted)
         self._cut: deque[Batch] = deque()  # in order, before the open one
         self.size_bytes = 0  # gathered and not yet taken
 
@@ -231,14 +255,19 @@ class Batcher:
         """End the current batch: records added later go into another entry."""
         if self._open.payloads:
             self._cut.append(self._open)
-            self._open = Batch()
+            self._open = Batch(self._on_wanted)
+
+    @property
+    def is_wanted(self) -> bool:
+        """True if a caller waits for a record of the batch that is still open."""
+        return self._open.is_wanted
 
     def take(self, *, idle: bool) -> Batch | None:
-        """The next batch to send, or None. A batch that is not full is due only if nothing is in flight."""
+        """The next batch to send, or None. A batch that is not full is due only if ``idle``."""
         if self._cut:
             batch = self._cut.popleft()
         elif idle and self._open.payloads:
-            batch, self._open = self._open, Batch()
+            batch, self._open = self._open, Batch(self._on_wanted)
         else:
             return None
         self.size_bytes -= batch.size_bytes

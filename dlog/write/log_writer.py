@@ -134,7 +134,7 @@ class LogWriter:
         if self._sender.is_over_limit:
             payload = as_bytes(payload)  # copied now: the caller may reuse its buffer during the wait
             await self.wait_capacity()
-        batch, slot = self._take(payload, txid)
+        batch, slot = self._take(payload, txid, waits=True)
         if not batch.is_settled:
             self._sender.send_now()
             await wait_settled(batch)
@@ -189,7 +189,7 @@ class LogWriter:
         """
         payload = as_bytes(payload)
         await self._expect_last(last)  # no other task runs from its end until the record is taken
-        return await Pending(*self._take(payload, txid))
+        return await Pending(*self._take(payload, txid, waits=True))
 
     async def append_many_after(
         self,
@@ -225,7 +225,7 @@ class LogWriter:
         while self._sender.is_over_limit:
             await self.wait_capacity()
         if txid > self._last_txid:
-            return await Pending(*self._take(payload, txid))
+            return await Pending(*self._take(payload, txid, waits=True))
         found = await self.outcome(txid)
         if found is None:
             raise TxidOutOfOrderError(self.log, txid, self._last_txid)
@@ -267,7 +267,7 @@ class LogWriter:
         """As ``append`` up to its wait for the outcome; None, with nothing taken, if it must wait before."""
         if self._sender.is_over_limit:
             return None
-        pending = Pending(*self._take(payload, txid))
+        pending = Pending(*self._take(payload, txid, waits=True))
         self._sender.send_now()
         return pending
 
@@ -417,7 +417,10 @@ class LogWriter:
             dlsns += [DLSN(seqno, entry_id, each) for each in range(slot, slot + count)]
         return dlsns
 
-    def _take(self, payload: bytes | bytearray | memoryview, txid: int | None) -> tuple[Batch, int]:
+    def _take(
+        self, payload: bytes | bytearray | memoryview, txid: int | None, *, waits: bool = False
+    ) -> tuple[Batch, int]:
+        """Take one record. ``waits``: the caller is about to wait for it."""
         sender = self._sender
         if sender.refusal is not None:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
@@ -436,6 +439,8 @@ class LogWriter:
             payload = self._sealer.seal(payload, txid)
         self._last_txid = txid
         self._newest = taken = self._batcher.add(payload, txid)
+        if waits:
+            taken[0].is_wanted = True
         sender.pump()
         return taken
 
@@ -459,6 +464,7 @@ class LogWriter:
             ranges = self._batcher.add_many(payloads, txids)
         batch, slot, count = ranges[-1]
         self._newest = batch, slot + count - 1
+        batch.is_wanted = True
         sender.pump()
         return ranges
 

@@ -21,6 +21,7 @@ async def wait_settled(batch: Batch) -> None:
     if not batch.is_settled:
         event = trio.Event()
         batch.on_settled(event.set)
+        batch.want()
         await event.wait()
 
 
@@ -66,8 +67,12 @@ class Pending:
         return self._dlsn()
 
     def on_settled(self, callback: Callable[[], None]) -> None:
-        """Call the callback in the trio loop when ``outcome`` is decided. It must neither block nor raise."""
+        """Call the callback in the trio loop when ``outcome`` is decided. It must neither block nor raise.
+
+        The record is sent as if a caller waited for it.
+        """
         self._batch.on_settled(callback)
+        self._batch.want()
 
     def _dlsn(self) -> DLSN:
         return DLSN(self._batch.segment_seqno, self._batch.entry_id, self._slot)

@@ -488,7 +488,7 @@ class SegmentRoller:
         sender = self.sender
         if sender.refusal is None:
             sender.refusal = WriterClosedError(self.log)
-        sender.is_closing = True
+        sender.begin_closing()
         self._work.set()
         try:
             with trio.move_on_after(self._config.close_timeout_s):

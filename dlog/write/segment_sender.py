@@ -1,5 +1,9 @@
 """Sending batches to the segment in use, within a limit of bytes in flight.
 
+Records that callers only submit would each take an entry of their own if they come more slowly than entries
+are acknowledged. So an entry whose records no caller waits for is sent ``linger_ms`` after the entry before,
+at the earliest. A record after a pause is sent at once, and so is a record that a caller waits for.
+
 Inside: the order and the time of sending, acknowledgements and failures of the ledger in use, waiting for
 capacity, control records that make the last records visible to readers.
 Not inside: which segment is in use (``segment_roller``), which records share an entry (``batcher``), entry
@@ -12,6 +16,7 @@ Source: DistributedLog, BKLogSegmentWriter.java (docs/stream-format.md 4.8).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -52,6 +57,7 @@ class SegmentSender:
         self.batcher = Batcher(
             entry_bytes_target=config.entry_bytes_target,
             reserved_bytes=CHAIN_RECORD_BYTES if config.hash_chain else 0,
+            on_wanted=self.pump,
         )
         self.in_use: SegmentInUse | None = None
         self.is_sending = False  # False while the next segment is not decided: records gather
@@ -61,6 +67,9 @@ class SegmentSender:
         self.is_closing = False
         self.finished = trio.Event()  # the last segment is completed, or the writer has stopped
         self._on_progress = on_progress
+        self._linger_s = config.linger_ms / 1000
+        self._due_s = -math.inf  # before it, an entry that no caller waits for is not sent
+        self._holds = trio.Event()  # set while records wait for that time
         self._visibility_delay_s = config.visibility_delay_ms / 1000
         self._keep_alive_s = config.keep_alive_s
         self._bytes_max = config.bytes_in_flight_max
@@ -158,13 +167,30 @@ class SegmentSender:
             return
         writer, batcher = in_use.writer, self.batcher
         window = self._bytes_max
+        has_sent = False
         while self._in_flight_bytes < window:
-            batch = batcher.take(idle=writer.is_quiet)
+            batch = batcher.take(idle=writer.is_quiet and self._is_due())
             if batch is None:
-                return
+                break
             if not self.send(in_use, batch):
                 batcher.put_back([batch])
                 return
+            has_sent = True
+        if has_sent:
+            if self._linger_s:
+                self._due_s = trio.current_time() + self._linger_s
+            if writer.has_one_in_flight:
+                in_use.handle.send_now()  # a burst gathers behind this entry
+
+    def _is_due(self) -> bool:
+        """True if an entry that is not full may be sent; else ``send_held`` sends it."""
+        if not self._linger_s or self.batcher.is_wanted or self.is_closing:
+            return True
+        if trio.current_time() >= self._due_s:
+            return True
+        if self.batcher:
+            self._holds.set()
+        return False
 
     def send_now(self) -> None:
         """Have the ledger send what was given to it, for a caller that waits for its record."""
@@ -197,6 +223,11 @@ class SegmentSender:
                 return False
             in_use.writer.sent_part(entry_id, len(entry))
         return True
+
+    def begin_closing(self) -> None:
+        """From now on hold no record back."""
+        self.is_closing = True
+        self.pump()
 
     def recovered(self, last_entry_id: int) -> list[Batch]:
         """Settle what was in flight: a recovery closed the ledger in use at this entry.
@@ -250,6 +281,8 @@ class SegmentSender:
                 self.pump()
                 if writer.is_idle and writer.needs_commit:
                     self._commit_wanted.set()
+                    if not writer.was_wanted:
+                        in_use.handle.hint_now()  # no caller is about to append again
             self._on_progress()
 
         return on_confirmed
@@ -274,8 +307,17 @@ class SegmentSender:
         """Run the tasks that send control records; for a task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.keep_visible)
+            nursery.start_soon(self.send_held)
             if self._keep_alive_s is not None:
                 nursery.start_soon(self.keep_alive, self._keep_alive_s)
+
+    async def send_held(self) -> None:
+        """Send records when the time is over for which they wait for others; for a task."""
+        while True:
+            await self._holds.wait()
+            await trio.sleep_until(self._due_s)
+            self._holds = trio.Event()  # entries that were sent meanwhile may have moved the time
+            self.pump()
 
     async def keep_visible(self) -> None:
         """Send a control record when the last user records stay the last for the configured delay; for a

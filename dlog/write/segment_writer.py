@@ -58,6 +58,7 @@ class SegmentWriter:
         self.size_bytes = 0  # of entries sent
         self.last_txid = first_txid  # of the last record sent that is no control record
         self.last_dlsn: DLSN | None = None  # of the last such record that is durable
+        self.was_wanted = False  # a caller waited for a record that settled last
         self.is_over = False
         self.durable_chain = chain  # after the last durable entry
         self._sent_chain = chain  # after the last entry sent
@@ -80,6 +81,11 @@ class SegmentWriter:
     def is_quiet(self) -> bool:
         """True if no user record is in flight. Records do not gather behind a control record."""
         return not self._user_batches_in_flight
+
+    @property
+    def has_one_in_flight(self) -> bool:
+        """True if exactly one batch is in flight."""
+        return len(self._in_flight) == 1
 
     @property
     def newest_in_flight(self) -> Batch | None:
@@ -173,6 +179,7 @@ class SegmentWriter:
     def confirmed(self, last_entry_id: int) -> int:
         """Settle the batches up to this entry: they are durable. Return the number of record bytes freed."""
         freed_bytes = 0
+        self.was_wanted = False
         self._lac = max(self._lac, last_entry_id)
         while self._chain_in_flight and self._chain_in_flight[0][0] <= last_entry_id:
             _, self.durable_chain = self._chain_in_flight.popleft()
@@ -180,6 +187,7 @@ class SegmentWriter:
             batch = self._in_flight.popleft()
             freed_bytes += batch.size_bytes
             self.visible_entry_id = batch.lac
+            self.was_wanted |= batch.is_wanted
             if batch.txids:
                 self._user_batches_in_flight -= 1
                 self.last_dlsn = DLSN(self.segment_seqno, batch.entry_id, len(batch.txids) - 1)

@@ -63,7 +63,7 @@ class LacHints:
             self._is_over = True
             if self._timer is not None:
                 self._timer.cancel()
-        elif self._position.last_pushed > lac:
+        elif self._position.last_pushed > lac or lac <= self._hinted:
             return  # the confirmation of the entry in flight calls again
         elif self._patience:
             self._patience -= 1
@@ -74,6 +74,12 @@ class LacHints:
             # caller that waits for this confirmation runs in the next turn, and may append again there.
             self._is_looking = True
             call_next_turn(self._look_next_turn)
+
+    def hint_now(self) -> None:
+        """Hint the LAC, if it is new: no caller waits for its confirmation, so none appends in this turn."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look()
 
     def _look_next_turn(self) -> None:
         call_next_turn(self._look_now)

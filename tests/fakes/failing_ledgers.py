@@ -70,6 +70,9 @@ class ScriptedWriteHandle:
     def send_now(self) -> None:
         """Entries are sent when they are submitted."""
 
+    def hint_now(self) -> None:
+        """Readers of this ledger need no hint."""
+
     def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
         self._callbacks.append(callback)
 

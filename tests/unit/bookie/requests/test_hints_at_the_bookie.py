@@ -27,7 +27,7 @@ def test_a_hint_raises_the_lac_without_a_journal_record_or_a_reply(
     events: list[float] = []
 
     class Watcher:
-        def lac_is(self, ledger_id: int, lac: int) -> None:
+        def lac_is(self, ledger_id: int, lac: int, *, now: bool = False) -> None:
             events.append(lac)
 
         def ledger_changed(self, ledger_id: int) -> None:

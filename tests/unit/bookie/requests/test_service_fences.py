@@ -144,7 +144,7 @@ def test_adds_lacs_fences_and_deletion_wake_watchers(
     events: list[tuple[str, float]] = []
 
     class Watcher:
-        def lac_is(self, ledger_id: int, lac: int) -> None:
+        def lac_is(self, ledger_id: int, lac: int, *, now: bool = False) -> None:
             events.append(("lac", lac))
 
         def ledger_changed(self, ledger_id: int) -> None:

@@ -43,6 +43,9 @@ class SilentLedger:
         self._entries += 1
         return self._entries - 1
 
+    def send_now(self) -> None:
+        pass
+
     def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
         self.callback = callback
 
@@ -136,6 +139,12 @@ class ScriptedLedger:
     def submit(self, payload: bytes) -> int:
         self.carried.append(self.lac)
         return len(self.carried) - 1
+
+    def send_now(self) -> None:
+        pass
+
+    def hint_now(self) -> None:
+        pass
 
     def on_confirmed(self, callback: Callable[[int, BaseException | None], None]) -> None:
         self._callback = callback
