@@ -64,7 +64,6 @@ class ScrubStats:
     entries: int = 0
     bytes: int = 0
     damaged: int = 0  # damaged entries, counted once a round
-    unreadable_ledgers: int = 0  # in the last round: a part of their index could not be read
 
 
 @attrs.define(eq=False)
@@ -113,6 +112,8 @@ class Scrubber:
         self._digest_type_of = digest_type_of
         self._is_busy = is_busy
         self.stats = ScrubStats()
+        # Ledgers of which a part of the index could not be read; a ledger that is healed is removed.
+        self.unreadable: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<Scrubber, {self.stats.rounds} rounds, {len(self._damaged)} damaged entries>"
@@ -146,13 +147,15 @@ class Scrubber:
         found: list[EntryUnreadableError] = []
         locations: set[int] = set()
         unfinished: set[int] = set()  # ledgers whose known damage is kept
-        unreadable_ledgers = 0
         for record in sorted(self._ledgers.values(), key=lambda record: record.ledger_id):
             ledger = _LedgerScrub(record)
             await self._scrub_ledger(ledger, pace)
+            if ledger.is_index_unreadable:
+                self.unreadable.add(record.ledger_id)
+            else:
+                self.unreadable.discard(record.ledger_id)
             if not ledger.is_whole:
                 unfinished.add(record.ledger_id)
-            unreadable_ledgers += ledger.is_index_unreadable
             for location, error in ledger.found:
                 locations.add(location)
                 found.append(error)
@@ -164,7 +167,7 @@ class Scrubber:
                     )
         self._damaged.keep_only(locations, unfinished)
         self.stats.rounds += 1
-        self.stats.unreadable_ledgers = unreadable_ledgers
+        self.unreadable.intersection_update(self._ledgers)
         if found:
             log.error("the scrubber found %d damaged entries in this round", len(found))
         return found

@@ -137,6 +137,7 @@ def _losses(admin: Admin) -> Iterator[Metric]:
     if admin.healing is not None:
         yield counter("bookie_healing_attempts", admin.healing.attempts)
         yield counter("bookie_healing_entries", admin.healing.healed)
+        yield counter("bookie_healing_index_pages", admin.healing.healed_pages)
 
 
 def _journals(storage: Storage) -> Iterator[Metric]:
@@ -179,12 +180,13 @@ def _storage(storage: Storage) -> Iterator[Metric]:
 
 
 def _scrubbers(storage: Storage) -> Iterator[Metric]:
-    stats = [store.scrubber.stats for store in storage.stores]
+    scrubbers = [store.scrubber for store in storage.stores]
+    stats = [one.stats for one in scrubbers]
     yield counter("bookie_scrub_rounds", sum(one.rounds for one in stats))
     yield counter("bookie_scrub_entries", sum(one.entries for one in stats))
     yield counter("bookie_scrub_bytes", sum(one.bytes for one in stats))
     yield counter("bookie_scrub_damaged_entries", sum(one.damaged for one in stats))
-    yield gauge("bookie_scrub_unreadable_index_ledgers", sum(one.unreadable_ledgers for one in stats))
+    yield gauge("bookie_scrub_unreadable_index_ledgers", sum(len(one.unreadable) for one in scrubbers))
 
 
 def _garbage(admin: Admin) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ Source: LedgerCache.java, EntryLocationIndex.java; docs/storage-format.md 5.1, 1
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -40,6 +40,18 @@ class LedgerMove:
     entry_ids: Sequence[int]
     old_locations: Sequence[int]
     new_locations: Sequence[int]
+
+
+@attrs.frozen
+class DamagedRange:
+    """Consecutive entries whose locations cannot be read.
+
+    ``remains``: what the damaged bytes name as locations. Any of them may be wrong.
+    """
+
+    ledger_id: int
+    entry_ids: range
+    remains: Mapping[int, int]
 
 
 class EntryIndex(abc.ABC):
@@ -89,6 +101,10 @@ class EntryIndex(abc.ABC):
     def ledgers(self) -> Iterator[tuple[int, LedgerData]]:
         """The stored data of all ledgers, in order of their ids."""
 
+    def damaged_ranges(self, ledger_id: int) -> list[DamagedRange]:
+        """The parts of a ledger's index that cannot be read and that ``replace`` can store anew."""
+        return []
+
     @property
     @abc.abstractmethod
     def is_complete(self) -> bool:
@@ -119,6 +135,14 @@ class EntryIndex(abc.ABC):
     @abc.abstractmethod
     def delete_ledger(self, ledger_id: int) -> None:
         """Delete a ledger's entries and data. Durable after ``sync``."""
+
+    def replace(self, damaged: DamagedRange, locations: Mapping[int, int]) -> bool:
+        """Store a damaged range anew. From then on the other entries of the range do not exist.
+
+        Durable on return. False if the range can be read meanwhile, or never can be replaced: nothing has
+        changed then.
+        """
+        return False
 
     @abc.abstractmethod
     def mark_complete(self) -> None:

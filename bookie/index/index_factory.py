@@ -20,7 +20,7 @@ from bookie.index import chunk_index, page_index
 from bookie.index.chunk_index import ChunkIndex
 from bookie.index.entry_index import EntryIndex
 from bookie.index.page_cache import PageIndexConfig
-from bookie.index.page_index import PageIndex
+from bookie.index.page_repair import RepairablePageIndex
 from bookie.ledger_record import LedgerData
 
 INDEX_DIRECTORY = "index"  # the directory of the key-value map, below ``current``
@@ -66,7 +66,7 @@ def open_index(
                 )
         if config.kind is IndexKind.CHUNKS:
             return ChunkIndex(key_values)
-        return PageIndex(disk, directory, key_values, config.pages)
+        return RepairablePageIndex(disk, directory, key_values, config.pages)
     except BaseException:
         key_values.close()
         raise
@@ -81,7 +81,7 @@ def open_existing_index(disk: Disk, directory: Path) -> EntryIndex | None:
         page_size = key_values.get(page_index.COMPLETE)
         if page_size is not None:
             config = PageIndexConfig(page_bytes=int(page_size))
-            return PageIndex(disk, directory, key_values, config)
+            return RepairablePageIndex(disk, directory, key_values, config)
     except BaseException:
         key_values.close()
         raise

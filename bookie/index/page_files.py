@@ -102,6 +102,15 @@ class PageFiles:
             opened.file.sync()
             opened.is_unsynced = False
 
+    def create_missing(self, ledger_id: int) -> None:
+        """Create the ledger's file if it is gone, empty. Its name is durable after ``sync``."""
+        try:
+            with self._using(ledger_id, None):
+                pass
+        except FileNotFoundError:
+            with self._using(ledger_id, lambda: False):
+                pass
+
     def delete(self, ledger_id: int) -> None:
         """Unlink the ledger's file, and its directories if they are empty. Readers that use it go on."""
         with self._lock:

@@ -329,8 +329,9 @@ class PageIndex(EntryIndex):
         if len(data) != self._page_bytes or not is_valid:
             path = page_file_path(self._directory, ledger_id)
             raise FormatError(
-                f"{path}: the page at offset {offset} does not match its checksum. The index is damaged: stop"
-                " the bookie and rebuild the index"
+                f"{path}: the page at offset {offset} does not match its checksum. A running bookie of a"
+                " cluster stores it anew; without other bookies stop this one and run `dlog bookie"
+                " rebuild-index`"
             )
         return bytearray(data)
 

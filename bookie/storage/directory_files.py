@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bookie.damage.rebuild import check_index
@@ -116,6 +116,27 @@ class DirectoryFiles:
             self.writer.abandon()
             raise
         return ranges
+
+    def append_copies(self, ledger_id: int, entries: Mapping[int, bytes]) -> dict[int, int]:
+        """Append entries that no cache holds; their locations. Durable on return.
+
+        Empty if the disk is full.
+        """
+        if self._is_broken:
+            raise StorageFailedError("an earlier flush failed")
+        try:
+            ranges = list(self.writer.append({ledger_id: entries}))
+            self.writer.sync()
+        except OSError as exc:
+            self.writer.abandon()
+            if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return {}
+        return {
+            entry_id: location
+            for one in ranges
+            for entry_id, location in zip(one.entry_ids, one.locations, strict=True)
+        }
 
     def delete_ledgers(self, ledger_ids: Iterable[int]) -> None:
         """Delete the parts of the index that belong to these ledgers, with one sync. Durable on return."""

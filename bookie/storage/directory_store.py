@@ -12,7 +12,7 @@ Source: SingleDirectoryDbLedgerStorage.java; docs/storage-format.md 8.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
 from bookie.errors import FormatError, IndexFailedError, StartError, StorageFailedError
 from bookie.gc.log_collector import LogCollector
-from bookie.index.entry_index import EntryIndex
+from bookie.index.entry_index import DamagedRange, EntryIndex
 from bookie.journal.format import JournalMark
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.config import StorageConfig
@@ -96,6 +96,7 @@ class DirectoryStore:
         failure: Failure,
         digest_type_of: DigestTypeOf | None,
     ) -> None:
+        self._disk = disk
         self.thread = thread
         self.number = number
         self.directory = directory
@@ -207,6 +208,28 @@ class DirectoryStore:
         # Behind the flush of every cache sealed so far, so that none of them brings a ledger back.
         self.thread.submit(partial(self.files.delete_ledgers, ledger_ids), done)
         return freed_bytes, deleted
+
+    async def damaged_ranges(self, ledger_id: int) -> list[DamagedRange]:
+        """See ``EntryIndex.damaged_ranges``."""
+        return await self._disk.run(self.files.index.damaged_ranges, ledger_id)
+
+    async def append_copies(self, record: LedgerRecord, entries: Mapping[int, bytes]) -> dict[int, int]:
+        """Append copies of a ledger's entries to the entry log; their locations, which no index names yet.
+
+        Durable on return. Empty if the disk is full or the ledger was deleted.
+        """
+        if not entries or self.ledgers.get(record.ledger_id) is not record:
+            return {}
+        return await self.in_thread(partial(self.files.append_copies, record.ledger_id, entries))
+
+    async def replace_index_range(
+        self, record: LedgerRecord, damaged: DamagedRange, locations: Mapping[int, int]
+    ) -> bool:
+        """See ``EntryIndex.replace``. False also if the ledger was deleted."""
+        if self.ledgers.get(record.ledger_id) is not record:
+            return False
+        # A deletion requested from now on comes later in the thread.
+        return await self.in_thread(partial(self.files.index.replace, damaged, locations))
 
     async def in_thread(self, job: Callable[[], T]) -> T:
         """Run a job that writes in the storage thread. Its ``OSError`` fails the storage.

@@ -18,6 +18,7 @@ from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
 from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.cluster.startup_check import StartupCheck, StartupCheckConfig, begin_startup_check
 from bookie.disk.real_disk import RealDisk
+from bookie.index.index_factory import IndexConfig
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import Layout, available_path, cookie_path
@@ -54,7 +55,15 @@ class RunningBookie:
 class Bookies:
     """The bookies of one cluster. Made by ``open_bookies``."""
 
-    def __init__(self, path: Path, tree: MemoryTree, store: MemoryStore, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        path: Path,
+        tree: MemoryTree,
+        store: MemoryStore,
+        nursery: trio.Nursery,
+        index: IndexConfig,
+    ) -> None:
+        self.index = index
         self.up: dict[str, RunningBookie] = {}
         self.store = store
         self._path, self._tree, self._nursery = path, tree, nursery
@@ -70,7 +79,9 @@ class Bookies:
 
     def storage_config(self, name: str) -> StorageConfig:
         directory = self.directory(name)
-        return StorageConfig(journal_directories=(directory / "j",), ledger_directories=(directory / "l",))
+        return StorageConfig(
+            journal_directories=(directory / "j",), ledger_directories=(directory / "l",), index=self.index
+        )
 
     async def begin(self, name: str, config: StartupCheckConfig = STARTUP_CHECK) -> StartupCheck:
         """Do only the first half of a start."""
@@ -171,12 +182,12 @@ class Bookies:
 
 
 @asynccontextmanager
-async def open_bookies(path: Path, *names: str) -> AsyncIterator[Bookies]:
-    """Start a cluster of these bookies."""
+async def open_bookies(path: Path, *names: str, index: IndexConfig | None = None) -> AsyncIterator[Bookies]:
+    """Start a cluster of these bookies. ``index``: of each of them."""
     tree = MemoryTree()
     async with open_memory_store(tree) as store, trio.open_nursery() as nursery:
         await store.create(f"{ROOT}/LAYOUT", LAYOUT.text, parents=True)
-        bookies = Bookies(path, tree, store, nursery)
+        bookies = Bookies(path, tree, store, nursery, index or IndexConfig())
         for name in names:
             await bookies.start(name)
         yield bookies

@@ -184,6 +184,7 @@ OUR_METRICS = {
     "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL",
     "bookie_healing_attempts",
     "bookie_healing_entries",
+    "bookie_healing_index_pages",
     "bookie_journal_dir_free_bytes",
     "bookie_journal_dir_total_bytes",
     "bookie_ledger_dir_entry_log_bytes",

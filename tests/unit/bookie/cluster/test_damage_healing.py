@@ -11,7 +11,8 @@ from struct import pack
 import pytest
 import trio
 
-from bookie.cluster.damage_healing import DamageHealing, belongs_on
+from bookie.cluster.damage_healing import DamageHealing
+from bookie.cluster.index_healing import belongs_on
 from bookie.errors import EntryUnreadableError
 from ledger.metadata import Ensemble, LedgerMetadata
 from tests.fakes.bookies_by_hand import Bookies, open_bookies
@@ -129,9 +130,9 @@ async def test_an_entry_log_that_is_gone_is_healed_as_a_whole(
                         ledger_id, entry_id
                     )
             assert await made.scrub() == []
-            assert before == {"attempts": 0, "entries": 0}
+            assert before == {"attempts": 0, "entries": 0, "index_pages": 0}
             after = await counters(tmp_path / "admin", made.healing)
-            assert after == {"attempts": 1, "entries": 80}
+            assert after == {"attempts": 1, "entries": 80, "index_pages": 0}
 
 
 async def test_an_entry_that_no_other_bookie_returns_stays_damaged_until_one_does(damaged: Damaged) -> None:

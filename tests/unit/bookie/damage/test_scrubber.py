@@ -209,10 +209,10 @@ async def test_an_index_that_cannot_be_read_is_logged_and_the_next_ledger_is_che
     scrubber = scrubber_of(directory)
     assert [(error.ledger_id, error.entry_id) for error in await scrubber.scrub()] == [(2, 3)]
     assert "the index of ledger 1 cannot be read from entry 0 on" in caplog.text
-    assert scrubber.stats.unreadable_ledgers == 1
+    assert scrubber.unreadable == {1}
     directory.index.ranges = original_ranges  # type: ignore[method-assign]
     await scrubber.scrub()
-    assert scrubber.stats.unreadable_ledgers == 0
+    assert scrubber.unreadable == set()
 
 
 @pytest.mark.parametrize("method", ["ranges", "locate"])
