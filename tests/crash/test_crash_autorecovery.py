@@ -31,9 +31,10 @@ PAYLOADS = [b"%d" % number * 50 for number in range(20)]
 
 
 @contextmanager
-def autorecovery(cluster: LocalCluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def autorecovery(cluster: LocalCluster, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     service = f"zk://{cluster.zookeeper_hosts}{LEDGERS_ROOT}"
     command = [sys.executable, "-m", "dlog.cli.main", "autorecovery", "--service", service, "--grace", "1"]
+    command += options
     with log.open("wb") as stderr, subprocess.Popen(command, stderr=stderr) as process:
         try:
             yield process
@@ -55,28 +56,36 @@ async def check_replicas(client: LedgerClient, ledger_id: int, metadata: LedgerM
             assert reply.code is Code.OK, (bookie, ledger_id, entry_id)
 
 
-async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_reads(tmp_path: Path) -> None:
-    acknowledged: list[bytes] = []
-    read: list[bytes] = []
+class Traffic:
+    """A writer that writes until it is stopped, and a reader that follows it."""
 
-    async def write(writer: WriteHandle, stop: trio.Event) -> None:
-        while not stop.is_set():
-            payload = b"entry %d" % len(acknowledged)
-            await writer.append(payload)
-            acknowledged.append(payload)
+    def __init__(self, client: LedgerClient, writer: WriteHandle) -> None:
+        self.client, self.writer = client, writer
+        self.stop = trio.Event()
+        self.acknowledged: list[bytes] = []
+        self.read: list[bytes] = []
+
+    async def write(self) -> None:
+        while not self.stop.is_set():
+            payload = b"entry %d" % len(self.acknowledged)
+            await self.writer.append(payload)
+            self.acknowledged.append(payload)
             await trio.sleep(0.005)  # the check below reads each replica of each entry
-        await writer.close()
+        await self.writer.close()
 
-    async def follow(client: LedgerClient, ledger_id: int) -> None:
-        async with await client.open(ledger_id, recover=False) as reader:
+    async def follow(self) -> None:
+        read = self.read
+        async with await self.client.open(self.writer.ledger_id, recover=False) as reader:
             while not (reader.is_closed and len(read) > reader.last_confirmed):
                 last = await reader.wait_last_confirmed_beyond(len(read) - 1, timeout_s=1)
                 while len(read) <= last:
                     read.extend(entry.payload for entry in await reader.read(len(read), last))
 
+
+async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_reads(tmp_path: Path) -> None:
     with trio.fail_after(TEST_TIMEOUT_S):
         async with (
-            open_local_cluster(tmp_path / "cluster", bookie_count=4, session_timeout_ms=3000) as cluster,
+            open_local_cluster(tmp_path / "cluster", bookie_count=5, session_timeout_ms=3000) as cluster,
             open_zookeeper_store(cluster.zookeeper_hosts) as store,
             open_ledger_client(store, dial_tcp, ClientConfig(), root=LEDGERS_ROOT) as client,
         ):
@@ -84,26 +93,61 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
             left_open = await client.create()
             await left_open.append_many(PAYLOADS)
             left_open.abandon()
-            writer, stop = await client.create(), trio.Event()
+            traffic = Traffic(client, await client.create())
             lost = (await client.metadata(left_open.ledger_id)).last_ensemble.bookies[0]
             index = [bookie_id(member) for member in cluster.state.bookies].index(lost)
             with autorecovery(cluster, tmp_path / "autorecovery.log") as process:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(write, writer, stop)
-                    nursery.start_soon(follow, client, writer.ledger_id)
+                    nursery.start_soon(traffic.write)
+                    nursery.start_soon(traffic.follow)
                     cluster.kill(index)
-                    everything = [*ledgers, left_open.ledger_id, writer.ledger_id]
-                    while await named(client, everything, lost):  # noqa: ASYNC110
+                    everything = [*ledgers, left_open.ledger_id, traffic.writer.ledger_id]
+                    while await naming(client, everything, lost):  # noqa: ASYNC110
                         await trio.sleep(0.2)
-                    stop.set()
+                    traffic.stop.set()
                 assert process.poll() is None
-            assert read == acknowledged
+            assert traffic.read == traffic.acknowledged
             for ledger_id in everything:
                 metadata = await client.metadata(ledger_id)
                 assert metadata.is_closed
                 await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
             async with await client.open(left_open.ledger_id) as reader:
                 assert [entry.payload for entry in await reader.read(0, len(PAYLOADS) - 1)] == PAYLOADS
+
+
+async def test_a_second_bookie_that_is_lost_during_the_repair_is_healed_too(tmp_path: Path) -> None:
+    """Each ledger of all five bookies has three replicas, so two losses leave one of each entry."""
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with (
+            open_local_cluster(tmp_path / "cluster", bookie_count=5, session_timeout_ms=3000) as cluster,
+            open_zookeeper_store(cluster.zookeeper_hosts) as store,
+            open_ledger_client(store, dial_tcp, ClientConfig(), root=LEDGERS_ROOT) as client,
+        ):
+            members = list(map(bookie_id, cluster.state.bookies))
+            first, second, *others = members
+            shape = {"ack_quorum": 3, "bookies": (first, second, others[0])}
+            ledgers = [await closed_ledger(client, **shape) for _ in range(6)]
+            traffic = Traffic(client, await client.create())
+            # Slow enough for a loss between the first ledger and the last one.
+            with autorecovery(cluster, tmp_path / "autorecovery.log", "--rate", "1000") as process:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(traffic.write)
+                    nursery.start_soon(traffic.follow)
+                    cluster.kill(members.index(first))
+                    while len(await naming(client, ledgers, first)) == len(ledgers):  # noqa: ASYNC110
+                        await trio.sleep(0.05)
+                    assert await naming(client, ledgers, first), "the repair is over"
+                    cluster.kill(members.index(second))
+                    everything = [*ledgers, traffic.writer.ledger_id]
+                    while await naming(client, everything, first, second):  # noqa: ASYNC110
+                        await trio.sleep(0.2)
+                    traffic.stop.set()
+                assert process.poll() is None
+            assert traffic.read == traffic.acknowledged
+            for ledger_id in everything:
+                metadata = await client.metadata(ledger_id)
+                assert all(len({*one.bookies}) == 3 for one in metadata.ensembles)
+                await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
 
 
 async def test_workers_inside_bookies_move_the_ledgers_of_a_bookie_that_is_decommissioned(
@@ -132,7 +176,11 @@ async def test_workers_inside_bookies_move_the_ledgers_of_a_bookie_that_is_decom
             await check_replicas(client, ledger_id, metadata, metadata.last_entry_id)
 
 
-async def named(client: LedgerClient, ledgers: list[int], bookie: str) -> bool:
-    """True if an ensemble of any of the ledgers names the bookie."""
-    found = [await client.metadata(ledger_id) for ledger_id in ledgers]
-    return any(bookie in ensemble.bookies for metadata in found for ensemble in metadata.ensembles)
+async def naming(client: LedgerClient, ledgers: list[int], *bookies: str) -> list[int]:
+    """The ledgers that name one of the bookies in an ensemble."""
+    found = [(ledger_id, await client.metadata(ledger_id)) for ledger_id in ledgers]
+    return [
+        ledger_id
+        for ledger_id, metadata in found
+        if any(not {*bookies}.isdisjoint(ensemble.bookies) for ensemble in metadata.ensembles)
+    ]
