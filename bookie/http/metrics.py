@@ -121,6 +121,8 @@ def _requests(admin: Admin) -> Iterator[Metric]:
     yield _operation("bookkeeper_server_READ_ENTRY_FENCE_READ", *deferred.fencing_reads)
     yield gauge("bookkeeper_server_ADD_ENTRY_IN_PROGRESS", work.adds)
     yield gauge("bookkeeper_server_READ_ENTRY_IN_PROGRESS", work.reads)
+    yield counter("bookkeeper_server_ADD_ENTRY_REJECTED", work.refused_adds)
+    yield counter("bookkeeper_server_READ_ENTRY_REJECTED", work.refused_reads)
 
 
 def _long_polls(admin: Admin) -> Iterator[Metric]:
@@ -177,6 +179,14 @@ def _storage(storage: Storage) -> Iterator[Metric]:
     yield each("bookie_read_cache_hits", "counter", [cache.hits for _, cache in caches])
     yield each("bookie_read_cache_misses", "counter", [cache.misses for _, cache in caches])
     yield gauge("bookie_ledgers_count", storage.ledgers_count)
+    yield counter("bookie_READ_BYTES", storage.read_bytes)
+    yield counter("bookie_throttled_write_requests", storage.capacity_waits)
+    flushes: list[tuple[str, Latency]] = []
+    for store in storage.stores:
+        label = f'ledgerDir="{quoted(str(store.directory))}"'
+        flushes.append((f'{label},success="false"', store.failed_flushes))
+        flushes.append((f'{label},success="true"', store.flushes))
+    yield _summary("bookie_flush", flushes)
 
 
 def _scrubbers(storage: Storage) -> Iterator[Metric]:
@@ -245,6 +255,7 @@ def _worker(stats: AutoRecoveryStats) -> Iterator[Metric]:
         ("false", worker.attempts_unfinished, worker.unfinished_s * 1000),
         ("true", worker.ledgers_restored, worker.restored_s * 1000),
     )
+    yield counter(f"{scope}_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED", worker.ledgers_copied)
     yield counter(f"{scope}_NUM_ENTRIES_WRITTEN", copies.entries_copied)
     yield _sums(f"{scope}_NUM_BYTES_WRITTEN", ("true", copies.entries_copied, copies.bytes_copied))
     yield counter(f"{scope}_fragments_copied", copies.fragments_copied)

@@ -61,6 +61,7 @@ class InProgress:
         self.fenced = Latency()  # from the chunk of a fencing read until the fence is durable
         self.not_fenced = Latency()
         self.deferred = DeferredLatencies()
+        self.refused_adds = self.refused_reads = 0  # because too many waited
         self.unknown_replies = 0  # replies that neither have nor deny an entry of a ledger in limbo
         self.adds = 0
         self.reads = 0

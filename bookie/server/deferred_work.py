@@ -173,9 +173,14 @@ class DeferredWork:
     def _refuse(self, request: DeferredRequest) -> None:
         self._on_refused()
         if isinstance(request, PlainReads):
+            self._in_progress.refused_reads += len(request)
             for at in range(len(request)):
                 self._session.send_plain(*request[at], Code.TOO_MANY_REQUESTS)
         elif isinstance(request, IncomingRequest):
+            if isinstance(request.request, AddRequest):
+                self._in_progress.refused_adds += 1
+            elif isinstance(request.request, ReadRequest | BatchReadRequest):
+                self._in_progress.refused_reads += 1
             self._session.reply(request, refusal(request, Code.TOO_MANY_REQUESTS))
 
     # Work

@@ -29,6 +29,7 @@ from bookie.errors import FormatError, IndexFailedError, StartError, StorageFail
 from bookie.gc.log_collector import LogCollector
 from bookie.index.entry_index import DamagedRange, EntryIndex
 from bookie.journal.format import JournalMark
+from bookie.latency import Latency
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_files import DirectoryFiles, open_directory_files
@@ -134,6 +135,7 @@ class DirectoryStore:
             config=config.compaction,
         )
         self._failure = failure
+        self.flushes, self.failed_flushes = Latency(), Latency()
 
     def __repr__(self) -> str:
         return f"<DirectoryStore {self.directory}, {len(self.ledgers)} ledgers>"
@@ -161,12 +163,19 @@ class DirectoryStore:
         ledgers = [(ledger_id, record.stored()) for ledger_id, record in self.dirty.items()]
         self.dirty.clear()
         sealed = self.cache.seal(checkpoint_id, ledgers)
-        done = partial(self._flushed, checkpoint_id, on_flushed)
+        done = partial(self._flushed, checkpoint_id, trio.current_time(), on_flushed)
         self.thread.submit(partial(self.files.flush, sealed), done)
 
     def _flushed(
-        self, checkpoint_id: int, on_flushed: Callable[[int, int], None], _: None, error: BaseException | None
+        self,
+        checkpoint_id: int,
+        began_s: float,
+        on_flushed: Callable[[int, int], None],
+        _: None,
+        error: BaseException | None,
     ) -> None:
+        now_s = trio.current_time()
+        (self.flushes if error is None else self.failed_flushes).add(now_s - began_s, now_s)
         if error is not None:
             self._failure.report(error, f"{self.directory}: flushing to the entry logs")
             return

@@ -43,6 +43,7 @@ from bookie.storage.directory_store import DirectoryStore
 from bookie.storage.entry_places import EntryPlace, IdentifyLog
 from bookie.storage.failure import Failure
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
+from ledger.packed_entries import PackedEntries
 
 _LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
@@ -75,6 +76,8 @@ class Storage:
         self._ledgers: dict[int, LedgerRecord] = stores[0].ledgers if len(stores) == 1 else {}
         self._keys = SharedKeys()
         self.limbo_count = 0  # ledgers in limbo
+        self.read_bytes = 0  # of entries that were read, from memory or from disk
+        self.capacity_waits = 0
         for store in stores:
             for record in store.ledgers.values():
                 record.master_key = self._keys.share(record.master_key)
@@ -242,9 +245,11 @@ class Storage:
 
         Without a checkpoint if they are already. Raises ``StorageFailedError`` if the storage has failed.
         """
-        while not self._has_capacity():
-            self._is_waiting_for_space = True
-            await self._has_space.wait()
+        if not self._has_capacity():
+            self.capacity_waits += 1
+            while not self._has_capacity():
+                self._is_waiting_for_space = True
+                await self._has_space.wait()
         self.failure.check()
 
     def _has_capacity(self) -> bool:
@@ -271,7 +276,12 @@ class Storage:
     def read_cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry's body if it is in memory."""
         record = self._ledgers.get(ledger_id)
-        return None if record is None else self.stores[record.directory].reads.read_cached(record, entry_id)
+        if record is None:
+            return None
+        body = self.stores[record.directory].reads.read_cached(record, entry_id)
+        if body is not None:
+            self.read_bytes += len(body)
+        return body
 
     async def read(self, ledger_id: int, entry_id: int) -> bytes:
         """The entry's body.
@@ -281,7 +291,9 @@ class Storage:
             NoEntryError: The entry was never stored here.
             EntryUnreadableError: The entry was stored here and cannot be read.
         """
-        return await self._store_of(ledger_id).reads.read(ledger_id, entry_id)
+        body = await self._store_of(ledger_id).reads.read(ledger_id, entry_id)
+        self.read_bytes += len(body)
+        return body
 
     def find_entry(self, ledger: LedgerRecord, entry_id: int) -> bytes | bool:
         """The entry's body if it is in the write cache; True if it is on disk only; False if it is not here.
@@ -309,7 +321,11 @@ class Storage:
         than half of the limit is enough if it takes one read. ``PackedEntries`` if no copy was needed.
         Raises as ``read`` does, for the first entry.
         """
-        return await self._store_of(ledger_id).reads.read_batch(ledger_id, first, count_max, size_bytes_max)
+        reads = self._store_of(ledger_id).reads
+        bodies = await reads.read_batch(ledger_id, first, count_max, size_bytes_max)
+        packed = bodies.packed if isinstance(bodies, PackedEntries) else None
+        self.read_bytes += sum(map(len, bodies)) if packed is None else len(packed)
+        return bodies
 
     async def place(
         self, ledger: LedgerRecord, first: int, count_max: int, size_bytes_max: int

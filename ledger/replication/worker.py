@@ -34,6 +34,7 @@ class WorkerStats:
     """The work done by one worker."""
 
     ledgers_restored: int = 0
+    ledgers_copied: int = 0  # attempts that copied a fragment at least
     restored_s: float = 0.0  # all these attempts together
     attempts_failed: int = 0
     attempts_unfinished: int = 0  # failed, or the ledger is still open
@@ -105,6 +106,7 @@ class ReplicationWorker:
                 await self._marks.release(taken)
 
     async def _try_restore(self, ledger_id: int) -> Outcome:
+        copied_before = self._restorer.stats.fragments_copied
         try:
             return await self._restorer.restore(ledger_id)
         except NoNodeError as exc:
@@ -121,6 +123,8 @@ class ReplicationWorker:
                 exc,
                 extra=event("ledger.not_restored", ledger=ledger_id, error=exc),
             )
+        finally:
+            self.stats.ledgers_copied += self._restorer.stats.fragments_copied > copied_before
         return Outcome.FAILED
 
     async def _wait_and_release(self, taken: TakenLedger, outcome: Outcome) -> None:

@@ -194,10 +194,12 @@ OUR_METRICS = {
     "bookie_limbo_ledgers",
     "bookie_limbo_unknown_replies",
     "bookie_long_polls",
-    "bookie_ledgers_count",  # these five: of Apache's DbLedgerStorage, which was not recorded
+    "bookie_flush",  # these seven: of Apache's DbLedgerStorage, which was not recorded
+    "bookie_ledgers_count",
     "bookie_read_cache_hits",
     "bookie_read_cache_misses",
     "bookie_read_cache_size",
+    "bookie_throttled_write_requests",
     "bookie_write_cache_size",
     "bookie_scrub_bytes",
     "bookie_scrub_damaged_entries",

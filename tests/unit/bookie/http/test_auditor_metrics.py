@@ -37,6 +37,7 @@ async def test_the_work_of_auditor_and_worker_has_apaches_names(tmp_path: Path) 
         stats.auditor.audits, stats.auditor.audit_s, stats.auditor.audit_marks = 2, 0.5, 9
         stats.worker.ledgers_restored, stats.worker.restored_s = 3, 1.5
         stats.worker.attempts_unfinished = 1
+        stats.worker.ledgers_copied = 2
         stats.copies.entries_copied, stats.copies.bytes_copied = 10, 1000
         lines = metrics_text(admin).splitlines()
         for line in (
@@ -46,6 +47,7 @@ async def test_the_work_of_auditor_and_worker_has_apaches_names(tmp_path: Path) 
             'replication_replication_worker_rereplicate_count{success="true"} 3',
             'replication_replication_worker_rereplicate_sum{success="true"} 1500.0',
             'replication_replication_worker_rereplicate_count{success="false"} 1',
+            "replication_replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED 2",
             "replication_replication_worker_NUM_ENTRIES_WRITTEN 10",
             'replication_replication_worker_NUM_BYTES_WRITTEN_sum{success="true"} 1000',
         ):

@@ -21,7 +21,7 @@ from ledger.codes import Code
 from ledger.replication import AutoRecoveryStats
 from ledger.replication.placement_check import PlacementFindings
 from ledger.replication.replicas_check import ReplicaFindings
-from ledger.wire.messages import ReadReply, ReadRequest
+from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
 from tests.places import ROOT
 from tests.unit.bookie.http.test_admin import serving
 from tests.unit.bookie.server.test_server import Caller, add
@@ -87,3 +87,32 @@ async def test_reads_that_wait_fences_and_long_polls_are_measured(tmp_path: Path
         assert ledger is not None
         bookie.storage.leave_limbo(ledger)
         assert bookie.storage.limbo_count == 0
+
+
+async def test_bytes_of_reads_and_flushes_are_measured(tmp_path: Path) -> None:
+    config = StorageConfig(journal_directories=(tmp_path / "oj",), ledger_directories=(tmp_path / "ol",))
+    async with open_bookie(config) as bookie, trio.open_nursery() as nursery:
+        near, far = memory_stream_pair()
+        nursery.start_soon(bookie.serve_stream, far)
+        caller = Caller(near)
+        sizes = []
+        for entry_id in range(3):
+            await caller.send(add(entry_id))
+            await caller.reply()
+        for request, version in (
+            (ReadRequest(1, 0), 2),
+            (ReadRequest(1, 1), 3),
+            (BatchReadRequest(1, 0, 7, 3, 10_000), 2),
+        ):
+            await caller.send(request, version=version)
+            reply = await caller.reply()
+            assert isinstance(reply, ReadReply | BatchReadReply)
+            bodies = reply.bodies if isinstance(reply, BatchReadReply) else [reply.body or b""]
+            sizes += [len(body) for body in bodies]
+        assert len(sizes) == 5
+        (store,) = bookie.storage.stores
+        before = store.flushes.count
+        await bookie.storage.flush()
+        assert store.flushes.count > before
+        assert bookie.storage.read_bytes == sum(sizes)
+        nursery.cancel_scope.cancel()

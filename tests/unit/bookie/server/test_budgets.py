@@ -147,7 +147,8 @@ async def test_a_slice_of_a_connection_lets_other_tasks_run(nursery: trio.Nurser
 async def test_reads_beyond_the_budget_of_a_connection_are_refused(
     nursery: trio.Nursery, disk: StuckDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = Client(server_of(disk, pending_reads_max=10), nursery)
+    server = server_of(disk, pending_reads_max=10)
+    client = Client(server, nursery)
     for at in range(20):
         await client.send(ReadRequest(1, 2 * at))
         await wait_all_tasks_blocked()
@@ -159,6 +160,7 @@ async def test_reads_beyond_the_budget_of_a_connection_are_refused(
     await client.send(ReadRequest(1, 5))
     assert await client.codes(1) == [Code.OK]
     assert len(caplog.records) == 1
+    assert server._service.in_progress.refused_reads == 60
     nursery.cancel_scope.cancel()
 
 
@@ -179,6 +181,7 @@ async def test_adds_that_wait_for_the_disk_hold_bounded_memory_and_more_are_refu
     disk.go.set()
     codes = [code for client in clients for code in await client.codes(count // 4)]
     assert codes.count(Code.TOO_MANY_REQUESTS) == count - waiting
+    assert server._service.in_progress.refused_adds == count - waiting
     assert server.memory.used_bytes == 0
     nursery.cancel_scope.cancel()
 

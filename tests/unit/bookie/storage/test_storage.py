@@ -308,8 +308,11 @@ async def test_the_cache_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
             await storage.wait_capacity()
             most = max(most, storage.checkpointer.active_bytes + storage.checkpointer.sealed_bytes)
         assert most < (1 << 20) + 10_000
+        assert storage.capacity_waits > 0
         await storage.flush()
+        assert storage.read_bytes == 0
         assert await storage.read(1, 2999) == entry(1, 2999, 2000)
+        assert storage.read_bytes == len(entry(1, 2999, 2000))
         assert storage.disk_usage().free_bytes > 0
 
 

@@ -25,6 +25,7 @@ async def locks(world: ReplicationWorld) -> tuple[str, ...]:
 async def test_marked_ledgers_are_restored_and_their_marks_removed(autojump_clock: MockClock) -> None:
     async with open_world(5) as world, trio.open_nursery() as nursery:
         ledgers = [await world.closed_ledger() for _ in range(6)]
+        short = [ledger_id for ledger_id in ledgers if "b1:1" in (await world.members(ledger_id))[0]]
         await world.lose("b1:1")
         nursery.start_soon(world.worker.run)
         for ledger_id in ledgers:
@@ -33,6 +34,8 @@ async def test_marked_ledgers_are_restored_and_their_marks_removed(autojump_cloc
         for ledger_id in ledgers:
             assert "b1:1" not in (await world.members(ledger_id))[0]
             world.check_replicas(ledger_id, await world.client.metadata(ledger_id), len(PAYLOADS) - 1)
+        stats = world.worker.stats
+        assert (stats.ledgers_copied, stats.ledgers_restored) == (len(short), len(ledgers))
         await trio.testing.wait_all_tasks_blocked()
         assert await locks(world) == ()
         nursery.cancel_scope.cancel()
