@@ -8,6 +8,15 @@ Entry point: ``serve_admin``. A route is one entry of ``table.ROUTES``.
 from bookie.http.admin import Admin
 from bookie.http.messages import AdminReply, AdminRequest
 from bookie.http.router import OpenRoutes, Route, get
-from bookie.http.server import serve_admin
+from bookie.http.server import serve_admin, serve_auto_recovery
 
-__all__ = ["Admin", "AdminReply", "AdminRequest", "OpenRoutes", "Route", "get", "serve_admin"]
+__all__ = [
+    "Admin",
+    "AdminReply",
+    "AdminRequest",
+    "OpenRoutes",
+    "Route",
+    "get",
+    "serve_admin",
+    "serve_auto_recovery",
+]

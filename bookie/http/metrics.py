@@ -26,12 +26,18 @@ from ledger.replication import AutoRecoveryStats
 from ledger.replication.auditor import AuditorStats
 from ledger.statistics.exposition import Metric, Summary, counter, exposition, gauge, quoted, summary
 
+INSIDE = "replication_"  # in front of the names of auto-recovery in the process of a bookie
 _STATM = Path("/proc/self/statm")
 
 
 def metrics_text(admin: Admin) -> str:
     """All measurements."""
     return exposition(_metrics(admin))
+
+
+def auto_recovery_metrics_text(stats: AutoRecoveryStats) -> str:
+    """The measurements of a process of auto-recovery that is no bookie; as Apache's, without the prefix."""
+    return exposition([*_auditor(stats.auditor, ""), *_worker(stats, ""), *_process()])
 
 
 def _metrics(admin: Admin) -> Iterator[Metric]:
@@ -46,8 +52,8 @@ def _metrics(admin: Admin) -> Iterator[Metric]:
     yield from _losses(admin)
     yield from _garbage(admin)
     if admin.auto_recovery is not None:
-        yield from _auditor(admin.auto_recovery.auditor)
-        yield from _worker(admin.auto_recovery)
+        yield from _auditor(admin.auto_recovery.auditor, INSIDE)
+        yield from _worker(admin.auto_recovery, INSIDE)
     yield from _process()
 
 
@@ -224,8 +230,8 @@ def _sums(name: str, *series: tuple[str, int, float]) -> Metric:
     return Metric(name, "summary", tuple(lines))
 
 
-def _auditor(stats: AuditorStats) -> Iterator[Metric]:
-    scope = "replication_auditor"
+def _auditor(stats: AuditorStats, prefix: str) -> Iterator[Metric]:
+    scope = f"{prefix}auditor"
     yield _sums(f"{scope}_NUM_UNDER_REPLICATED_LEDGERS", ("true", stats.audits, stats.audit_marks))
     for name, count, total_s in (
         ("AUDIT_BOOKIES_TIME", stats.audits, stats.audit_s),
@@ -238,18 +244,18 @@ def _auditor(stats: AuditorStats) -> Iterator[Metric]:
     yield counter(f"{scope}_NUM_DELAYED_BOOKIE_AUDITS_CANCELLED", stats.audits_cancelled)
     yield counter(f"{scope}_ledgers_marked", stats.ledgers_marked)
     if (placement := stats.placement) is not None:
-        prefix = "replication_auditor_NUM"
-        yield gauge(f"{prefix}_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", placement.bad)
-        yield gauge(f"{prefix}_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD", placement.overdue)
+        yield gauge(f"{scope}_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY", placement.bad)
+        overdue = f"{scope}_NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD"
+        yield gauge(overdue, placement.overdue)
     if (replicas := stats.replicas) is not None:
-        prefix = "replication_auditor_NUM_LEDGERS_HAVING"
-        yield gauge(f"{prefix}_NO_REPLICA_OF_AN_ENTRY", replicas.without_replica)
-        yield gauge(f"{prefix}_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", replicas.below_ack_quorum)
-        yield gauge(f"{prefix}_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", replicas.below_write_quorum)
+        having = f"{scope}_NUM_LEDGERS_HAVING"
+        yield gauge(f"{having}_NO_REPLICA_OF_AN_ENTRY", replicas.without_replica)
+        yield gauge(f"{having}_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY", replicas.below_ack_quorum)
+        yield gauge(f"{having}_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY", replicas.below_write_quorum)
 
 
-def _worker(stats: AutoRecoveryStats) -> Iterator[Metric]:
-    scope, worker, copies = "replication_replication_worker", stats.worker, stats.copies
+def _worker(stats: AutoRecoveryStats, prefix: str) -> Iterator[Metric]:
+    scope, worker, copies = f"{prefix}replication_worker", stats.worker, stats.copies
     yield _sums(
         f"{scope}_rereplicate",
         ("false", worker.attempts_unfinished, worker.unfinished_s * 1000),

@@ -10,7 +10,7 @@ Source: HttpServer.java, VertxHttpServer.java; docs/http.md.
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,15 @@ from bookie.errors import BookieConfigError, ListenError
 from bookie.http.admin import Admin
 from bookie.http.connections import AdminConnections
 from bookie.http.guard import AdminGuard, peer_of
+from bookie.http.health_routes import METRICS_TYPE
 from bookie.http.messages import BODY_BYTES_MAX, AdminRequest, Method
+from bookie.http.metrics import auto_recovery_metrics_text
 from bookie.http.router import OpenRoutes, Route, Router
 from bookie.http.secrets import AdminSecrets
 from bookie.http.table import ROUTES
+from ledger.replication import AutoRecoveryStats
 
 if TYPE_CHECKING:
-    from hypercorn.config import Config
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -81,45 +83,79 @@ async def serve_admin(
         BookieConfigError: The libraries are not installed, or a file of the token or of TLS cannot be used.
         ListenError: The port is taken or is not one of this machine's.
     """
-    try:
-        import starlette  # noqa: F401
-        from hypercorn.config import Config
-    except ImportError as exc:
-        raise BookieConfigError(
-            f"httpServerEnabled=true needs libraries that are not installed ({exc.name}):"
-            " pip install 'dlog-streams[admin]'"
-        ) from exc
+    _check_libraries()
     files = AdminSecrets(config)
     await (secrets or Secrets(None, None)).include(files)
+    async with no_more_routes(config) if open_routes is None else open_routes(config) as more:
+        routes = (*ROUTES, *more)
+        application = make_application(Router(routes, admin))
+        open_paths = [route.path for route in routes if route.is_public]
+        await _serve_guarded(application, config, files, open_paths, admin, task_status)
+
+
+async def serve_auto_recovery(
+    stats: AutoRecoveryStats,
+    host: str,
+    port: int,
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve ``/metrics`` and ``/heartbeat`` of auto-recovery in a process that is no bookie, until cancelled.
+
+    ``task_status.started`` gets the address as a URL. Raises as ``serve_admin``.
+    """
+    _check_libraries()
+    from starlette.applications import Starlette
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    async def show_metrics(request: Request) -> Response:
+        return Response(auto_recovery_metrics_text(stats), media_type=METRICS_TYPE)
+
+    async def heartbeat(request: Request) -> Response:
+        return Response("OK\n", media_type="text/plain")
+
+    application = Starlette(routes=[Route("/metrics", show_metrics), Route("/heartbeat", heartbeat)])
+    config = AdminConfig(host=host, port=port)
+    await _serve_guarded(application, config, AdminSecrets(config), (), None, task_status)
+
+
+def _check_libraries() -> None:
+    try:
+        import hypercorn  # noqa: F401
+        import starlette  # noqa: F401
+    except ImportError as exc:
+        raise BookieConfigError(
+            f"the HTTP server (httpServerEnabled=true) needs libraries that are not installed ({exc.name}):"
+            " pip install 'dlog-streams[admin]'"
+        ) from exc
+
+
+async def _serve_guarded(
+    open_application: Starlette,
+    config: AdminConfig,
+    files: AdminSecrets,
+    open_paths: Collection[str],
+    admin: Admin | None,
+    task_status: trio.TaskStatus[str],
+) -> None:
+    from hypercorn.config import Config
+    from hypercorn.trio.tcp_server import TCPServer
+    from hypercorn.trio.worker_context import WorkerContext
+    from hypercorn.typing import ConnectionState
+    from hypercorn.utils import wrap_app
 
     settings = Config()
     settings.accesslog = None
     settings.errorlog = None
     settings.keep_alive_timeout = _IDLE_S
     settings.ssl_handshake_timeout = _IDLE_S
-    async with no_more_routes(config) if open_routes is None else open_routes(config) as more:
-        await _serve_routes(admin, config, files, settings, (*ROUTES, *more), task_status)
-
-
-async def _serve_routes(
-    admin: Admin,
-    config: AdminConfig,
-    files: AdminSecrets,
-    settings: Config,
-    routes: Sequence[Route],
-    task_status: trio.TaskStatus[str],
-) -> None:
-    from hypercorn.trio.tcp_server import TCPServer
-    from hypercorn.trio.worker_context import WorkerContext
-    from hypercorn.typing import ConnectionState
-    from hypercorn.utils import wrap_app
-
     guarded = AdminGuard(
-        make_application(Router(routes, admin)),
+        open_application,
         secrets=files,
         hosts=(config.host, *config.allowed_hosts),
         has_certificates=config.tls is not None and config.tls.trust_store is not None,
-        open_paths=[route.path for route in routes if route.is_public],
+        open_paths=open_paths,
     )
     application = wrap_app(guarded, settings.wsgi_max_body_size, "asgi")  # type: ignore[arg-type]
 
@@ -136,7 +172,8 @@ async def _serve_routes(
     host, port = bound.getsockname()[:2]
     connections = AdminConnections(handle)
     async with trio.open_nursery() as nursery:
-        admin.tasks = nursery
+        if admin is not None:
+            admin.tasks = nursery
         nursery.start_soon(connections.serve, trio.SocketListener(bound))
         task_status.started(f"{'http' if files.context is None else 'https'}://{host}:{port}")
         while True:
@@ -155,7 +192,7 @@ def _bound(config: AdminConfig) -> trio.socket.SocketType:
         bound.close()
         raise ListenError(
             f"the HTTP server cannot listen at {config.host} port {config.port}: {exc.strerror or exc}. Stop"
-            " the program that listens there, or set httpServerPort"
+            " the program that listens there, or name another port (httpServerPort)"
         ) from exc
     return trio.socket.from_stdlib_socket(bound)
 

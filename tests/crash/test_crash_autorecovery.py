@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from ledger.transport.dial import dial_tcp
 from ledger.wire.messages import ReadRequest
 from ledger.write.handle import WriteHandle
 from namespace.zookeeper import open_zookeeper_store
+from tests.unit.bookie.http.test_admin import send_request
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 TEST_TIMEOUT_S = 120
@@ -96,7 +98,8 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
             traffic = Traffic(client, await client.create())
             lost = (await client.metadata(left_open.ledger_id)).last_ensemble.bookies[0]
             index = [bookie_id(member) for member in cluster.state.bookies].index(lost)
-            with autorecovery(cluster, tmp_path / "autorecovery.log") as process:
+            log = tmp_path / "autorecovery.log"
+            with autorecovery(cluster, log, "--http-port", "0") as process:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(traffic.write)
                     nursery.start_soon(traffic.follow)
@@ -106,6 +109,11 @@ async def test_a_killed_bookie_is_healed_while_a_writer_writes_and_a_reader_read
                         await trio.sleep(0.2)
                     traffic.stop.set()
                 assert process.poll() is None
+                served = re.search(r"metrics are served at (http://[^/]+)", log.read_text())
+                assert served is not None
+                status, metrics = await send_request(served[1], "GET", "/metrics")
+                assert status == 200
+                assert re.search(rb"^replication_worker_NUM_ENTRIES_WRITTEN [1-9]", metrics, re.MULTILINE)
             assert traffic.read == traffic.acknowledged
             for ledger_id in everything:
                 metadata = await client.metadata(ledger_id)

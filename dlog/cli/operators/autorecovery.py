@@ -142,6 +142,18 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
     is_flag=True,
     help="Move replicas of ledgers that are not spread as the placement policy prescribes.",
 )
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /metrics and /heartbeat at this port; 0: a free one. [default: no HTTP]",
+)
+@click.option(
+    "--http-host",
+    default="127.0.0.1",
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address of --http-port.",
+)
 @click.pass_context
 def command(
     context: click.Context,
@@ -155,6 +167,8 @@ def command(
     placement_check_s: float,
     replicas_check_s: float,
     repairs_placement: bool,
+    http_port: int | None,
+    http_host: str,
 ) -> None:
     """Restore the replicas of lost bookies until a signal stops this process.
 
@@ -194,6 +208,12 @@ def command(
                 config,
                 host_name,
             )
+            if http_port is not None:
+                # Here, so that no other command imports the bookie.
+                from bookie.http import serve_auto_recovery
+
+                url = await nursery.start(serve_auto_recovery, program.stats, http_host, http_port)
+                print_note(f"metrics are served at {url}/metrics")
             await nursery.start(program.run)
             notify(READY)
             print_note(f"auto-recovery runs for {opened.deployment.ledgers_root}")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import trio
+
+from bookie.http import serve_auto_recovery
 from bookie.http.metrics import metrics_text
 from ledger.replication import AutoRecoveryStats
 from ledger.replication.placement_check import PlacementFindings
 from ledger.replication.replicas_check import ReplicaFindings
-from tests.unit.bookie.http.test_admin import serving
+from tests.unit.bookie.http.test_admin import send_request, serving
 
 
 async def test_the_last_checks_of_the_auditor_have_apaches_names(tmp_path: Path) -> None:
@@ -29,6 +32,25 @@ async def test_the_last_checks_of_the_auditor_have_apaches_names(tmp_path: Path)
             f"{prefix}_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY 7",
         ):
             assert line in lines
+
+
+async def test_a_process_that_is_no_bookie_serves_its_metrics_without_the_prefix() -> None:
+    stats = AutoRecoveryStats()
+    stats.worker.ledgers_restored = 3
+    stats.auditor.placement = PlacementFindings(bad=2)
+    async with trio.open_nursery() as nursery:
+        url = await nursery.start(serve_auto_recovery, stats, "127.0.0.1", 0)
+        assert await send_request(url, "GET", "/heartbeat") == (200, b"OK\n")
+        status, body = await send_request(url, "GET", "/metrics")
+        assert status == 200
+        lines = body.decode().splitlines()
+        assert 'replication_worker_rereplicate_count{success="true"} 3' in lines
+        assert "auditor_NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY 2" in lines
+        assert not [line for line in lines if "replication_replication" in line or "bookie_" in line]
+        assert (await send_request(url, "GET", "/api/v1/autorecovery/status"))[0] in (401, 403, 404)
+        foreign = await send_request(url, "GET", "/metrics", headers="Host: evil.example\r\n")
+        assert foreign[0] == 421
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_work_of_auditor_and_worker_has_apaches_names(tmp_path: Path) -> None:
