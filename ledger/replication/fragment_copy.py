@@ -10,7 +10,7 @@ Source: LedgerFragmentReplicator.java; docs/protocol.md 7.8; docs/autorecovery.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
@@ -60,10 +60,13 @@ class FragmentCopy:
         """Raise unless the entry can be read: an earlier copy failed at it."""
         await self._source.read(entry_id, entry_id, self._config.batch_bytes_max)
 
-    async def copy(self, fragment: Fragment, replacements: Mapping[int, str]) -> None:
+    async def copy(
+        self, fragment: Fragment, replacements: Mapping[int, str], is_needless: Callable[[], Awaitable[bool]]
+    ) -> bool:
         """Copy the entries that belong on the bookies at these indices to their replacements.
 
-        If cancelled, or if it raises, some entries may be stored there; they do no harm.
+        If cancelled, or if it raises, some entries may be stored there; they do no harm. So it is if
+        ``is_needless``, which is asked before each batch, ends the copy; then False is returned.
 
         Raises:
             LedgerReadError: No replica returned an entry; the error names it.
@@ -71,11 +74,14 @@ class FragmentCopy:
         """
         for first, last in fragment.ranges(replacements):
             while first <= last:
+                if await is_needless():
+                    return False
                 stop = min(last, first + self._config.batch_entries - 1)
                 bodies = await self._source.read(first, stop, self._config.batch_bytes_max)
                 await self._rate.wait(sum(map(len, bodies)))
                 await self._store(fragment, replacements, first, bodies)
                 first += len(bodies)
+        return True
 
     async def _store(
         self, fragment: Fragment, replacements: Mapping[int, str], first: int, bodies: list[bytes]

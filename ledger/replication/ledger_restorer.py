@@ -100,7 +100,9 @@ class LedgerRestorer:
             checked = await self._checked(ledger_id)
             for one in checked.found.bad:
                 if one.fragment.is_final:
-                    await self._try_copy(checked.current, one)
+                    lost = {one.fragment.bookies[index] for index in one.indices}
+                    away = lost - checked.registered.all
+                    await self._try_copy(checked.current, one, away=away)
             if _is_stuck(checked):
                 return Outcome.OPEN
             if not checked.found.is_sound:
@@ -200,16 +202,22 @@ class LedgerRestorer:
         return _Checked(current, lac, registered, await self._check.find(current, lac, registered))
 
     async def _try_copy(
-        self, current: Versioned, bad: BadFragment, chosen: dict[int, str] | None = None
+        self,
+        current: Versioned,
+        bad: BadFragment,
+        chosen: dict[int, str] | None = None,
+        *,
+        away: Collection[str] = (),
     ) -> bool:
-        """Copy one fragment and change the metadata; False if replicas are still missing.
+        """Copy one fragment and change the metadata; False if replicas may still be missing.
 
         Args:
             chosen: The new bookies by index; None: the placement policy chooses them.
+            away: Bookies that were not registered. If all of them come back, the copy ends.
         """
         ledger_id, first = current.ledger_id, bad.fragment.first
         try:
-            is_complete = await self._copy(current, bad, chosen or await self._choose(current, bad))
+            is_complete = await self._copy(current, bad, chosen or await self._choose(current, bad), away)
         except NoSuchLedgerError:
             raise
         except LedgerError as exc:
@@ -240,14 +248,37 @@ class LedgerRestorer:
             )
         return chosen
 
-    async def _copy(self, current: Versioned, bad: BadFragment, chosen: dict[int, str]) -> bool:
+    async def _are_back(self, away: Collection[str]) -> bool:
+        membership = self._context.membership
+        # The client's own view may be old in both directions, so it only says when it is time to ask.
+        if not away or not all(one in membership.writable or one in membership.readonly for one in away):
+            return False
+        registered = await read_registered(self._session, self._catalog.root)
+        return registered.all.issuperset(away)
+
+    async def _copy(
+        self, current: Versioned, bad: BadFragment, chosen: dict[int, str], away: Collection[str]
+    ) -> bool:
         fragment = bad.fragment
         assert not set(chosen.values()) & set(fragment.bookies)
         copy = FragmentCopy(self._context, current, self._config, self._rate)
         try:
             if (entry_id := self._unreadable.get((current.ledger_id, fragment.first))) is not None:
                 await copy.check_readable(entry_id)
-            await copy.copy(fragment, chosen)
+            if not await copy.copy(fragment, chosen, lambda: self._are_back(away)):
+                logger.info(
+                    "ledger %d: the copy of the fragment at entry %d ends, because %s came back",
+                    current.ledger_id,
+                    fragment.first,
+                    ", ".join(sorted(away)),
+                    extra=event(
+                        "fragment.copy_ended",
+                        ledger=current.ledger_id,
+                        first_entry=fragment.first,
+                        bookies=sorted(away),
+                    ),
+                )
+                return False
         finally:
             self.stats.entries_copied += copy.entries_copied
             self.stats.bytes_copied += copy.bytes_copied

@@ -7,7 +7,7 @@ Always: the product contains none of this; leaving the ``with`` block removes th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -65,8 +65,14 @@ def _moved_before_copied() -> Iterator[None]:
     # The last entry of a fragment is left out.
     original = FragmentCopy.copy
 
-    async def copy(self: FragmentCopy, fragment: Fragment, replacements: Mapping[int, str]) -> None:
-        await original(self, attrs.evolve(fragment, last=fragment.last - 1), replacements)
+    async def copy(
+        self: FragmentCopy,
+        fragment: Fragment,
+        replacements: Mapping[int, str],
+        is_needless: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        shorter = attrs.evolve(fragment, last=fragment.last - 1)
+        return await original(self, shorter, replacements, is_needless)
 
     with patch.object(FragmentCopy, "copy", copy):
         yield
@@ -81,11 +87,16 @@ def _moved_before_copied() -> Iterator[None]:
 def _missing_counts_as_copied() -> Iterator[None]:
     original = FragmentCopy.copy
 
-    async def copy(self: FragmentCopy, fragment: Fragment, replacements: Mapping[int, str]) -> None:
+    async def copy(
+        self: FragmentCopy,
+        fragment: Fragment,
+        replacements: Mapping[int, str],
+        is_needless: Callable[[], Awaitable[bool]],
+    ) -> bool:
         try:
-            await original(self, fragment, replacements)
+            return await original(self, fragment, replacements, is_needless)
         except LedgerReadError:
-            pass
+            return True
 
     with patch.object(FragmentCopy, "copy", copy):
         yield
@@ -123,14 +134,20 @@ def _open_end_copied() -> Iterator[None]:
 )
 def _bookie_twice() -> Iterator[None]:
     async def copy(
-        self: LedgerRestorer, current: Versioned, bad: BadFragment, chosen: dict[int, str]
+        self: LedgerRestorer,
+        current: Versioned,
+        bad: BadFragment,
+        chosen: dict[int, str],
+        away: Collection[str],
     ) -> bool:
         there = [name for index, name in enumerate(bad.fragment.bookies) if index not in bad.indices]
         changed = list(bad.fragment.bookies)
         for index in chosen:
             changed[index] = there[0] if there else chosen[index]
         copying = FragmentCopy(self._context, current, self._config, self._rate)
-        await copying.copy(bad.fragment, {index: changed[index] for index in chosen})
+        targets = {index: changed[index] for index in chosen}
+        if not await copying.copy(bad.fragment, targets, lambda: self._are_back(away)):
+            return False
         await update_metadata(
             self._catalog,
             current,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from ledger.codes import Code
 from ledger.errors import LedgerFencedError
@@ -101,6 +103,59 @@ async def test_a_bookie_that_came_back_is_left_in_place() -> None:
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         assert await world.members(ledger_id) == [before]
         assert world.restorer.stats.entries_copied == 0
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    while not is_so():  # noqa: ASYNC110
+        await trio.sleep(0.1)
+
+
+SLOW = ReplicationConfig(batch_entries=1, rate_bytes_max=20)
+
+
+@pytest.mark.parametrize("has_its_entries", [True, False])
+async def test_a_copy_ends_when_the_bookie_comes_back(
+    autojump_clock: MockClock, has_its_entries: bool
+) -> None:
+    async with open_world(4, SLOW) as world, trio.open_nursery() as nursery:
+        ledger_id = await world.closed_ledger()
+        spare = await spare_of(world, ledger_id)
+        (before,) = await world.members(ledger_id)
+        await world.lose(before[1])
+        if not has_its_entries:
+            world.cluster.bookies[before[1]].ledgers.clear()
+        await world.locked(ledger_id)
+        outcomes = []
+
+        async def restore() -> None:
+            outcomes.append(await world.restorer.restore(ledger_id))
+
+        nursery.start_soon(restore)
+        await until(lambda: bool(spare.ledgers))
+        await world.cluster.start(before[1])
+        await until(lambda: bool(outcomes))
+        copied = world.restorer.stats.entries_copied
+        assert 0 < copied < len(PAYLOADS)
+        assert await world.members(ledger_id) == [before]
+        assert outcomes == [Outcome.RESTORED if has_its_entries else Outcome.FAILED]
+        if not has_its_entries:  # the next attempt does not end for it: it is registered from the beginning
+            assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+            assert before[1] not in (await world.members(ledger_id))[0]
+
+
+async def test_a_copy_goes_on_while_one_of_its_bookies_is_away(autojump_clock: MockClock) -> None:
+    async with open_world(5, SLOW) as world, trio.open_nursery() as nursery:
+        ledger_id = await world.closed_ledger()
+        (before,) = await world.members(ledger_id)
+        await world.lose(before[0])
+        await world.lose(before[1])
+        await world.locked(ledger_id)
+        nursery.start_soon(world.restorer.restore, ledger_id)
+        await until(lambda: world.restorer.stats.fragments_copied == 0)
+        await trio.sleep(1)
+        await world.cluster.start(before[0])
+        await until(lambda: world.restorer.stats.fragments_copied == 1)
+        assert {before[0], before[1]}.isdisjoint((await world.members(ledger_id))[0])
 
 
 @pytest.mark.parametrize("code", [Code.TOO_MANY_REQUESTS, Code.UNAUTHORIZED])
