@@ -1,7 +1,8 @@
 """The last tagged state of DLog, for the tests of an upgrade from it.
 
-No version has been released, so a commit stands for the tag. It is from before the stream layer was complete,
-long polls that go on, hints, and the key for the index of a bookie.
+It is the newest tag ``v...`` before this commit. While no version has been released, ``COMMIT`` stands for
+the tag. It is from before the stream layer was complete, long polls that go on, hints, and the key for the
+index of a bookie.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ def _git(*words: str) -> bytes:
     return subprocess.run(["git", "-C", str(ROOT), *words], check=True, stdout=subprocess.PIPE).stdout
 
 
+def last_state(root: Path = ROOT) -> str:
+    """The name of the last tagged state before the commit that is checked out in ``root``."""
+    words = ["git", "-C", str(root), "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^"]
+    described = subprocess.run(words, check=False, capture_output=True)
+    return COMMIT if described.returncode else described.stdout.decode().strip()
+
+
 def unpack(directory: Path) -> None:
     """Write the packages of the previous version below ``directory``.
 
@@ -33,7 +41,7 @@ def unpack(directory: Path) -> None:
     if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
         _git("fetch", "--unshallow", "--quiet")
     directory.mkdir(parents=True)
-    packed = _git("archive", COMMIT, *PACKAGES)
+    packed = _git("archive", last_state(), *PACKAGES)
     subprocess.run(["tar", "-x", "-C", str(directory)], input=packed, check=True)
 
 
