@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from spark_integration.errors import (
+    ArchiveDamagedError,
+    ArchiveGapError,
+    BatchTooLargeError,
+    ChangedBatchError,
     DataLossError,
     OffsetFormatError,
     OptionError,
@@ -18,6 +22,10 @@ from spark_integration.errors import (
 from spark_integration.source import DlogDataSource, register
 
 __all__ = [
+    "ArchiveDamagedError",
+    "ArchiveGapError",
+    "BatchTooLargeError",
+    "ChangedBatchError",
     "DataLossError",
     "DlogDataSource",
     "OffsetFormatError",

@@ -1,8 +1,11 @@
-"""A sink of which one process is killed once: the committing one, or the executor of a task.
+"""A sink of which one process is killed once: the committing one, the whole driver, or the executor of a
+task.
 
-The option ``series`` is "before:PATH" or "after:PATH" (the commit) or "executor:PATH"; the file at the path
-shows that it was killed. With "slow:PATH" the first attempt of the first task stops in the midst of its rows,
-until its speculative copy has written all of them; the path is that of a FIFO.
+The option ``series`` is "STEP:PATH"; the file at the path shows that it was killed. The steps are "before"
+and "after" the commit, the calls of ``STEPS`` (after which the committing process dies), "driver" (after the
+commit, before Spark records it, all processes of the driver's session die) and "executor". With "slow:PATH"
+the first attempt of the first task stops in the midst of its rows, until its speculative copy has written all
+of them; the path is that of a FIFO.
 """
 
 from __future__ import annotations
@@ -10,17 +13,33 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+import dlog.blocking
+from dlog.blocking.batches import DetachedSegmentWriter
 from spark_integration.sink import DlogStreamWriter
 from spark_integration.sink.options import parse_sink_options
 from spark_integration.sink.parts import Part
 from spark_integration.source import DlogDataSource
+
+LAST_BATCH = 3  # that the step "driver" commits
+# What a commit of rows that go through the driver does, in this order. A segment is complete when its writer
+# is closed, and then it is attached.
+STEPS = {
+    "last_batch": dlog.blocking.Namespace,
+    "begin_batch": dlog.blocking.Namespace,
+    "open_detached_segment": dlog.blocking.Namespace,
+    "append_many": DetachedSegmentWriter,
+    "close": DetachedSegmentWriter,
+    "attach_batch": dlog.blocking.Namespace,
+}
 
 
 class DyingWriter(DlogStreamWriter):
@@ -46,13 +65,16 @@ class DyingWriter(DlogStreamWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         assert self._options.series is not None
         step, _, marker = self._options.series.partition(":")
-        if not any(isinstance(each, Part) and each.rows for each in messages):
+        if not any(isinstance(each, Part) and each.contents for each in messages):
             step = ""  # the empty batch that pins the start of a query
         if step == "before":
             _die_once(marker)
-        super().commit(messages, batchId)
+        with _dying_after(step, marker):
+            super().commit(messages, batchId)
         if step == "after":
             _die_once(marker)
+        if step == "driver" and batchId == LAST_BATCH:
+            _die_once(marker, *_session())
 
 
 class DyingSource(DlogDataSource):
@@ -80,6 +102,40 @@ def _outrun(batches: Iterator[pa.RecordBatch], marker: str) -> Iterator[pa.Recor
             fifo.read()  # until the copy of this task has written its rows
 
 
+@contextmanager
+def _dying_after(step: str, marker: str) -> Iterator[None]:
+    owner = STEPS.get(step)
+    if owner is None:
+        yield
+        return
+    call = getattr(owner, step)
+
+    def dying(*arguments: Any, **named: Any) -> Any:
+        try:
+            return call(*arguments, **named)
+        finally:
+            _die_once(marker)
+
+    setattr(owner, step, dying)
+    try:
+        yield
+    finally:
+        setattr(owner, step, call)
+
+
+def _session() -> list[int]:
+    """The processes of this one's session, which is the driver's: this one last."""
+    session, found = os.getsid(0), []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            try:
+                if os.getsid(int(directory.name)) == session:
+                    found.append(int(directory.name))
+            except ProcessLookupError:
+                pass  # it ended meanwhile
+    return sorted(found, key=lambda process: process == os.getpid())
+
+
 def _executor() -> int:
     """The JVM above this Python worker."""
     process = os.getpid()
@@ -89,9 +145,11 @@ def _executor() -> int:
     return process
 
 
-def _die_once(marker: str, process: int | None = None) -> None:
+def _die_once(marker: str, *processes: int) -> None:
+    """Kill processes; without any, this one."""
     try:
         os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return
-    os.kill(os.getpid() if process is None else process, signal.SIGKILL)
+    for process in processes or (os.getpid(),):
+        os.kill(process, signal.SIGKILL)

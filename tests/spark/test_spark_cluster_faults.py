@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +24,7 @@ from dlog.cluster import LocalCluster
 from dlog.cluster.guardian import open_guardian
 from tests.places import ROOT
 from tests.spark.conftest import CONF
+from tests.spark.dying_sink import LAST_BATCH
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, collected, finish, reading, to_files
 
 pytestmark = [
@@ -108,7 +108,7 @@ def running_driver(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A driver in a process of its own; killed at the end of the block, with its JVMs and workers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK"))}
-    path = os.pathsep.join([str(Path(__file__).parent / "workers"), str(ROOT)])
+    path = os.pathsep.join([str(Path(__file__).parent / "workers"), str(ROOT), str(directory / "packages")])
     with open(directory / "errors", "wb") as errors:
         driver = subprocess.Popen(
             [sys.executable, "-c", script, json.dumps(CONF), *arguments],
@@ -147,8 +147,14 @@ def orders():
     source = spark.readStream.format("dlog").option("uri", uri).option("stream", "orders")
     return source.option("startingOffsets", "earliest").option("maxRecordsPerTrigger", 20).load()
 to_files = orders().writeStream.format("parquet").option("path", directory + "/out")
-to_files.option("checkpointLocation", directory + "/checkpoint").start()
-to_log = orders().select("payload").writeStream.format("dlog").option("uri", uri).option("stream", "copy")
+files = to_files.option("checkpointLocation", directory + "/checkpoint").start()
+while (files.lastProgress or {"batchId": 0})["batchId"] < 2:
+    assert not files.awaitTermination(0.05)
+from tests.spark.dying_sink import DyingSource
+spark.dataSource.register(DyingSource)
+to_log = orders().select("payload").writeStream.format("dlog_dying").option("uri", uri)
+to_log.option("stream", "copy")
+to_log.option("series", "driver:" + directory + "/killed")
 to_log.option("checkpointLocation", directory + "/copying/checkpoint").start()
 spark.streams.awaitAnyTermination()
 """
@@ -158,7 +164,8 @@ spark.streams.awaitAnyTermination()
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Orders, Path]]:
     """A log and the directory of a driver that was killed, with its JVM and workers, in the midst of batches.
 
-    It ran where ``python3`` has no DLog, with a query to files and one to a log.
+    It ran where ``python3`` has no DLog and where the discovery of data sources fails, with a query to files
+    and one to a log. The second one had just committed a batch, and Spark had not recorded that.
     """
     directory = tmp_path_factory.mktemp("killed")
     programs = directory / "bin"
@@ -167,16 +174,13 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Orders, P
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # an interpreter without packages
     bare.chmod(0o755)
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    broken = directory / "packages" / "pyspark_broken"  # Spark imports it when it looks for data sources
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('a broken package hides all data sources')\n")
     with Orders(directory / "log") as orders:
         orders.append(2_000)
         with running_driver(TWO_QUERIES, directory, orders.uri, str(directory), PATH=path) as driver:
-            deadline = time.monotonic() + QUERY_TIMEOUT_S
-            for home in (directory, directory / "copying"):
-                commits = home / "checkpoint" / "commits"
-                while len([each for each in commits.glob("*") if each.name.isdigit()]) < 3:
-                    assert driver.poll() is None, last_errors(directory)
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
+            assert driver.wait(QUERY_TIMEOUT_S) == -signal.SIGKILL, last_errors(directory)
         yield orders, directory
 
 
@@ -192,14 +196,16 @@ def test_a_killed_driver_continues_from_its_checkpoint_and_needs_no_activated_en
 
 def test_a_killed_driver_writes_each_batch_once(spark: SparkSession, killed: tuple[Orders, Path]) -> None:
     orders, directory = killed
+    last = str(LAST_BATCH)
+    checkpoint = directory / "copying" / "checkpoint"
+    assert (checkpoint / "offsets" / last).exists()
+    assert not (checkpoint / "commits" / last).exists()
+    assert orders.namespace.last_batch(f"driver:{directory}/killed", "copy") == LAST_BATCH
     assert 0 < len(copied(orders)) < len(orders.written)
     frame = reading(spark, orders, streaming=True, startingOffsets="earliest").select("payload")
     query = frame.writeStream.format("dlog").option("uri", orders.uri).option("stream", "copy")
-    finish(
-        query.option("checkpointLocation", str(directory / "copying" / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    query.option("series", f"driver:{directory}/killed")
+    finish(query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start())
     assert copied(orders) == [payload for *_, payload in orders.written]
 
 

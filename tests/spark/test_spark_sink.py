@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dlog
 import dlog.blocking
-from tests.spark.dying_sink import DyingSource
+from tests.spark.dying_sink import STEPS, DyingSource
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, finish, reading
 
 pytestmark = [
@@ -117,19 +117,58 @@ def test_a_task_that_fails_once_writes_its_rows_once(
     assert target.find_orphans(older_than=datetime.timedelta()) == []
 
 
-@pytest.mark.parametrize("step", ["before", "after"])
+@pytest.mark.parametrize(
+    ("step", "driver_bytes_max"),
+    [*((step, "1m") for step in ("before", *STEPS, "after")), ("last_batch", "1"), ("attach_batch", "1")],
+)
 def test_a_committing_process_that_is_killed_costs_and_repeats_nothing(
-    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path, step: str
+    spark: SparkSession,
+    orders: Orders,
+    target: dlog.blocking.Namespace,
+    tmp_path: Path,
+    step: str,
+    driver_bytes_max: str,
 ) -> None:
+    """It is killed once between each pair of its steps; with "1" the tasks write the segments."""
     orders.append(300)
-    frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=100)
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=200)
     spark.dataSource.register(DyingSource)
     marker = tmp_path / "killed"
-    dying = to_log(frame.select("payload"), target, tmp_path, name="dlog_dying", series=f"{step}:{marker}")
+    options = {"series": f"{step}:{marker}", "driverBytesMax": driver_bytes_max}
+    dying = to_log(frame.select("payload"), target, tmp_path, name="dlog_dying", **options)
     with pytest.raises(StreamingQueryException):
         dying.awaitTermination(QUERY_TIMEOUT_S)
     assert marker.exists()
     done = len(written(target, "copy")) if target.log_exists("copy") else 0
-    assert (0 < done < 300) if step == "after" else done == 0
-    finish(to_log(frame.select("payload"), target, tmp_path, series=f"{step}:{marker}"))
+    assert (0 < done < 300) if step in ("attach_batch", "after") else done == 0
+    finish(to_log(frame.select("payload"), target, tmp_path, **options))
     assert written(target, "copy") == [payload for *_, payload in orders.written]
+
+
+def test_two_drivers_of_one_series_write_each_batch_once(
+    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    """As if one of them were believed dead. Each goes on, or fails with an error that says why."""
+    orders.append(400)
+    frame = reading(spark, orders, streaming=True, startingOffsets="earliest", maxRecordsPerTrigger=50)
+
+    def start(directory: str) -> StreamingQuery:
+        return to_log(
+            frame.select("payload"),
+            target,
+            tmp_path / directory,
+            series="copying",
+            lockTimeoutMs=QUERY_TIMEOUT_S * 1000,
+        )
+
+    queries = [start(directory) for directory in ("one", "two")]
+    errors = []
+    for query in queries:
+        try:
+            query.awaitTermination(QUERY_TIMEOUT_S)
+        except StreamingQueryException as exc:
+            errors.append(str(exc))
+    assert all("RepeatedBatchError" in error for error in errors), errors
+    assert len(errors) < len(queries)
+    assert written(target, "copy") == [payload for *_, payload in orders.written]
+    assert target.find_orphans(older_than=datetime.timedelta()) == []
