@@ -69,14 +69,17 @@ class DlogDataSource(DataSource):
         if overwrite:
             raise OptionError("mode overwrite: a log keeps what was written; use .mode('append')")
         options = parse_sink_options(dict(self.options), streaming=False)
-        check_schema(schema, options.txid_column)
+        check_schema(schema, options.txid_column, options.key_column)
         return DlogBatchWriter(options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DlogStreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
-            raise OptionError("output mode complete: a log keeps what was written; use append or update")
+            raise OptionError(
+                "output mode complete: a log keeps what was written; use append, or update with foreachBatch"
+                " (docs/spark.md)"
+            )
         options = parse_sink_options(dict(self.options), streaming=True)
-        check_schema(schema, options.txid_column)
+        check_schema(schema, options.txid_column, options.key_column)
         return DlogStreamWriter(options)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from dlog.metadata.log_name import check_log_name
+from dlog.shards.layout import shard_log
 from spark_integration.errors import OptionError
 from spark_integration.options import (
     ClientOptions,
@@ -22,6 +23,8 @@ from spark_integration.options import (
 KNOWN = (
     "uri",
     "stream",
+    "shardedStream",
+    "keyColumn",
     "createStream",
     "driverBytesMax",
     "failOnChangedBatch",
@@ -53,6 +56,8 @@ class SinkOptions:
     client: ClientOptions
     txid_column: str | None = None  # None: all rows of a batch in one log have the same id
     fail_on_changed_batch: bool = True
+    sharded: str | None = None  # a sharded log: the key of a row chooses the shard; ``stream`` is shard 0
+    key_column: str | None = None
 
     def driver_bytes_of_task(self, partition: int) -> int:
         """How many bytes of rows the task of this partition (from 0) may return to the driver.
@@ -86,10 +91,17 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         raise OptionError("options series and number belong together: give both, or none")
     if number is not None and not (number.isascii() and number.isdecimal()):
         raise OptionError(f"option number must be a whole number of at least 0, not {number!r}")
+    sharded, key_column = options.get("shardedstream"), options.get("keycolumn")
+    if (sharded is None) != (key_column is None):
+        raise OptionError("options shardedStream and keyColumn belong together: the key chooses the shard")
+    if sharded is not None and "stream" in options:
+        raise OptionError("options stream and shardedStream exclude each other; remove one of them")
+    stream = required(options, "stream") if sharded is None else shard_log(check_log_name(sharded), 0)
     return SinkOptions(
         uri=uri_of(options),
-        stream=check_log_name(required(options, "stream")),
-        create_stream=flag(options, "createStream", default="true"),
+        stream=check_log_name(stream),
+        # A shard that is missing must not be made without the layout of the sharded log.
+        create_stream=flag(options, "createStream", default="true") and sharded is None,
         driver_bytes_max=size(options, "driverBytesMax") or DRIVER_BYTES_MAX,
         lock_timeout_s=(positive(options, "lockTimeoutMs") or 10_000) / 1000,
         series=series,
@@ -97,4 +109,6 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         client=client_options(options),
         txid_column=options.get("txidcolumn"),
         fail_on_changed_batch=flag(options, "failOnChangedBatch", default="true"),
+        sharded=sharded,
+        key_column=key_column,
     )

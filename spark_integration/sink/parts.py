@@ -83,14 +83,19 @@ def write_part(
         RowFormatError: A row cannot become a record, or the transaction ids of a stream decrease.
         dlog.TxidOutOfOrderError: A transaction id is less than that of a record in the log.
         dlog.LogLockedError: Another program writes to a stream.
+        dlog.shards.NotShardedError, dlog.shards.ShardsMissingError: The sharded log of the options is none.
         dlog.DLogError: A segment could not be written; Spark runs the task again.
     """
     driver_bytes_max = options.driver_bytes_of_task(partition)
-    task = _Task(namespace, options, series, number)
+    task, shards = _Task(namespace, options, series, number), list[str]()
     order, contents, size_bytes = TxidOrder(), dict[str, Contents](), 0
     with task.segments:
         for batch in batches:
-            for stream, payloads, txids in rows_of(batch, options.stream, options.txid_column):
+            if options.sharded is not None and not shards:
+                shards = dlog.blocking.shard_names(namespace, options.sharded)
+            for stream, payloads, txids in rows_of(
+                batch, options.stream, options.txid_column, key_column=options.key_column, shards=shards
+            ):
                 if not payloads:
                     continue
                 if txids is not None:

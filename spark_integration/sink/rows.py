@@ -6,7 +6,7 @@ their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -14,25 +14,33 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
+from dlog.shards import shard_of
 from spark_integration.errors import RowFormatError
 
 PAYLOAD_NAMES = ("payload", "value")
 STREAM = "stream"
 
 
-def check_schema(schema: StructType, txid_column: str | None = None) -> None:
+def check_schema(schema: StructType, txid_column: str | None = None, key_column: str | None = None) -> None:
     """Raise unless rows of these columns can be written.
 
     Args:
         txid_column: The column with the transaction ids, if the rows bring them.
+        key_column: The column that chooses the shard, if the rows go to a sharded log.
 
     Raises:
         RowFormatError: A column is missing, unknown, or of another type.
     """
     names = [field.name for field in schema.fields]
-    if txid_column is not None and (txid_column in (*PAYLOAD_NAMES, STREAM) or txid_column not in names):
+    for option, column in (("txidColumn", txid_column), ("keyColumn", key_column)):
+        if column is not None and (column in (*PAYLOAD_NAMES, STREAM) or names.count(column) != 1):
+            raise RowFormatError(
+                f"option {option}: the rows have no column of their own {column!r}; they have {names}"
+            )
+    if key_column is not None and (STREAM in names or key_column == txid_column):
         raise RowFormatError(
-            f"option txidColumn: the rows have no column of their own {txid_column!r}; they have {names}"
+            f"option keyColumn: column {key_column!r} chooses the shard of each row; leave out the column"
+            f" {STREAM!r}, and give transaction ids in another column"
         )
     payloads = [name for name in names if name in PAYLOAD_NAMES]
     if len(payloads) != 1:
@@ -40,7 +48,7 @@ def check_schema(schema: StructType, txid_column: str | None = None) -> None:
             f"the rows need one column 'payload' or 'value', binary or string; they have {names}. Choose it"
             " with .select(...)"
         )
-    if others := [name for name in names if name not in (*payloads, STREAM, txid_column)]:
+    if others := [name for name in names if name not in (*payloads, STREAM, txid_column, key_column)]:
         raise RowFormatError(
             f"the columns {others} would be lost: a record has a payload and a stream. Leave them out with"
             " .select('stream', 'payload'), put them into the payload, as with to_json(struct(...)), or give"
@@ -60,15 +68,21 @@ def check_schema(schema: StructType, txid_column: str | None = None) -> None:
 
 
 def rows_of(
-    rows: pa.RecordBatch, default: str, txid_column: str | None = None
+    rows: pa.RecordBatch,
+    default: str,
+    txid_column: str | None = None,
+    *,
+    key_column: str | None = None,
+    shards: Sequence[str] = (),
 ) -> Iterator[tuple[str, list[bytes], list[int] | None]]:
     """The payloads of each stream in the rows, in order, with their transaction ids if the rows bring them.
 
     Args:
         default: The stream of rows without one.
+        key_column: With ``shards``: the column that chooses one of them.
 
     Raises:
-        RowFormatError: A payload is null or too long, or a transaction id is null or invalid.
+        RowFormatError: A payload is null or too long, a transaction id is null or invalid, or a key is null.
     """
     (name,) = (each for each in rows.schema.names if each in PAYLOAD_NAMES)
     column = rows.column(name)
@@ -79,14 +93,26 @@ def rows_of(
     if longest > PAYLOAD_BYTES_MAX:
         raise RowFormatError(f"column {name!r}: a payload has {longest} bytes; at most {PAYLOAD_BYTES_MAX}")
     txids = None if txid_column is None else _txids(rows.column(txid_column), txid_column)
-    if STREAM not in rows.schema.names:
+    if key_column is not None:
+        streams = _shards(rows.column(key_column), key_column, shards)
+    elif STREAM not in rows.schema.names:
         yield default, payloads.to_pylist(), None if txids is None else txids.to_pylist()
         return
-    streams = pc.fill_null(pc.cast(rows.column(STREAM), pa.string()), default)
+    else:
+        streams = pc.fill_null(pc.cast(rows.column(STREAM), pa.string()), default)
     for stream in pc.unique(streams).to_pylist():
         chosen = pc.equal(streams, stream)
         ids = None if txids is None else txids.filter(chosen).to_pylist()
         yield stream, payloads.filter(chosen).to_pylist(), ids
+
+
+def _shards(column: pa.Array, name: str, shards: Sequence[str]) -> pa.Array:
+    """The shard of each key; a string counts as its UTF-8, as in ``dlog.shards``."""
+    if column.null_count:
+        raise RowFormatError(f"column {name!r}: a key is null; leave such rows out with .where(...)")
+    keys = column if _is_binary(column.type) else pc.cast(column, pa.large_binary())
+    numbers = [shard_of(key, len(shards)) for key in keys.to_pylist()]
+    return pa.array(shards, pa.string()).take(pa.array(numbers, pa.int32()))
 
 
 def _txids(column: pa.Array, name: str) -> pa.Array:

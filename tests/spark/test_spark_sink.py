@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import dlog
 import dlog.blocking
+from dlog.shards import shard_of
 from tests.spark.dying_sink import STEPS, DyingSource
 from tests.spark.queries import QUERY_TIMEOUT_S, Orders, finish, reading
 
@@ -41,9 +42,12 @@ def to_log(
     directory: Path,
     *,
     name: str = "dlog",
+    mode: str = "append",
     **options: object,
 ) -> StreamingQuery:
-    writer = frame.writeStream.format(name).option("uri", namespace.uri).option("stream", "copy")
+    writer = (
+        frame.writeStream.format(name).outputMode(mode).option("uri", namespace.uri).option("stream", "copy")
+    )
     for option, value in options.items():
         writer = writer.option(option, str(value))
     writer = writer.option("checkpointLocation", str(directory / "checkpoint"))
@@ -87,12 +91,52 @@ def test_rows_go_to_the_stream_that_their_column_names(
     ).save()
     with target.open_reader("ids", follow=False) as reader:
         assert [(each.txid, int(each.payload)) for each in reader] == [(n, n) for n in range(10, 30)]
+    dlog.blocking.create_sharded_log(target, "clicks", 2)
+    keyed = spark.range(40, numPartitions=2).selectExpr(
+        "CAST(id AS STRING) value", "CAST(id % 5 AS STRING) k"
+    )
+    keyed.write.format("dlog").mode("append").option("uri", target.uri).option(
+        "shardedStream", "clicks"
+    ).option("keyColumn", "k").save()
+    shards = spark.read.format("dlog").option("uri", target.uri).option("shardedStream", "clicks").load()
+    assert sorted((row.stream, int(bytes(row.payload))) for row in shards.collect()) == sorted(
+        (f"clicks/shard-{shard_of(b'%d' % (number % 5), 2):05d}", number) for number in range(40)
+    )
     with pytest.raises(Exception, match="mode overwrite"):
         frame.write.format("dlog").mode("overwrite").option("uri", target.uri).option("stream", "rest").save()
     with pytest.raises(Exception, match="would be lost"):
         frame.selectExpr("value", "1 AS id").write.format("dlog").mode("append").option(
             "uri", target.uri
         ).option("stream", "rest").save()
+
+
+def test_results_that_change_are_added_once_by_numbered_batches(
+    spark: SparkSession, orders: Orders, target: dlog.blocking.Namespace, tmp_path: Path
+) -> None:
+    """Spark takes the output modes update and complete from no Python sink, but from ``foreachBatch``."""
+
+    def counts() -> DataFrame:
+        frame = reading(spark, orders, streaming=True, startingOffsets="earliest")
+        counted = frame.selectExpr("txid % 2 AS parity").groupBy("parity").count()
+        return counted.selectExpr("CONCAT(parity, '=', count) AS value")
+
+    def write(rows: DataFrame, number: int) -> None:
+        for _ in range(2):  # as if Spark ran the batch again
+            options = {"uri": target.uri, "stream": "copy", "series": "counts", "number": str(number)}
+            rows.write.format("dlog").mode("append").options(**options).save()
+
+    for _ in range(2):
+        orders.append(10)
+        query = counts().writeStream.outputMode("update").foreachBatch(write)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        finish(query.trigger(availableNow=True).start())
+    assert sorted(written(target, "copy")) == [b"0=10", b"0=5", b"1=10", b"1=5"]
+    for mode, message in (
+        ("update", "dlog does not support Update mode"),
+        ("complete", "output mode complete: a log keeps what was written"),
+    ):
+        with pytest.raises(Exception, match=message):
+            finish(to_log(counts(), target, tmp_path / mode, mode=mode))
 
 
 def test_a_task_that_fails_once_writes_its_rows_once(

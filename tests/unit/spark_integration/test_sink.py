@@ -91,6 +91,23 @@ def test_a_checkpoint_older_than_the_stream_is_an_error(namespace: dlog.blocking
     assert written(namespace) == [b"x"]
 
 
+@pytest.mark.parametrize("driver_bytes_max", [1, 1_000_000])
+def test_a_batch_is_known_although_its_records_were_truncated_and_purged(
+    namespace: dlog.blocking.Namespace, driver_bytes_max: int
+) -> None:
+    options = options_of(namespace, driverBytesMax=driver_bytes_max)
+    for number in range(2):
+        commit_parts(namespace, options, [part(namespace, options, number, rows(b"xx"))], "query", number)
+    last = namespace.segments("out")[-1].segment_seqno
+    namespace.truncate_log("out", dlog.DLSN(last, 1_000, 0))
+    namespace.purge_log("out")
+    assert written(namespace) == []
+    commit_parts(namespace, options, [part(namespace, options, 1, rows(b"xx"))], "query", 1)
+    with pytest.raises(RepeatedBatchError):
+        commit_parts(namespace, options, [part(namespace, options, 0, rows(b"xx"))], "query", 0)
+    assert written(namespace) == []
+
+
 def test_a_batch_that_vanished_after_a_task_saw_it_is_not_committed_in_part(
     namespace: dlog.blocking.Namespace,
 ) -> None:
