@@ -6,13 +6,21 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 import trio
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    Filter,
+    GreaterThanOrEqual,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
 
 import dlog
 import dlog.blocking
@@ -139,6 +147,49 @@ def test_columns_and_payloads_come_as_the_options_say(spark: SparkSession, order
         source(spark, orders.uri, streaming=False, **broken).count()
     lenient = source(spark, orders.uri, streaming=False, payloadErrors="null", **broken)
     assert lenient.where("payload IS NULL").count() == 1
+
+
+class NarrowingReader(DataSourceReader):
+    """Takes the filters "id >= n", and reads only such rows."""
+
+    def __init__(self) -> None:
+        self._first = 0
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        for each in filters:
+            if isinstance(each, GreaterThanOrEqual):
+                self._first = each.value
+            yield each  # Spark applies it, too
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(self._first)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter([(number,) for number in range(partition.value, 10)])
+
+
+class NarrowingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "narrowing"
+
+    def schema(self) -> str:
+        return "id BIGINT"
+
+    def reader(self, schema: StructType) -> NarrowingReader:
+        return NarrowingReader()
+
+
+def test_spark_keeps_the_plan_of_a_filtered_read_so_the_source_takes_no_filters(spark: SparkSession) -> None:
+    """If this fails, Spark has mended it, and the source may take filters (docs/spark.md, "Filters")."""
+    spark.dataSource.register(NarrowingSource)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = spark.read.format("narrowing").load()
+        assert frame.where("id >= 7").count() == 3
+        assert frame.count() == 3, "of 10 rows"
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_filtered_action_does_not_narrow_the_next_one(spark: SparkSession, orders: Orders) -> None:
