@@ -44,3 +44,27 @@ def test_spark_copies_logs_in_parallel_and_goes_on(
 def read(namespace: dlog.blocking.Namespace, log: str) -> list[dlog.Record]:
     with namespace.open_reader(log, follow=False) as reader:
         return list(reader)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("archive", "orders", "--into", "archive"),
+        ("restore", "archive", "again"),
+        ("copy", "orders", "--to", "file:///elsewhere"),
+        ("verify", "--report", "report.jsonl"),
+        ("compact", "orders", "--key", "txid", "--into", "snapshot"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_setting_of_the_client_reaches_each_pipeline(
+    pipeline: PipelineCommand, orders: Orders, arguments: tuple[str, ...]
+) -> None:
+    """A setting that does not exist is refused before anything is read, so it was not dropped."""
+    orders.append(1)
+    uri = ("--uri", orders.uri)
+    assert pipeline(*arguments, *uri, "--option", "client.write_quorom=2")[0] != 0
+    assert "did you mean write_quorum" in pipeline.errors
+    if arguments[0] == "copy":
+        assert pipeline(*arguments, *uri, "--to-option", "client.write_quorom=2")[0] != 0
+        assert "did you mean write_quorum" in pipeline.errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import click
 
-from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note
@@ -25,6 +25,7 @@ from dlog.cli.terminal.position import dlsn_text
 )
 @click.option("--truncate-unread", is_flag=True, help="Truncate also what a cursor has not consumed.")
 @uri_option
+@client_options
 @spark_options
 @json_option("the result, and progress on stderr,")
 def archive(
@@ -34,6 +35,7 @@ def archive(
     keep_segments: int,
     truncate_unread: bool,
     uri: str,
+    options: dict[str, str],
     master: str | None,
     conf: dict[str, str],
     as_json: bool,
@@ -58,6 +60,7 @@ def archive(
                 truncate=truncate,
                 keep_segments=keep_segments,
                 truncate_unread=truncate_unread,
+                options=options,
                 report=report,
             )
     before = None if result.truncated_before is None else dlsn_text(result.truncated_before)
@@ -77,10 +80,17 @@ def archive(
 @click.argument("directory", metavar="DIRECTORY")
 @click.argument("log")
 @uri_option
+@client_options
 @spark_options
 @json_option("the result, and progress on stderr,")
 def restore(
-    directory: str, log: str, uri: str, master: str | None, conf: dict[str, str], as_json: bool
+    directory: str,
+    log: str,
+    uri: str,
+    options: dict[str, str],
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
 ) -> None:
     """Restore the archive in DIRECTORY into LOG, which is new or empty.
 
@@ -91,7 +101,7 @@ def restore(
         from spark_integration.pipelines.archives import restore as run
 
         with progress_lines(as_json=as_json) as report:
-            result = run(spark, directory, uri, log, report=report)
+            result = run(spark, directory, uri, log, options=options, report=report)
     if as_json:
         print_json(attrs.asdict(result))
         return

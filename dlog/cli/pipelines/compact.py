@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json
@@ -27,6 +27,7 @@ from dlog.cli.terminal.output import print_facts, print_json
 @click.option("--drop-tombstones", is_flag=True, help="Leave out keys whose last payload is empty.")
 @click.option("--drop-null-keys", is_flag=True, help="Leave out records whose key is null.")
 @click.option("--allow-truncated", is_flag=True, help="Although LOG does not begin at its first record.")
+@client_options
 @spark_options
 @json_option("the manifest, and progress on stderr,")
 def compact(
@@ -39,6 +40,7 @@ def compact(
     drop_tombstones: bool,
     drop_null_keys: bool,
     allow_truncated: bool,
+    options: dict[str, str],
     master: str | None,
     conf: dict[str, str],
     as_json: bool,
@@ -52,6 +54,7 @@ def compact(
     if (into is None) == (parquet is None):
         raise click.UsageError("give --into LOG or --parquet DIRECTORY")
     chosen: dict[str, Any] = {
+        "options": options,
         "key": key,
         "base": base,
         "drop_tombstones": drop_tombstones,

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.pipelines.session import (
+    client_options,
+    key_values,
+    progress_lines,
+    spark_options,
+    spark_session,
+)
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode, exit_code_of
 from dlog.cli.terminal.options import json_option, uri_option
@@ -31,6 +37,15 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The name of --uri in the copies. Default: the URI. Keep it if the URI changes.",
 )
+@client_options
+@click.option(
+    "--to-option",
+    "to_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=key_values,
+    help="As --option, for the namespace of --to.",
+)
 @spark_options
 @json_option("the result, and progress on stderr,")
 def copy(
@@ -40,6 +55,8 @@ def copy(
     pattern: str | None,
     prefix: str,
     source_name: str | None,
+    options: dict[str, str],
+    to_options: dict[str, str],
     master: str | None,
     conf: dict[str, str],
     as_json: bool,
@@ -63,6 +80,8 @@ def copy(
             pattern=pattern,
             prefix=prefix,
             source_name=source_name,
+            source_options=options,
+            target_options=to_options,
             report=report,
         )
     if as_json:

@@ -1,4 +1,5 @@
-"""What the commands of `dlog pipeline` share: the options of Spark, its session, the lines of progress."""
+"""What the commands of `dlog pipeline` share: the options of Spark and of the client, Spark's session, the
+lines of progress."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _settings(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+def key_values(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    """The texts KEY=VALUE of an option that may be repeated, as a dictionary."""
     found = {}
     for each in given:
         name, separator, value = each.partition("=")
@@ -35,13 +37,26 @@ def spark_options(command: Command) -> Command:
         "--conf",
         multiple=True,
         metavar="KEY=VALUE",
-        callback=_settings,
+        callback=key_values,
         help="A setting of Spark; may be repeated.",
     )(command)
     return click.option(
         "--master",
         metavar="URL",
         help="Of Spark. Default: all cores of this machine, or what spark-submit was told.",
+    )(command)
+
+
+def client_options(command: Command) -> Command:
+    """Add the option `--option`; the command gets ``options``, a dictionary for the pipeline."""
+    return click.option(
+        "--option",
+        "options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=key_values,
+        help="Of the client on the driver and each executor, as for the data source: client.write_quorum=2,"
+        " configFile=/etc/dlog.toml, bookieSecurity=FILE; may be repeated.",
     )(command)
 
 

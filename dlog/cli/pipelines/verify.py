@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import attrs
 import click
 
-from dlog.cli.pipelines.session import progress_lines, spark_options, spark_session
+from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, uri_option
@@ -28,6 +28,7 @@ from dlog.cli.terminal.output import print_facts, print_json
     type=click.Path(dir_okay=False),
     help="The file for the findings. With the file of a verification that died, that one is continued.",
 )
+@client_options
 @spark_options
 @json_option("the summary, and progress on stderr,")
 def verify(
@@ -35,6 +36,7 @@ def verify(
     uri: str,
     pattern: str | None,
     path: str,
+    options: dict[str, str],
     master: str | None,
     conf: dict[str, str],
     as_json: bool,
@@ -51,7 +53,7 @@ def verify(
     ):
         from spark_integration.pipelines import verify_logs
 
-        found = verify_logs(spark, uri, path, logs=logs, pattern=pattern, report=report)
+        found = verify_logs(spark, uri, path, logs=logs, pattern=pattern, options=options, report=report)
     if as_json:
         print_json({**attrs.asdict(found), "is_sound": found.is_sound})
     else:
