@@ -292,6 +292,7 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/pipelines/compacting/rows.py",
     "spark_integration/pipelines/copying/copier.py",
     "spark_integration/pipelines/copying/parts.py",
+    "spark_integration/pipelines/copying/state.py",
     "spark_integration/pipelines/places.py",
     "spark_integration/pipelines/resuming.py",
     "spark_integration/pipelines/session.py",

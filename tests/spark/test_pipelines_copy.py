@@ -26,13 +26,22 @@ def test_spark_copies_logs_in_parallel_and_goes_on(
         writer.append_many([b"p1", b"p2"], txids=[5, 5])
     for count in (400, 100):
         orders.append(count)
-        code, found = pipeline("copy", "orders", "--uri", orders.uri, "--to", target, "--pattern", "pay*")
+        orders.namespace.cursors("orders").set("billing", dlog.DLSN(*orders.written[count // 2][:3]))
+        if count == 100:
+            orders.namespace.seal_log("orders")
+        arguments = ("copy", "orders", "--uri", orders.uri, "--to", target, "--pattern", "pay*", "--cursors")
+        code, found = pipeline(*arguments)
         assert (code, [each["error"] for each in found]) == (0, [None, None])
+        assert [each["is_sealed"] for each in found] == [count == 100, False]
         assert found[0]["records"] == count
     with dlog.blocking.open_namespace(target) as namespace:
         assert [(each.txid, each.payload) for each in read(namespace, "orders")] == [
             (txid, payload) for *_, txid, payload in orders.written
         ]
+        cursor = namespace.cursors("orders").get("billing")
+        assert cursor is not None
+        with namespace.open_reader("orders", start=cursor.position, follow=False) as reader:
+            assert next(reader).txid == 200  # it does not go back to 50
         assert [(each.txid, each.payload) for each in read(namespace, "payments")] == [(5, b"p1"), (5, b"p2")]
         namespace.delete_log("payments")
     orders.namespace.create_log("x")

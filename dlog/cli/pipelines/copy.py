@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The name of --uri in the copies. Default: the URI. Keep it if the URI changes.",
 )
+@click.option("--cursors", is_flag=True, help="Also copy cursors, to the same records; none goes back.")
 @client_options
 @click.option(
     "--to-option",
@@ -55,6 +56,7 @@ def copy(
     pattern: str | None,
     prefix: str,
     source_name: str | None,
+    cursors: bool,
     options: dict[str, str],
     to_options: dict[str, str],
     master: str | None,
@@ -65,6 +67,7 @@ def copy(
 
     The copies have the same records with the same transaction ids, in the same order. Run it again to
     copy what was written since, or to continue a copy that died: no record is left out or copied twice.
+    Properties are copied, too, and the seal of a sealed log.
     """
     with (
         spark_session("dlog pipeline copy", master, conf) as spark,
@@ -80,6 +83,7 @@ def copy(
             pattern=pattern,
             prefix=prefix,
             source_name=source_name,
+            cursors=cursors,
             source_options=options,
             target_options=to_options,
             report=report,
@@ -106,5 +110,6 @@ def _document(copied: CopiedLog) -> dict[str, object]:
         "records": copied.records,
         "records_before": copied.records_before,
         "position": None if at is None else [at.segment, at.entry, at.slot],
+        "is_sealed": copied.is_sealed,
         "error": None if copied.error is None else str(copied.error),
     }

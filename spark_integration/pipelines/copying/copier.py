@@ -25,6 +25,7 @@ from spark_integration.measuring import Measures
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.pipelines.copying.note import PROPERTY, SERIES, CopyNote, decode_note
 from spark_integration.pipelines.copying.parts import CopiedPart, CopyTask, copy_part
+from spark_integration.pipelines.copying.state import StateCopy, not_a_copy
 from spark_integration.pipelines.copying.steps import PART_BYTES, next_parts, parts_per_log
 from spark_integration.pipelines.places import Place, place_of
 from spark_integration.pipelines.progress import Progress, Report, ignore_progress
@@ -49,6 +50,7 @@ class CopiedLog:
     records: int = 0  # copied by this call
     records_before: int = 0  # copied by earlier calls
     position: Position | None = None  # all records of the source through it are copied; None: there are none
+    is_sealed: bool = False  # as the source: no record can follow
     error: Exception | None = None  # why the copy of this log ended early; what was copied stays
 
     @property
@@ -89,6 +91,7 @@ def copy_logs(
     pattern: str | None = None,
     prefix: str = "",
     source_name: str | None = None,
+    cursors: bool = False,
     source_options: Mapping[str, str] | None = None,
     target_options: Mapping[str, str] | None = None,
     report: Report = ignore_progress,
@@ -99,6 +102,7 @@ def copy_logs(
 
     The first call makes the copies; a later one copies what was written since. It continues where an earlier
     one stopped, also if that one died. Records in front of the truncation point of a source are not copied.
+    A copy gets the properties of its source, and its seal when it has the last record.
 
     Args:
         spark: The session whose tasks copy, or another way to run them.
@@ -107,6 +111,7 @@ def copy_logs(
         prefix: The copy of a log has its name behind this text.
         source_name: The name of the source in the copies; None: ``source_uri``. A copy accepts records of
             this source only, so keep the name if the URI changes.
+        cursors: The copies get the cursors of the sources, at the same records. A cursor never goes back.
         source_options, target_options: Of the client, as for the data source: ``client.*`` and files.
         part_bytes: About the size of the segments of a copy.
         cores: As many tasks run at the same time; None: those of the session.
@@ -125,6 +130,7 @@ def copy_logs(
         target=place_of(target_uri, target_options),
         name=source_uri if source_name is None else source_name,
         prefix=prefix,
+        cursors=cursors,
         report=report,
         part_bytes=part_bytes,
         cores=cores_of(spark) if cores is None else cores,
@@ -139,6 +145,7 @@ class _Copier:
     target: Place
     name: str
     prefix: str
+    cursors: bool
     report: Report
     part_bytes: int
     cores: int
@@ -175,7 +182,7 @@ class _Copier:
                 done[log.name] = attrs.evolve(log.copied, error=exc)
                 continue
             if step is None:
-                done[log.name] = log.copied
+                done[log.name] = self._finished(log)
             else:
                 begun.append((log, step))
         tasks = [
@@ -200,7 +207,7 @@ class _Copier:
                 done[log.name] = attrs.evolve(log.copied, error=exc)
                 continue
             if is_finished:
-                done[log.name] = log.copied
+                done[log.name] = self._finished(log)
             else:
                 left.append(log)
         return left
@@ -220,10 +227,7 @@ class _Copier:
             if plan is None:
                 continue  # another copy has made this step meanwhile; its note is there
             if note is None and self.target.call(lambda namespace: namespace.segments(log.into)):
-                raise PipelineError(
-                    f"log {log.into!r} in {self.target.uri} exists and is no copy; nothing was copied. Give"
-                    " the copies a prefix"
-                )
+                raise not_a_copy(log.into, self.target)
             view = self.source.log(log.name)
             measured = Measures(view).range(whole, view.extents())
             parts = next_parts(whole, measured, part_bytes=self.part_bytes, parts_max=parts_max)
@@ -239,6 +243,15 @@ class _Copier:
             f"log {log.into!r} in {self.target.uri}: its properties do not show the last copied batch, or"
             " other copies are always faster. Nothing was copied; `dlog log properties` shows them"
         )
+
+    def _finished(self, log: _Log) -> CopiedLog:
+        """Take over what a copy has besides records."""
+        state = StateCopy(source=self.source, log=log.name, target=self.target, into=log.into, end=log.end)
+        try:
+            is_sealed = state.take_over(cursors=self.cursors)
+        except (dlog.DLogError, SparkDlogError) as exc:
+            return attrs.evolve(log.copied, error=exc)
+        return attrs.evolve(log.copied, is_sealed=is_sealed)
 
     def _start(self, log: _Log, note: CopyNote | None) -> Position:
         """The position that the next step begins at."""
