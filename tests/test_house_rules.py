@@ -283,6 +283,7 @@ SHELLS: tuple[str, ...] = (
     "spark_integration/interpreter.py",
     "spark_integration/pipelines/archives/archiving.py",
     "spark_integration/pipelines/archives/directory.py",
+    "spark_integration/pipelines/archives/export.py",
     "spark_integration/pipelines/archives/restoring.py",
     "spark_integration/pipelines/archives/segment_files.py",
     "spark_integration/pipelines/archives/union.py",

@@ -2,15 +2,17 @@
 
 Inside: what each pipeline does, its progress, the Spark session of a command.
 Not inside: the data source and the sink (``spark_integration``), the commands (``dlog.cli.pipelines``).
-Entry points: ``archive``, ``table``, ``restore``, ``copy_logs``, ``verify_logs``,
-``compact``; all report ``Progress``.
+Entry points: ``archive``, ``table``, ``export_table``, ``restore``, ``copy_logs``, ``verify_logs``,
+``compact``; all but ``table`` report ``Progress``.
 """
 
 from spark_integration.pipelines.archives import (
     ArchiveResult,
+    Export,
     RestoreResult,
     archive,
     archived_table,
+    export_table,
     read_manifest,
     restore,
     table,
@@ -32,6 +34,7 @@ from spark_integration.pipelines.verifying import VerificationSummary, verify_lo
 __all__ = [
     "ArchiveResult",
     "CopiedLog",
+    "Export",
     "FileSnapshot",
     "Progress",
     "Report",
@@ -44,6 +47,7 @@ __all__ = [
     "compact",
     "compact_to_files",
     "copy_logs",
+    "export_table",
     "ignore_progress",
     "open_session",
     "read_file_snapshot",

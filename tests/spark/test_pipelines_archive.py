@@ -10,7 +10,15 @@ from pyspark.sql import DataFrame, SparkSession
 
 import dlog
 from spark_integration.errors import ArchiveDamagedError, ArchiveGapError, PipelineError
-from spark_integration.pipelines import Progress, archive, archived_table, read_manifest, restore, table
+from spark_integration.pipelines import (
+    Progress,
+    archive,
+    archived_table,
+    export_table,
+    read_manifest,
+    restore,
+    table,
+)
 from tests.spark.conftest import PipelineCommand
 from tests.spark.queries import Orders, collected
 
@@ -78,6 +86,31 @@ def test_archive_and_log_are_one_table_while_the_log_is_archived_truncated_and_w
     (into / str(read_manifest(into).segments[2].file)).unlink()
     with pytest.raises(ArchiveDamagedError, match="missing"):
         archived_table(spark, archive=into)
+
+
+def test_the_table_of_archive_and_log_is_written_to_files_once(
+    spark: SparkSession, orders: Orders, tmp_path: Path, pipeline: PipelineCommand
+) -> None:
+    into, out = tmp_path / "archive", tmp_path / "out"
+    orders.append(300)
+    archive(spark, orders.uri, "orders", into=into, truncate=True)
+    orders.append(100)
+    with pytest.raises(RuntimeError, match="died"):
+        export_table(
+            spark, orders.uri, "orders", archive=into, directory=out, report=_dying("wrote the table")
+        )
+    (dead,) = out.glob("rows-*")
+    command = ("table", "orders", "--archive", str(into), "--uri", orders.uri, "--parquet")
+    code, found = pipeline(*command, str(out))
+    assert (code, found["records"], found["is_repeated"]) == (0, 400, False)
+    assert everything(spark.read.parquet(found["rows"])) == orders.written
+    assert not dead.exists()
+    orders.append(1)
+    assert pipeline(*command, str(out)) == (0, {**found, "is_repeated": True})
+    assert pipeline(*command, str(out), "--where", "txid < 10")[0] == 1
+    assert "has another export" in pipeline.errors
+    code, found = pipeline(*command, str(tmp_path / "few"), "--where", "txid < 10 OR txid >= 395")
+    assert (code, found["records"]) == (0, 16)
 
 
 def test_a_log_is_restored_by_spark_and_the_restart_goes_on(

@@ -59,6 +59,7 @@ def read(namespace: dlog.blocking.Namespace, log: str) -> list[dlog.Record]:
     "arguments",
     [
         ("archive", "orders", "--into", "archive"),
+        ("table", "orders", "--archive", "archive", "--parquet", "out"),
         ("restore", "archive", "again"),
         ("copy", "orders", "--to", "file:///elsewhere"),
         ("verify", "--report", "report.jsonl"),
@@ -67,9 +68,14 @@ def read(namespace: dlog.blocking.Namespace, log: str) -> list[dlog.Record]:
     ids=lambda arguments: arguments[0],
 )
 def test_a_setting_of_the_client_reaches_each_pipeline(
-    pipeline: PipelineCommand, orders: Orders, arguments: tuple[str, ...]
+    pipeline: PipelineCommand,
+    orders: Orders,
+    arguments: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A setting that does not exist is refused before anything is read, so it was not dropped."""
+    monkeypatch.chdir(tmp_path)
     orders.append(1)
     uri = ("--uri", orders.uri)
     assert pipeline(*arguments, *uri, "--option", "client.write_quorom=2")[0] != 0

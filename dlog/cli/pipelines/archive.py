@@ -1,4 +1,4 @@
-"""`dlog pipeline archive` and `restore`: a log into Parquet files with a manifest, and back."""
+"""`dlog pipeline archive`, `table` and `restore`: a log into Parquet files with a manifest, and back."""
 
 from __future__ import annotations
 
@@ -74,6 +74,54 @@ def archive(
     )
     if truncate:
         print_note(f"{log}: " + ("nothing to truncate" if before is None else f"truncated before {before}"))
+
+
+@click.command("table")
+@click.argument("log", shell_complete=log_names)
+@click.option(
+    "--archive", "directory", required=True, metavar="DIRECTORY", help="The directory of the archive."
+)
+@click.option("--parquet", required=True, metavar="DIRECTORY", help="The directory for the records.")
+@click.option("--where", metavar="SQL", help='Only these records, such as "txid >= 1793520000000".')
+@uri_option
+@client_options
+@spark_options
+@json_option("the result, and progress on stderr,")
+def table(
+    log: str,
+    directory: str,
+    parquet: str,
+    where: str | None,
+    uri: str,
+    options: dict[str, str],
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Write the records of LOG, from its archive and from the log itself, to Parquet files.
+
+    Each record comes once, up to the present end of LOG, although archiving and truncation go on. The columns
+    are stream, segment, entry, slot, txid, payload and sequence. Start the command again after any failure.
+    If the files are there, nothing is written.
+    """
+    with spark_session("dlog pipeline table", master, conf) as spark:
+        from spark_integration.pipelines.archives import export_table
+
+        with progress_lines(as_json=as_json) as report:
+            found = export_table(
+                spark,
+                uri,
+                log,
+                archive=directory,
+                directory=parquet,
+                where=where,
+                options=options,
+                report=report,
+            )
+    if as_json:
+        print_json({"log": log, **attrs.asdict(found), "rows": str(found.rows)})
+        return
+    print_note(f"{log}: {found.records:,} records in {found.rows}" + " (was there)" * found.is_repeated)
 
 
 @click.command("restore")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from dlog.cli.pipelines.archive import archive, restore
+from dlog.cli.pipelines.archive import archive, restore, table
 from dlog.cli.pipelines.compact import compact
 from dlog.cli.pipelines.copy import copy
 from dlog.cli.pipelines.verify import verify
@@ -23,5 +23,5 @@ def command() -> None:
     """
 
 
-for each in (archive, restore, copy, verify, compact):
+for each in (archive, table, restore, copy, verify, compact):
     command.add_command(each)

@@ -10,13 +10,11 @@ Source: our own; docs/pipelines.md.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +24,7 @@ from spark_integration.errors import PipelineError
 from spark_integration.pipelines.compacting.compactor import Compaction
 from spark_integration.pipelines.compacting.manifest import SnapshotManifest, decode_manifest
 from spark_integration.pipelines.compacting.rows import last_of_each_key
+from spark_integration.pipelines.output_directory import locked, sync, sync_all
 from spark_integration.pipelines.places import place_of
 from spark_integration.pipelines.progress import Report, ignore_progress
 from spark_integration.pipelines.tasks import failed_task
@@ -90,7 +89,7 @@ def compact_to_files(
         report=report,
     )
     home.mkdir(parents=True, exist_ok=True)
-    with _locked(home):
+    with locked(home):
         if (found := read_file_snapshot(home)) is not None:
             run.check_same(str(home), found.manifest)
             return attrs.evolve(found, is_repeated=True)
@@ -105,7 +104,7 @@ def compact_to_files(
             count = spark.read.parquet(rows.as_uri()).count()
         except Exception as exc:  # PySpark raises errors of py4j with the trace of the worker as text
             raise failed_task(exc) from exc
-        _sync_all(rows)
+        sync_all(rows)
         manifest = run.manifest(covered.mark, count)
         _store(home, rows.name, manifest)
         run.tell("the snapshot is there", covered.mark, count)
@@ -139,33 +138,4 @@ def _store(home: Path, rows: str, manifest: SnapshotManifest) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, home / MANIFEST)  # the lock is held, and there was none
     for path in (home, home.parent):
-        _sync(path)
-
-
-def _sync_all(rows: Path) -> None:
-    """Have all files on disk: Spark does not sync them."""
-    for path in rows.rglob("*"):
-        if path.is_file():
-            _sync(path)
-    _sync(rows)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PipelineError(f"{home}: another program writes a snapshot here") from None
-        yield
-    finally:
-        os.close(descriptor)
+        sync(path)

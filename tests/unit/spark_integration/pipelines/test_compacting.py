@@ -19,11 +19,12 @@ from spark_integration.errors import OptionError, PipelineError
 from spark_integration.offsets import Position
 from spark_integration.options import ClientOptions
 from spark_integration.pipelines.compacting.compactor import Compaction, Snapshot
-from spark_integration.pipelines.compacting.files import _locked, compact_to_files, read_file_snapshot
+from spark_integration.pipelines.compacting.files import compact_to_files, read_file_snapshot
 from spark_integration.pipelines.compacting.manifest import SnapshotManifest, decode_manifest
 from spark_integration.pipelines.compacting.parts import Row, WriteTarget, WrittenPart, in_order, write_rows
 from spark_integration.pipelines.compacting.rows import Wanted
 from spark_integration.pipelines.marks import Mark
+from spark_integration.pipelines.output_directory import locked
 from spark_integration.pipelines.places import Place, place_of
 from spark_integration.planning import Range
 
@@ -247,7 +248,7 @@ def test_a_directory_in_use_or_without_its_rows_is_refused(namespace: Namespace,
     home.mkdir()
     assert read_file_snapshot(home) is None
     no_spark: Any = None
-    with _locked(home), pytest.raises(PipelineError, match="another program"):
+    with locked(home), pytest.raises(PipelineError, match="another program"):
         compact_to_files(no_spark, namespace.uri, "prices", key="text", directory=home)
     mark = Mark(source="file:///log", log="prices", position=Position(7, 1, -1), ledger_id=3, sequence=9)
     manifest = SnapshotManifest(mark=mark, key="text", drops_tombstones=True, base=None, rows=4)
