@@ -2,10 +2,10 @@
 task.
 
 The option ``series`` is "STEP:PATH"; the file at the path shows that it was killed. The steps are "before"
-and "after" the commit, the calls of ``STEPS`` (after which the committing process dies), "driver" (after the
-commit, before Spark records it, all processes of the driver's session die) and "executor". With "slow:PATH"
-the first attempt of the first task stops in the midst of its rows, until its speculative copy has written all
-of them; the path is that of a FIFO.
+the commit, the calls of ``STEPS`` (after which the committing process dies), "driver" (after the commit,
+before Spark records it, all processes of the driver's session die) and "executor". With "slow:PATH" the first
+attempt of the first task stops in the midst of its rows, until its speculative copy has written all of them;
+the path is that of a FIFO.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class DyingWriter(DlogStreamWriter):
             _die_once(marker)
         with _dying_after(step, marker):
             super().commit(messages, batchId)
-        if step == "after":
-            _die_once(marker)
         if step == "driver" and batchId == LAST_BATCH:
             _die_once(marker, *_session())
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from dlog.settings import kinds
+from dlog.settings.table import SETTINGS
 from spark_integration.errors import OffsetFormatError, OptionError
 from spark_integration.offsets import BEFORE_EVERYTHING, Position
 from spark_integration.options import ClientOptions, Limits, Selection, parse_options
 from spark_integration.places import LATEST, Places, Txid
+from spark_integration.sink.options import parse_sink_options
 
 GIVEN = {"uri": "file:///somewhere", "stream": "orders"}
 
@@ -139,6 +142,22 @@ def test_files_of_secrets_are_absolute_paths_and_a_wrong_value_is_not_quoted() -
         with pytest.raises(OptionError, match=f"option {name} must be the absolute path") as caught:
             parse_options({**GIVEN, name: "open-sesame"}, streaming=False)
         assert "open-sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_of_the_client_is_an_option_of_source_and_sink(name: str) -> None:
+    """A text with a line break is no value of a setting, so it is refused for the value and not the name."""
+    kind = SETTINGS[name].kind
+    expected = "file only" if kind is kinds.TABLE else "must be|is refused|name it in|does not encrypt"
+    for parse in (parse_options, parse_sink_options):
+        given = {**GIVEN, f"client.{name}": "open\nsesame"}
+        if kind is kinds.NAMES:
+            assert parse(given, streaming=True).client.all_settings == {name: "open\nsesame"}
+            continue
+        with pytest.raises(OptionError, match=expected) as caught:
+            parse(given, streaming=True)
+        assert "unknown" not in str(caught.value)
+        assert "sesame" not in str(caught.value)
 
 
 def test_settings_of_the_client_are_options() -> None:
