@@ -187,13 +187,13 @@ class EntryCodec:
         Raises:
             CorruptEntryError: The first entry is bad.
         """
-        if self.digest_type is DigestType.CRC32C:
-            if isinstance(bodies, PackedEntries):
-                payloads = _packed_payloads_crc32c(bodies, ledger_id, first_entry_id)
-            else:
-                payloads = _payloads_crc32c(bodies, ledger_id, first_entry_id)
-        else:
+        crc = _CRCS.get(self.digest_type)
+        if crc is None:
             payloads = self._payloads_any(bodies, ledger_id, first_entry_id)
+        elif isinstance(bodies, PackedEntries):
+            payloads = _packed_payloads_crc(crc, bodies, ledger_id, first_entry_id)
+        else:
+            payloads = _payloads_crc(crc, bodies, ledger_id, first_entry_id)
         if not payloads and bodies:
             self.unpack(bodies[0], ledger_id, first_entry_id)  # raises the reason
             raise AssertionError("the quick and the careful check of an entry differ")
@@ -237,25 +237,44 @@ class EntryCodec:
         return lac
 
 
-_CRC32C_ENTRY = struct.Struct(">qq16xI")  # ledger id, entry id, digest
+# Catch-up reads spend most of their time in what follows, so it avoids every call that it can.
+
+Checksum = Callable[..., int]  # of bytes, continued from the checksum of those before (0 at first)
 
 
-def _payloads_crc32c(bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
-    # Catch-up reads spend most of their time in this loop, so it avoids every call that it can.
-    unpack_from = _CRC32C_ENTRY.unpack_from
-    checksum = crc32c
+@attrs.frozen
+class _Crc:
+    """A digest that is a checksum over header and payload."""
+
+    checksum: Checksum
+    number_format: str  # of the digest
+    entry: struct.Struct  # ledger id, entry id, digest
+
+    @staticmethod
+    def of(checksum: Checksum, number_format: str) -> _Crc:
+        return _Crc(checksum, number_format, struct.Struct(f">qq16x{number_format}"))
+
+
+_CRCS = {DigestType.CRC32C: _Crc.of(crc32c, "I"), DigestType.CRC32: _Crc.of(zlib.crc32, "Q")}
+_UNIFORM_MIN = 4  # below it, looking at each entry is as fast
+_UNIFORM_BYTES_MAX = 4096  # above it, the bytes cost more than the calls
+_BLOCK_ENTRIES = 64
+
+
+def _payloads_crc(crc: _Crc, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
+    unpack_from, checksum, overhead_bytes = crc.entry.unpack_from, crc.checksum, crc.entry.size
     payloads: list[bytes] = []
     append = payloads.append
     entry_id = first_entry_id
     for body in bodies:
-        if len(body) < 36:
+        if len(body) < overhead_bytes:
             break
         found_ledger, found_entry, stored = unpack_from(body)
-        payload = body[36:]
+        payload = body[overhead_bytes:]
         if (
             found_entry != entry_id
             or found_ledger != ledger_id
-            or checksum(payload, checksum(body[:32])) != stored
+            or checksum(payload, checksum(body[:ENTRY_HEADER_BYTES])) != stored
         ):
             break
         append(payload)
@@ -263,31 +282,29 @@ def _payloads_crc32c(bodies: Sequence[bytes], ledger_id: int, first_entry_id: in
     return payloads
 
 
-_UNIFORM_MIN = 4  # below it, looking at each entry is as fast
-_UNIFORM_BYTES_MAX = 4096  # above it, the bytes cost more than the calls
-
-
-def _packed_payloads_crc32c(entries: PackedEntries, ledger_id: int, first_entry_id: int) -> list[bytes]:
-    starts = entries.starts
+def _packed_payloads_crc(
+    crc: _Crc, entries: PackedEntries, ledger_id: int, first_entry_id: int
+) -> list[bytes]:
+    starts, overhead_bytes = entries.starts, crc.entry.size
     if isinstance(starts, range) and len(starts) >= _UNIFORM_MIN:
         size_bytes = starts.step - SIZE_BYTES
-        if 36 <= size_bytes <= _UNIFORM_BYTES_MAX:
-            payloads = _uniform_payloads_crc32c(entries, size_bytes, ledger_id, first_entry_id)
+        if overhead_bytes <= size_bytes <= _UNIFORM_BYTES_MAX:
+            payloads = _uniform_payloads_crc(crc, entries, size_bytes, ledger_id, first_entry_id)
             if payloads is not None:
                 return payloads
-    data, unpack_from, checksum = entries.data, _CRC32C_ENTRY.unpack_from, crc32c
+    data, unpack_from, checksum = entries.data, crc.entry.unpack_from, crc.checksum
     verified: list[bytes] = []
     append = verified.append
     entry_id = first_entry_id
     for start, stop in zip(starts, entries.stops(), strict=True):
-        if stop - start < 36:
+        if stop - start < overhead_bytes:
             break
         found_ledger, found_entry, stored = unpack_from(data, start)
-        payload = data[start + 36 : stop]
+        payload = data[start + overhead_bytes : stop]
         if (
             found_entry != entry_id
             or found_ledger != ledger_id
-            or checksum(payload, checksum(data[start : start + 32])) != stored
+            or checksum(payload, checksum(data[start : start + ENTRY_HEADER_BYTES])) != stored
         ):
             break
         append(payload)
@@ -296,23 +313,43 @@ def _packed_payloads_crc32c(entries: PackedEntries, ledger_id: int, first_entry_
 
 
 @lru_cache(maxsize=64)
-def _uniform_layouts(size_bytes: int) -> tuple[struct.Struct, struct.Struct]:
-    """The layouts of an entry of this size and the size in front: the parts, and the digested header."""
-    return struct.Struct(f">4xqq16xI{size_bytes - 36}s"), struct.Struct(f">4x32s{size_bytes - 32}x")
+def _uniform_layouts(
+    size_bytes: int, number_format: str, digest_bytes: int
+) -> tuple[struct.Struct, struct.Struct]:
+    """The layouts of a block of entries of this size, each behind its size: four parts of each, and the
+    header that is digested. One entry at a time would leave a tuple for each to the garbage collector."""
+    payload_bytes = size_bytes - ENTRY_HEADER_BYTES - digest_bytes
+    parts = f"4xqq16x{number_format}{payload_bytes}s"
+    return (
+        struct.Struct(">" + parts * _BLOCK_ENTRIES),
+        struct.Struct(">" + f"4x32s{size_bytes - ENTRY_HEADER_BYTES}x" * _BLOCK_ENTRIES),
+    )
 
 
-def _uniform_payloads_crc32c(
-    entries: PackedEntries, size_bytes: int, ledger_id: int, first_entry_id: int
+def _uniform_payloads_crc(
+    crc: _Crc, entries: PackedEntries, size_bytes: int, ledger_id: int, first_entry_id: int
 ) -> list[bytes] | None:
-    """The payloads of entries of one size if all are good, by a few calls for all of them; else None."""
-    packed, count = entries.packed, len(entries)
-    parts, header = _uniform_layouts(size_bytes)
-    ledger_ids, entry_ids, stored, payloads = zip(*parts.iter_unpack(packed), strict=True)
-    if ledger_ids.count(ledger_id) != count or entry_ids != tuple(
-        range(first_entry_id, first_entry_id + count)
-    ):
-        return None
-    headers = [each for (each,) in header.iter_unpack(packed)]
-    if tuple(map(crc32c, payloads, map(crc32c, headers))) != stored:
-        return None
-    return list(payloads)
+    """The payloads of entries of one size if all are good, by a few calls for many of them; else None."""
+    packed, count, checksum = entries.packed, len(entries), crc.checksum
+    digest_bytes = crc.entry.size - ENTRY_HEADER_BYTES
+    parts, headers = _uniform_layouts(size_bytes, crc.number_format, digest_bytes)
+    whole = count - count % _BLOCK_ENTRIES
+    payloads: list[bytes] = []
+    entry_id = first_entry_id
+    blocks = packed[: whole * (SIZE_BYTES + size_bytes)]
+    for block, block_headers in zip(parts.iter_unpack(blocks), headers.iter_unpack(blocks), strict=True):
+        found = block[3::4]
+        if (
+            block[::4].count(ledger_id) != _BLOCK_ENTRIES
+            or block[1::4] != tuple(range(entry_id, entry_id + _BLOCK_ENTRIES))
+            or tuple(map(checksum, found, map(checksum, block_headers))) != block[2::4]
+        ):
+            return None
+        payloads += found
+        entry_id += _BLOCK_ENTRIES
+    if whole < count:
+        rest = PackedEntries(entries.data, list(entries.starts[whole:]), entries.stop)
+        payloads += _packed_payloads_crc(crc, rest, ledger_id, entry_id)
+        if len(payloads) != count:
+            return None
+    return payloads

@@ -36,6 +36,7 @@ _OPEN_LOGS_MAX = 64
 _LOST_ERRNOS = (errno.EIO, errno.ENOENT)  # a bad sector; a log that is gone
 _UNIFORM_MIN = 4  # entries of one size; of fewer each one is looked at
 _UNIFORM_BYTES_MAX = 4096
+_BLOCK_ENTRIES = 64
 _COLD_MISSES = 3  # after so many misses in a row, only some reads try the page cache
 _COLD_TRY_EVERY = 16  # then every so many reads try it
 
@@ -114,13 +115,19 @@ class EntryLogReader:
         ``size_bytes_max`` counts 4 bytes more for each; the first entry is returned at any size. The result
         ends before an entry that does not match its id; ``EntryUnreadableError`` if that is the first one.
         """
-        count, span = neighbours(locations, min(BATCH_BYTES_MAX, size_bytes_max))
+        bytes_max = min(BATCH_BYTES_MAX, size_bytes_max)
+        uniform_count = _uniform_count(locations, bytes_max)
+        if uniform_count:
+            count, span = uniform_count, (uniform_count - 1) * (locations[1] - locations[0])
+        else:
+            count, span = neighbours(locations, bytes_max)
         if count < 2:
             return [await self._read_first(ledger_id, entry_ids, locations)]
         log_id, offset = split_location(locations[0])
         start = offset - LENGTH_BYTES
         # The length of the last entry is unknown; most entries of a ledger have about the same length.
-        wanted = min(span + 2 * (span // (count - 1)), BATCH_BYTES_MAX + FIRST_READ_BYTES)
+        average = span // (count - 1)
+        wanted = span + (average if uniform_count else min(2 * average, bytes_max - span))
         opened = await self._acquire(ledger_id, entry_ids[0], log_id)
         try:
             data = opened.pread_cached(wanted, start)
@@ -131,7 +138,11 @@ class EntryLogReader:
                     raise _failed(ledger_id, entry_ids[0], exc) from exc
         finally:
             self._release(opened)
-        bodies = _split(data, ledger_id, entry_ids[:count], locations[:count], size_bytes_max)
+        bodies: Sequence[bytes] | None = None
+        if uniform_count:
+            bodies = _split_uniform(data, ledger_id, entry_ids[:count], average)
+        if bodies is None:
+            bodies = _split(data, ledger_id, entry_ids[:count], locations[:count], size_bytes_max)
         if not bodies:  # read it alone: that returns it, or raises the error that names the damage
             return [await self._read_first(ledger_id, entry_ids, locations)]
         return bodies
@@ -275,8 +286,6 @@ def _split(
 ) -> Sequence[bytes]:
     """The entries in ``data``, which begins with the length of the first. Ends before an entry that is
     incomplete or does not match its id."""
-    if (packed := _split_uniform(data, ledger_id, entry_ids, locations, size_bytes_max)) is not None:
-        return packed
     unpack = RECORD_PREFIX.unpack_from
     size_bytes, used = len(data), 0
     begins: list[int] = []
@@ -304,32 +313,46 @@ def _split(
     return [data[at:end] for at, end in zip(begins, ends, strict=True)]
 
 
-@lru_cache(maxsize=64)
-def _record_layout(step: int) -> Struct:
-    """The layout of a record of ``step`` bytes, length included: length, ledger id, entry id."""
-    return Struct(f"{RECORD_PREFIX.format}{step - RECORD_PREFIX.size}x")
-
-
-def _split_uniform(
-    data: bytes, ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int], size_bytes_max: int
-) -> PackedEntries | None:
-    """As ``_split``, by a few calls for all entries, if they have one size and are sound; else None."""
-    step = locations[1] - locations[0]
+def _uniform_count(locations: Sequence[int], bytes_max: int) -> int:
+    """How many entries one read of ``bytes_max`` covers if all locations are equally far from each other, as
+    those of entries of one size are; else 0, also for few entries."""
+    if len(locations) < _UNIFORM_MIN:
+        return 0
+    first, step = locations[0], locations[1] - locations[0]
     if not LENGTH_BYTES + ENTRY_BYTES_MIN <= step <= _UNIFORM_BYTES_MAX:
-        return None
-    count = min(len(locations), len(data) // step, max(1, size_bytes_max // step))
+        return 0
+    count = min(len(locations), bytes_max // step)
+    if count < _UNIFORM_MIN or tuple(locations[:count]) != tuple(range(first, first + count * step, step)):
+        return 0
+    return count
+
+
+@lru_cache(maxsize=64)
+def _record_layout(step: int, count: int) -> Struct:
+    """The layout of records of ``step`` bytes, length included: length, ledger id, entry id of each."""
+    record = f"{RECORD_PREFIX.format[1:]}{step - RECORD_PREFIX.size}x"
+    return Struct(RECORD_PREFIX.format[0] + record * count)
+
+
+def _split_uniform(data: bytes, ledger_id: int, entry_ids: Sequence[int], step: int) -> PackedEntries | None:
+    """As ``_split``, by a few calls for many entries, if all have ``step`` bytes and are sound; else None."""
+    count = len(entry_ids)
     stop = count * step
-    first = locations[0]
-    if count < _UNIFORM_MIN or tuple(locations[:count]) != tuple(range(first, first + stop, step)):
+    if len(data) < stop:
         return None
-    records = _record_layout(step).iter_unpack(memoryview(data)[:stop])
-    sizes, ledger_ids, stored_ids = zip(*records, strict=True)
-    if (
-        sizes.count(step - LENGTH_BYTES) != count
-        or ledger_ids.count(ledger_id) != count
-        or stored_ids != tuple(entry_ids[:count])
-    ):
-        return None
+    view = memoryview(data)
+    at = 0
+    # In blocks: one record at a time would leave a tuple for each to the garbage collector.
+    for block_count in (_BLOCK_ENTRIES, 1):
+        end = count if block_count == 1 else count - count % block_count
+        for block in _record_layout(step, block_count).iter_unpack(view[at * step : end * step]):
+            if (
+                block[::3].count(step - LENGTH_BYTES) != block_count
+                or block[1::3].count(ledger_id) != block_count
+                or block[2::3] != tuple(entry_ids[at : at + block_count])
+            ):
+                return None
+            at += block_count
     return PackedEntries(data, range(LENGTH_BYTES, stop + 1, step), stop)
 
 

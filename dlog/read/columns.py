@@ -26,6 +26,7 @@ from dlog.format.record import (
 
 _NEXT_POSITION = 1 << POSITION_SHIFT
 _UNIFORM_RECORDS_MIN = 4  # below it the second decoder is as fast
+_BLOCK_RECORDS_LOG2_MAX = 8
 
 
 class RecordRun:
@@ -115,9 +116,10 @@ class RecordRun:
 
 
 @lru_cache(maxsize=64)
-def _header_layout(payload_bytes: int) -> Struct:
-    """The layout of a record with a payload of this size, which is skipped."""
-    return Struct(f"{RECORD_HEADER.format}{payload_bytes}x")
+def _headers_layout(payload_bytes: int, count: int) -> Struct:
+    """The layout of so many records with payloads of this size, which are skipped."""
+    order, fields = RECORD_HEADER.format[0], RECORD_HEADER.format[1:]
+    return Struct(order + f"{fields}{payload_bytes}x" * count)
 
 
 def plain_run(
@@ -158,10 +160,21 @@ def _uniform(
     word, _, last_size = RECORD_HEADER.unpack_from(body, stop - step)
     if word != last_word or last_size != size_bytes:
         return None  # most entries with payloads of several sizes end here
-    headers = _header_layout(size_bytes).iter_unpack(memoryview(body)[start:stop])
-    words, txids, sizes = zip(*headers, strict=True)
-    if sizes.count(size_bytes) != count or words != tuple(range(first_word, last_word + 1, _NEXT_POSITION)):
-        return None
+    # In blocks: one record at a time would leave a tuple for each to the garbage collector. A layout takes as
+    # long to make as a block to read, so there are few of them.
+    txids: tuple[int, ...] = ()
+    at, word = start, first_word
+    while at < stop:
+        left = (stop - at) // step
+        block_count = 1 << min(_BLOCK_RECORDS_LOG2_MAX, left.bit_length() - 1)
+        headers = _headers_layout(size_bytes, block_count).unpack_from(body, at)
+        next_word = word + block_count * _NEXT_POSITION
+        if headers[2::3].count(size_bytes) != block_count or headers[::3] != tuple(
+            range(word, next_word, _NEXT_POSITION)
+        ):
+            return None
+        txids += headers[1::3]
+        at, word = at + block_count * step, next_word
     return range(start + RECORD_HEADER_BYTES, stop + 1, step), stop, txids
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,10 @@ LEDGER = 7
 # Often all of one size, which takes another path.
 sizes = st.lists(st.integers(0, 60), max_size=9) | st.builds(
     lambda size, count: [size] * count, st.sampled_from((0, 1, 40, 5000)), st.integers(0, 9)
+)
+# Enough for the blocks that are verified together.
+many_sizes = sizes | st.builds(
+    lambda size, count: [size] * count, st.sampled_from((0, 1, 40)), st.integers(60, 200)
 )
 damage = st.none() | st.integers(0, 2**32)
 
@@ -58,7 +63,7 @@ def damaged(data: bytes, seed: int | None) -> bytes:
     return data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
 
 
-@given(sizes, damage, st.sampled_from(DigestType), st.integers(0, 3), st.booleans())
+@given(many_sizes, damage, st.sampled_from(DigestType), st.integers(0, 3), st.booleans())
 def test_a_batch_gives_the_payloads_of_its_entries_up_to_the_first_bad_one(
     sizes: list[int], seed: int | None, digest_type: DigestType, first: int, other: bool
 ) -> None:
@@ -86,7 +91,53 @@ def test_a_batch_gives_the_payloads_of_its_entries_up_to_the_first_bad_one(
         assert not payloads
 
 
-@given(sizes, damage, st.lists(st.integers(0, 9), max_size=3), st.integers(1, 600))
+@pytest.mark.parametrize("at", [0, 63, 64, 100, 149])
+@pytest.mark.parametrize("place", ["ledger", "entry", "digest", "payload"])
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32C, DigestType.CRC32])
+def test_each_part_of_each_entry_of_one_size_is_checked(digest_type: DigestType, place: str, at: int) -> None:
+    codec = EntryCodec(digest_type, b"")
+    bodies = [codec.pack(LEDGER, entry_id, entry_id - 1, 0, bytes(100)) for entry_id in range(150)]
+    match place:
+        case "ledger":  # a sound entry of another ledger
+            bodies[at] = codec.pack(LEDGER + 1, at, at - 1, 0, bytes(100))
+        case "entry":
+            bodies[at] = codec.pack(LEDGER, at + 1, at - 1, 0, bytes(100))
+        case "digest":
+            bodies[at] = flipped(bodies[at], codec.overhead_bytes - 1)
+        case _:
+            bodies[at] = flipped(bodies[at], 130)
+    if at:
+        assert codec.payloads(pack_entries(bodies), LEDGER, 0) == [bytes(100)] * at
+    else:
+        with pytest.raises(CorruptEntryError):
+            codec.payloads(pack_entries(bodies), LEDGER, 0)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+@pytest.mark.parametrize("at", [0, 63, 64, 100, 149])
+@pytest.mark.parametrize("place", [0, 11, 19])
+async def test_length_and_ids_of_each_entry_of_one_size_are_compared(
+    tmp_path: Path, place: int, at: int
+) -> None:
+    """``place``: a byte of the length, of the ledger id, of the entry id."""
+    bodies = [EntryCodec(DigestType.CRC32C, b"").pack(LEDGER, each, -1, 0, bytes(60)) for each in range(150)]
+    step = 4 + len(bodies[0])
+    log = flipped(bytes(pack_entries(bodies).packed), at * step + place)
+    (tmp_path / entry_log_name(0)).write_bytes(bytes(HEADER_BYTES) + log)
+    reader = EntryLogReader(RealDisk(), tmp_path)
+    locations = range(HEADER_BYTES + 4, HEADER_BYTES + 4 + 150 * step, step)
+    if at:
+        assert await reader.read_batch(LEDGER, range(150), locations, 1 << 20) == bodies[:at]
+    else:
+        with pytest.raises(EntryUnreadableError):
+            await reader.read_batch(LEDGER, range(150), locations, 1 << 20)
+    reader.close()
+
+
+@given(many_sizes, damage, st.lists(st.integers(0, 9), max_size=3), st.integers(1, 600) | st.just(1 << 20))
 async def test_one_read_of_an_entry_log_gives_the_entries_that_single_reads_give(
     tmp_path_factory: object, sizes: list[int], seed: int | None, gaps: list[int], limit: int
 ) -> None:
