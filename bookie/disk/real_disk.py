@@ -42,6 +42,8 @@ _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4
 _SYNCER_THREADS = 8
 _SYNCS_ALONE_MAX = 4
+_SCRATCH_BYTES = 1 << 20
+_scratch: list[bytearray] = []  # one for each thread that was in ``pread_cached`` at a time
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -99,12 +101,19 @@ class RealFile(File):
         return data
 
     def pread_cached(self, size_bytes: int, offset: int) -> bytes | None:
-        data = bytearray(size_bytes)
+        # A new buffer for each large read would be filled with zeros first.
         try:
-            count = os.preadv(self._descriptor, [data], offset, os.RWF_NOWAIT)
+            scratch = _scratch.pop()
+        except IndexError:
+            scratch = bytearray(_SCRATCH_BYTES)
+        view = memoryview(scratch if size_bytes <= _SCRATCH_BYTES else bytearray(size_bytes))[:size_bytes]
+        try:
+            count = os.preadv(self._descriptor, [view], offset, os.RWF_NOWAIT)
+            return bytes(view[:count])
         except OSError:
             return None  # it would wait, or the file system lacks the flag: pread will report any error
-        return bytes(data) if count == size_bytes else bytes(memoryview(data)[:count])
+        finally:
+            _scratch.append(scratch)
 
     def will_need(self, size_bytes: int, offset: int) -> None:
         os.posix_fadvise(self._descriptor, offset, size_bytes, os.POSIX_FADV_WILLNEED)

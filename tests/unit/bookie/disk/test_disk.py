@@ -125,3 +125,14 @@ async def test_the_loop_takes_the_place_of_a_thread_only_while_that_is_idle() ->
 
 async def test_reads_run_in_other_threads() -> None:
     assert await RealDisk().run(threading.get_ident) != threading.get_ident()
+
+
+def test_a_cached_read_has_bytes_of_its_own_at_any_size(tmp_path: Path) -> None:
+    file = RealDisk().open(tmp_path / "f", create=True, write=True)
+    content = os.urandom(3 << 20)
+    file.pwrite(content, 0)
+    spans = [(10, 3), (1 << 20, 7), ((1 << 20) + 1, 9), (2 << 20, 0), (100, (3 << 20) - 50)]
+    found = [file.pread_cached(size, offset) for size, offset in spans]
+    for (size, offset), data in zip(spans, found, strict=True):
+        assert data in (content[offset : offset + size], None), "a later read did not change it"
+    file.close()
