@@ -269,6 +269,8 @@ class EntryReads:
         locations = await self._locate(record, entry_id, count_max)
         if not locations or size_bytes_max <= 0:
             return ()
+        if len(locations) < count_max and len(locations) > 1:
+            locations = self._continued(record, entry_id, locations, count_max, size_bytes_max)
         if self._damaged:
             self._check(ledger_id, entry_id, locations[0])
             locations = list(itertools.takewhile(lambda at: self._damaged.evidence(at) is None, locations))
@@ -288,6 +290,29 @@ class EntryReads:
         )
         self._ahead.has_read(ledger_id, entry_id, entry_id + len(more) - 1)
         return more
+
+    def _continued(
+        self,
+        record: LedgerRecord,
+        entry_id: int,
+        locations: Sequence[int],
+        count_max: int,
+        size_bytes_max: int,
+    ) -> Sequence[int]:
+        """These locations, and those behind them that one read takes in: of entries that have the distance of
+        the last two. An index looks up no more than one of its chunks, and a short read costs as much."""
+        found = list(locations)
+        step = found[-1] - found[-2]
+        while (
+            len(found) < count_max
+            and 0 < found[-1] - found[0] < size_bytes_max
+            and self._write_cache.get(record, entry_id + len(found)) is None
+        ):
+            more = self._locate_now(record, entry_id + len(found), count_max - len(found))
+            if not more or more[0] - found[-1] != step:
+                break
+            found += more
+        return found
 
     async def _read_ahead(self, record: LedgerRecord, entry_id: int, window: int) -> Sequence[bytes]:
         """Read and cache the entries of one window from this entry on. Return the consecutive ones."""

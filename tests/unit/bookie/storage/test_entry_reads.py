@@ -328,3 +328,56 @@ async def test_an_entry_known_to_be_damaged_is_refused_whatever_its_place_holds(
     assert await directory.reads.read(1, 5) == body(1, 5)
     directory.reads.drop_ledger(1)
     assert not directory.damaged
+
+
+async def test_a_batch_takes_in_the_next_chunks_of_the_index_by_one_read(directory: Directory) -> None:
+    directory.store(1, range(10))
+    directory.store(1, range(10, 30))
+    directory.store(1, range(30, 40))
+    assert await directory.reads.read_batch(1, 3, 100, 1 << 20) == [body(1, e) for e in range(3, 40)]
+    assert len(directory.disk.preads) == 1
+    assert await directory.reads.read_batch(1, 5, 20, 1 << 20) == [body(1, e) for e in range(5, 25)]
+    assert await directory.reads.read_batch(1, 5, 100, 12 * 1036) == [body(1, e) for e in range(5, 17)]
+
+
+async def test_an_entry_in_the_write_cache_ends_a_batch_from_the_disk(directory: Directory) -> None:
+    directory.store(1, range(10))
+    directory.store(1, range(10, 20))
+    directory.cache.begin(directory.ledgers[1])[10] = body(1, 10, 77)  # newer than that in the index
+    assert await directory.reads.read_batch(1, 0, 11, 1 << 20) == [
+        *[body(1, e) for e in range(10)],
+        body(1, 10, 77),
+    ]
+
+
+async def test_a_batch_over_chunks_gives_what_single_reads_give(directory: Directory) -> None:
+    """Other ledgers between them, entries of other sizes, some written again, one damaged."""
+    rng, first = random.Random(2), 0
+    sizes: dict[int, int] = {}
+    while first < 300:
+        count, size = rng.randrange(1, 30), rng.choice((1000, 1000, 1000, 50))
+        directory.store(1, range(first, first + count), size)
+        sizes.update(dict.fromkeys(range(first, first + count), size))
+        first += count
+        if rng.random() < 0.3:
+            directory.store(2, [first])
+    directory.store(1, range(40, 45), 1000)
+    sizes.update(dict.fromkeys(range(40, 45), 1000))
+    unflushed = directory.cache.begin(directory.ledgers[1])
+    for entry_id in range(first, first + 5):
+        unflushed[entry_id] = body(1, entry_id, 77)
+        sizes[entry_id] = 77
+    damaged = rng.randrange(200, first)
+    place = directory.index.locate(1, damaged)[0]
+    directory.damaged.add(DamagedEntry(1, damaged, place, "by this test"))
+    at = 0
+    while at < first + 5:
+        if at == damaged:
+            with pytest.raises(EntryUnreadableError):
+                await directory.reads.read_batch(1, at, 40, 30_000)
+            at += 1
+            continue
+        found = await directory.reads.read_batch(1, at, 40, 30_000)
+        assert found
+        assert list(found) == [body(1, e, sizes[e]) for e in range(at, at + len(found))]
+        at += len(found)
