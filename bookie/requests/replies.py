@@ -11,6 +11,7 @@ from typing import assert_never
 import attrs
 
 from ledger.codes import CODES_V2, Code
+from ledger.packed_entries import PackedEntries
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddReply,
@@ -38,6 +39,7 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 
+LARGE_REPLY_BYTES_MIN = 65_536  # below it a copy of the entries costs less than a second piece
 READ_HEADER = 0x02020000  # version 2, no flags
 _READ_OK = Struct(">III")  # length, header, code; the request's ids and the entry follow
 _READ_REPLY_BYTES = 24
@@ -48,6 +50,21 @@ def plain_reply(ids: bytes, code: Code, body: bytes = b"") -> bytes:
     assert body == b"" or code is Code.OK, code
     length = _READ_REPLY_BYTES + len(body)
     return b"".join((_READ_OK.pack(length, READ_HEADER, CODES_V2[code]), ids, body))
+
+
+def in_two_parts(incoming: IncomingRequest, reply: Reply) -> tuple[bytes, memoryview] | None:
+    """The frame of a large version 2 reply to a plain batch read: up to its entries, and they; else None."""
+    if (
+        incoming.version != v2.VERSION
+        or not isinstance(incoming.request, BatchReadRequest)
+        or incoming.request.fence
+        or not isinstance(reply, BatchReadReply)
+        or reply.code is not Code.OK
+        or not isinstance(reply.bodies, PackedEntries)
+        or len(packed := reply.bodies.packed) < LARGE_REPLY_BYTES_MIN
+    ):
+        return None
+    return v2.batch_reply_head(reply, len(packed)), packed
 
 
 def refusal(incoming: IncomingRequest, code: Code) -> Reply:

@@ -33,7 +33,7 @@ from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
-from bookie.requests.replies import READ_HEADER, as_failed, plain_reply, refusal
+from bookie.requests.replies import READ_HEADER, as_failed, in_two_parts, plain_reply, refusal
 from bookie.requests.request_frames import decode_request
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
@@ -149,13 +149,11 @@ class ClientSession:
         self.has_written = False  # this peer adds entries
         self.identity: PeerIdentity | None = None  # the authenticated peer
         self.wait_decision: Callable[[], Awaitable[None]] | None = None  # set by ``handle``; see there
-        self._service = service
-        self._storage = service.storage
-        self._rights = service.rights
+        self._service, self._storage, self._rights = service, service.storage, service.rights
         self._watches = service.watches
         self._in_progress = service.in_progress
-        self._send = send
-        self._defer = defer
+        self._send, self._defer = send, defer
+        self.send_large: Callable[[bytes, memoryview], None] | None = None  # set by the server: see ``reply``
         # Of the current chunk:
         self._immediate: list[bytes] = []  # frames that do not wait for the disk
         self._batch = service.storage.new_batch()
@@ -234,8 +232,11 @@ class ClientSession:
             self._finish()
 
     def reply(self, incoming: IncomingRequest, reply: Reply) -> None:
-        """Send the reply to a deferred request."""
-        self._send(self.encode(incoming, reply))
+        """Send the reply to a deferred request; a large one in two parts, to save a copy of its entries."""
+        if self.send_large is not None and (parts := in_two_parts(incoming, reply)) is not None:
+            self.send_large(*parts)
+        else:
+            self._send(self.encode(incoming, reply))
 
     def add_again(self, incoming: IncomingRequest, stored: StoredEntry | None) -> None:
         """Handle a deferred add. ``stored``: its entry, read from the disk in this step of the loop."""

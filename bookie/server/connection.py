@@ -31,6 +31,7 @@ from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate
 from bookie.server.handshake import shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
+from bookie.server.sending import SEND_BYTES_MAX, send_pieces
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
 from ledger.errors import WireError
@@ -41,7 +42,6 @@ from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
 
-_SEND_BYTES_MAX = 256 << 10
 _RECEIVE_BYTES_MIN = 8192  # also while memory is short
 _BYTES_OF_FRAME = 512  # how many frames a chunk announces to ``Turns`` before they are counted
 
@@ -98,6 +98,7 @@ class Connection:
         if isinstance(stream, PipeStream | SocketStream) and config.tls is None:
             self._reply_queue.direct = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
+        self._session.send_large = self._reply_queue.put_large
         self._turns = turns
         self._work = DeferredWork(
             service, config, self._session, self._reply_queue, memory, turns, wall_ms, self._note_refused
@@ -312,17 +313,16 @@ class Connection:
     async def _send(self) -> None:
         reply_queue = self._reply_queue
         while True:
-            frames = await reply_queue.take()
-            # In pieces: each piece that the peer takes frees memory, and shows progress to ``_watch_peer``.
-            view = memoryview(frames)
-            for start in range(0, len(frames), _SEND_BYTES_MAX):
-                piece = view[start : start + _SEND_BYTES_MAX] if len(frames) > _SEND_BYTES_MAX else frames
-                try:
-                    await self._stream.send_all(piece)
-                except trio.BrokenResourceError:
-                    await self._turns.take(CLOSE_UNITS)
-                    raise
-                reply_queue.sent(len(piece))
+            pieces = await reply_queue.take()
+            try:
+                if len(pieces) == 1 and len(pieces[0]) <= SEND_BYTES_MAX:
+                    await self._stream.send_all(pieces[0])
+                    reply_queue.sent(len(pieces[0]))
+                else:
+                    await send_pieces(self._stream, pieces, reply_queue.sent)
+            except trio.BrokenResourceError:
+                await self._turns.take(CLOSE_UNITS)
+                raise
 
     async def _begin_tls(self, incoming: IncomingRequest, rest: bytes) -> None:
         """Reply unencrypted, then switch to TLS. Later replies to earlier requests are encrypted.

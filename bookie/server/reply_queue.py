@@ -8,6 +8,8 @@ counted in the shared memory, and given back when it is sent or the connection e
 
 from __future__ import annotations
 
+import itertools
+
 import trio
 
 from bookie.server.shared_memory import SharedMemory
@@ -22,7 +24,7 @@ class ReplyQueue:
         self._bytes_max = bytes_max
         self._memory = memory
         self._always_free_bytes = min(bytes_max, memory.share_bytes_min)  # below it the queue is never full
-        self._frames: list[bytes] = []
+        self._frames: list[bytes | memoryview] = []
         self._queued_bytes = 0  # including the send under way
         self._taken_bytes = 0  # in the send under way
         self._reserved_bytes = 0
@@ -80,6 +82,18 @@ class ReplyQueue:
         if self._idle_sender is not None and not self._is_held:
             self._wake_sender()
 
+    def put_large(self, head: bytes, body: memoryview) -> None:
+        """As ``put``, for one frame in two parts. The body is not copied; it must not change."""
+        if self.pipe is not None or self._is_closed:
+            self.put(b"".join((head, body)))
+            return
+        self._frames.append(head)
+        self._frames.append(body)
+        self._queued_bytes += len(head) + len(body)
+        self._memory.take(len(head) + len(body))
+        if self._idle_sender is not None and not self._is_held:
+            self._wake_sender()
+
     def reserve(self, size_bytes: int) -> None:
         """Count the bytes of a reply that is being made. The caller releases them when it is queued."""
         self._reserved_bytes += size_bytes
@@ -131,18 +145,19 @@ class ReplyQueue:
         if self._frames and self._idle_sender is not None:
             self._wake_sender()
 
-    async def take(self) -> bytes:
-        """All queued frames, as soon as there are any. The caller then reports each send with ``sent``.
+    async def take(self) -> list[bytes | memoryview]:
+        """All queued frames, as soon as there are any, in the pieces that are worth a copy: small ones are
+        joined. The caller then reports each send with ``sent``.
 
         For one task. Without a checkpoint if frames are queued. A cancelled call has taken nothing.
         """
         while not self._frames or self._is_held:
             self._idle_sender = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_taking)
-        frames = self._frames[0] if len(self._frames) == 1 else b"".join(self._frames)
-        self._frames.clear()
-        self._taken_bytes = len(frames)
-        return frames
+        frames, self._frames = self._frames, []
+        pieces = frames if len(frames) == 1 else _joined(frames)
+        self._taken_bytes = sum(map(len, pieces))
+        return pieces
 
     def sent(self, size_bytes: int) -> None:
         """The peer has taken this many of the taken bytes."""
@@ -183,3 +198,14 @@ class ReplyQueue:
         progress, self._progress = self._progress, None
         assert progress is not None
         progress.set()
+
+
+def _joined(frames: list[bytes | memoryview]) -> list[bytes | memoryview]:
+    """The same bytes in fewer pieces: what ``put_large`` got stays as it is."""
+    pieces: list[bytes | memoryview] = []
+    for is_large, some in itertools.groupby(frames, lambda frame: isinstance(frame, memoryview)):
+        if is_large:
+            pieces += some
+        else:
+            pieces.append(b"".join(some))
+    return pieces

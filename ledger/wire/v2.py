@@ -95,7 +95,9 @@ _REQUEST_ID = struct.Struct(">q")
 _PLACE = struct.Struct(">qQQqi")  # log id, device, inode, offset, count
 _FRAMED_ADD_REPLY = struct.Struct(">IIIqq")
 _REPLY_HEAD_BYTES = 24
+_BATCH_REPLY_HEAD = struct.Struct(">IIIqqq")  # length; header, code, ledger id, entry id, request id
 _BATCH_REPLY_HEAD_BYTES = 32
+assert _BATCH_REPLY_HEAD.size == 4 + _BATCH_REPLY_HEAD_BYTES
 assert ADD_REPLY.size == _REPLY_HEAD_BYTES
 
 
@@ -280,6 +282,19 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
             return _framed(version, operation, 0, _encode_auth(plugin, payload))
         case _:
             raise UnsupportedInVersionError(VERSION, f"a {type(reply).__name__} to {operation.name}")
+
+
+def batch_reply_head(reply: BatchReadReply, packed_bytes: int) -> bytes:
+    """The frame of a batch read's reply up to its entries, whose ``packed_bytes`` follow; length prefix
+    included."""
+    return _BATCH_REPLY_HEAD.pack(
+        _BATCH_REPLY_HEAD_BYTES + packed_bytes,
+        _header_word(VERSION, OPCODES_V2[Operation.BATCH_READ_ENTRY], 0),
+        CODES_V2[reply.code],
+        reply.ledger_id,
+        reply.entry_id,
+        reply.request_id,
+    )
 
 
 def add_reply(code: Code, ledger_id: int, entry_id: int) -> bytes:

@@ -89,7 +89,7 @@ async def test_an_outbox_gives_back_what_was_sent_and_at_its_end_all_of_it() -> 
     reply_queue.received(30)
     assert memory.used_bytes == 200
     assert reply_queue.free_bytes == 300 - 170
-    frames = await reply_queue.take()
+    frames = b"".join(await reply_queue.take())
     assert len(frames) == 150
     reply_queue.sent(150)
     assert (memory.used_bytes, reply_queue.sent_bytes, reply_queue.queued_bytes) == (50, 150, 0)
@@ -114,9 +114,9 @@ async def test_replies_to_a_client_in_this_process_are_sent_at_once_and_in_order
     taken: list[bytes] = []
 
     async def take() -> None:
-        taken.append(await reply_queue.take())
+        taken.append(b"".join(await reply_queue.take()))
         reply_queue.sent(len(taken[-1]))
-        taken.append(await reply_queue.take())
+        taken.append(b"".join(await reply_queue.take()))
 
     nursery.start_soon(take)
     await wait_all_tasks_blocked()
@@ -203,14 +203,14 @@ async def test_a_sender_takes_what_is_there_at_once_and_waits_for_what_is_not(nu
 
     async def send() -> None:
         while True:
-            taken.append(await reply_queue.take())
+            taken.append(b"".join(await reply_queue.take()))
             reply_queue.sent(len(taken[-1]))
 
     reply_queue.put(b"a")
     reply_queue.put(b"b")
     with trio.CancelScope() as scope:
         scope.cancel()
-        taken.append(await reply_queue.take())  # no turn of the loop: nothing could be lost in it
+        taken.append(b"".join(await reply_queue.take()))  # no turn of the loop: nothing could be lost in it
     assert taken == [b"ab"]
     reply_queue.sent(2)
     nursery.start_soon(send)
@@ -239,7 +239,7 @@ async def test_a_sender_that_was_cancelled_is_not_woken_any_more(nursery: trio.N
     reply_queue.put(b"a")  # before the sender has run again
     await wait_all_tasks_blocked()
     reply_queue.put(b"b")  # and after
-    assert await reply_queue.take() == b"ab"
+    assert b"".join(await reply_queue.take()) == b"ab"
     nursery.cancel_scope.cancel()
 
 
@@ -250,7 +250,7 @@ async def test_while_it_is_held_the_sender_gets_nothing(nursery: trio.Nursery) -
 
     async def send() -> None:
         while True:
-            taken.append(await reply_queue.take())
+            taken.append(b"".join(await reply_queue.take()))
             reply_queue.sent(len(taken[-1]))
 
     nursery.start_soon(send)

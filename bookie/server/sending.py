@@ -1,0 +1,60 @@
+"""Sending large replies without copying them together.
+
+Inside: one send for several pieces where the stream has a socket. Not inside: what is sent (``reply_queue``),
+the end of a connection (``connection``).
+Always: the bytes leave in order, each once; each send that the peer takes is reported at once, because it
+frees memory and shows progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+SEND_BYTES_MAX = 256 << 10  # of a stream that says nothing before it has sent all
+_VECTORED_BYTES_MAX = 1 << 20  # of one system call, which the other connections wait for
+
+
+async def send_pieces(
+    stream: trio.abc.Stream, pieces: Sequence[bytes | memoryview], on_sent: Callable[[int], None]
+) -> None:
+    """Send all pieces. A cancelled call may have sent some of the bytes.
+
+    Raises:
+        BrokenResourceError, ClosedResourceError: As ``send_all`` of the stream.
+    """
+    if isinstance(stream, trio.SocketStream) and len(pieces) > 1:
+        await _send_vectored(stream, [memoryview(piece) for piece in pieces], on_sent)
+        return
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), SEND_BYTES_MAX):
+            part = view[start : start + SEND_BYTES_MAX]
+            await stream.send_all(part)
+            on_sent(len(part))
+
+
+async def _send_vectored(
+    stream: trio.SocketStream, left: list[memoryview], on_sent: Callable[[int], None]
+) -> None:
+    sendmsg = stream.socket.sendmsg
+    while left:
+        now: list[memoryview] = []
+        room = _VECTORED_BYTES_MAX
+        for piece in left:
+            now.append(piece[:room])
+            room -= len(now[-1])
+            if not room:
+                break
+        try:
+            sent = await sendmsg(now)
+        except OSError as exc:
+            if stream.socket.fileno() < 0:
+                raise trio.ClosedResourceError("this connection was closed") from None
+            raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
+        on_sent(sent)
+        while left and sent >= len(left[0]):
+            sent -= len(left.pop(0))
+        if sent:
+            left[0] = left[0][sent:]
