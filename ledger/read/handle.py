@@ -28,9 +28,11 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import LedgerMetadata
+from ledger.packed_entries import SIZE_BYTES
 from ledger.read.lac_poll import LacPoll
 from ledger.read.lac_query import query_lac
 from ledger.read.local_reads import LocalReads
+from ledger.read.payloads_ahead import RANGES_MAX, PayloadsAhead
 from ledger.read.recent_entries import RecentEntries
 from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
@@ -44,16 +46,6 @@ METADATA_RETRY_S = 0.2
 NO_BATCHES_S = 60.0  # without batch reads after one lost a connection, which may also have been chance
 
 T = TypeVar("T")
-
-
-class _ReadAhead:
-    """Payloads that are read before the caller requests them."""
-
-    def __init__(self, first: int, last: int) -> None:
-        self.first, self.last = first, last
-        self.scope = trio.CancelScope()
-        self.done = trio.Event()
-        self.payloads: list[bytes] = []  # empty if reading failed or was cancelled
 
 
 class ReadHandle:
@@ -78,7 +70,9 @@ class ReadHandle:
         self._may_batch = metadata.ensemble_size == metadata.write_quorum
         self._batches_again_at = 0.0
         self._replicas = ReplicaReads(current.ledger_id, codec, context, metadata.ensemble_size)
-        self._ahead: _ReadAhead | None = None
+        self._ahead = PayloadsAhead(
+            self._read_some_payloads, nursery, overhead_bytes=codec.overhead_bytes + SIZE_BYTES
+        )
         self._local: LocalReads | None = None
         if context.open_entry_log is not None and self._may_batch:
             self._local = LocalReads(context.open_entry_log)
@@ -166,20 +160,15 @@ class ReadHandle:
         if payloads:
             await trio.lowlevel.checkpoint_if_cancelled()
             return payloads
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            if ahead.first == first and ahead.last <= last:
-                await ahead.done.wait()
-                payloads = ahead.payloads
-            else:
-                ahead.scope.cancel()
+        payloads = await self._ahead.take(first, last)
         if not payloads:  # if reading ahead failed, this read raises the reason
             payloads = await self._read_some(first, last, size, self._unpack_payloads)
         following = first + len(payloads)
         is_local = self._local is not None and self._local.holds(following)  # nothing to wait for
-        if following <= last and self._is_open and self._ahead is None and not is_local:
-            self._ahead = _ReadAhead(following, last)
-            self._nursery.start_soon(self._read_ahead, self._ahead, size)
+        if following <= last and self._is_open and not is_local:
+            # An entry log that this process reads itself is read in the order of its entries.
+            ranges_max = RANGES_MAX if self._local is None else 1
+            self._ahead.plan(payloads, following, last, size, ranges_max=ranges_max)
         return payloads
 
     async def read_last_confirmed(self) -> int:
@@ -240,8 +229,7 @@ class ReadHandle:
         self._is_open = False
         self._scope.cancel()
         self._standing.end()
-        if self._ahead is not None:
-            self._ahead.scope.cancel()
+        self._ahead.drop()
         if self._local is not None:
             self._local.drop()
 
@@ -278,16 +266,8 @@ class ReadHandle:
         self._raise_lac(entries[-1].lac)
         return entries
 
-    async def _read_ahead(self, ahead: _ReadAhead, size_bytes_max: int) -> None:
-        try:
-            with ahead.scope:
-                ahead.payloads = await self._read_some(
-                    ahead.first, ahead.last, size_bytes_max, self._unpack_payloads
-                )
-        except LedgerError:
-            pass  # ``read_payloads`` reads these entries again and raises the error
-        finally:
-            ahead.done.set()
+    async def _read_some_payloads(self, first: int, last: int, size_bytes_max: int) -> list[bytes]:
+        return await self._read_some(first, last, size_bytes_max, self._unpack_payloads)
 
     async def _read_some(self, first: int, last: int, size_bytes_max: int, unpack: Unpack[T]) -> list[T]:
         """Read one or more entries from ``first`` on; return them unpacked and verified."""
