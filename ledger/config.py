@@ -66,8 +66,8 @@ class ClientConfig:
     long_poll_max_s: float = attrs.field(default=4.0, validator=gt(0))
     """The longest time for which a bookie holds one long poll; a longer wait needs several polls."""
 
-    batch_read_bytes_max: int = attrs.field(default=1024 * 1024, validator=gt(0))
-    """The most bytes that one batch read requests."""
+    batch_read_bytes_max: int = attrs.field(default=512 * 1024, validator=gt(0))
+    """About how many bytes one batch read requests."""
     recovery_denial_grace_s: float = attrs.field(default=1.0, validator=ge(0))
     """If enough bookies deny an entry to end the ledger in front of it, a recovery waits so long for the
     others: one of them may have the entry."""

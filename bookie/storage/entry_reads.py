@@ -37,6 +37,7 @@ from ledger.packed_entries import PackedEntries, join_entries, pack_entries
 
 T = TypeVar("T")
 
+WORTHWHILE_BYTES_MIN = 64 << 10  # of a batch, from its first entry to its last
 _MOVES_MAX = 4  # of one entry, while it is being read
 _LENGTH_BYTES = 4
 
@@ -282,8 +283,9 @@ class EntryReads:
         if cached:
             return cached
         window = self._ahead.window_bytes(ledger_id, entry_id)
-        if window > locations[-1] - locations[0]:
-            # The request is smaller than a worthwhile read: read what the next requests will need, too.
+        if window > 0 and locations[-1] - locations[0] < WORTHWHILE_BYTES_MIN:
+            # The request is smaller than a worthwhile read: read what the next requests will need, too. For a
+            # larger one, a copy of each entry into the cache costs more than a read for each request.
             return (await self._read_ahead(record, entry_id, window))[: len(locations)]
         more = await self._reader.read_batch(
             ledger_id, range(entry_id, entry_id + len(locations)), locations, size_bytes_max
