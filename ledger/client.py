@@ -200,7 +200,7 @@ class LedgerClient:
                 delay_s,
             )
             handle.on_confirmed(hints.on_confirmed)
-            handle.hint_with(hints.hint_now)
+            handle.hint_now = hints.hint_now
         self._nursery.start_soon(self._serve_writer, handle)
         return handle
 

@@ -247,6 +247,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/replication/removal.py",
     "ledger/replication/worker.py",
     "ledger/transport/pipe.py",
+    "ledger/transport/socket_stream.py",
     "ledger/placement/placer.py",
     "ledger/read/handle.py",
     "ledger/transport/bookie_requests.py",

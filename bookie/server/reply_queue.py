@@ -84,7 +84,9 @@ class ReplyQueue:
 
     def put_large(self, head: bytes, body: memoryview) -> None:
         """As ``put``, for one frame in two parts. The body is not copied; it must not change."""
-        if self.pipe is not None or self._is_closed:
+        if self._is_closed:
+            return
+        if isinstance(self.direct, PipeStream):  # within the process a copy is cheap
             self.put(b"".join((head, body)))
             return
         self._frames.append(head)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from ledger.transport.socket_stream import SocketStream
+
 SEND_BYTES_MAX = 256 << 10  # of a stream that says nothing before it has sent all
 _VECTORED_BYTES_MAX = 1 << 20  # of one system call, which the other connections wait for
 
@@ -24,7 +26,7 @@ async def send_pieces(
     Raises:
         BrokenResourceError, ClosedResourceError: As ``send_all`` of the stream.
     """
-    if isinstance(stream, trio.SocketStream) and len(pieces) > 1:
+    if isinstance(stream, SocketStream) and len(pieces) > 1:
         await _send_vectored(stream, [memoryview(piece) for piece in pieces], on_sent)
         return
     for piece in pieces:
@@ -36,9 +38,8 @@ async def send_pieces(
 
 
 async def _send_vectored(
-    stream: trio.SocketStream, left: list[memoryview], on_sent: Callable[[int], None]
+    stream: SocketStream, left: list[memoryview], on_sent: Callable[[int], None]
 ) -> None:
-    sendmsg = stream.socket.sendmsg
     while left:
         now: list[memoryview] = []
         room = _VECTORED_BYTES_MAX
@@ -47,12 +48,7 @@ async def _send_vectored(
             room -= len(now[-1])
             if not room:
                 break
-        try:
-            sent = await sendmsg(now)
-        except OSError as exc:
-            if stream.socket.fileno() < 0:
-                raise trio.ClosedResourceError("this connection was closed") from None
-            raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
+        sent = await stream.send_some(now)
         on_sent(sent)
         while left and sent >= len(left[0]):
             sent -= len(left.pop(0))

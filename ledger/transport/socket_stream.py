@@ -16,7 +16,7 @@ Source: our own; ``trio.SocketStream`` for the rest.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import trio
@@ -66,6 +66,23 @@ class SocketStream(trio.abc.HalfCloseableStream):
         was_sending, self._is_sending = self._is_sending, True
         try:
             await self._stream.send_all(data)
+        finally:
+            self._is_sending = was_sending
+            self._sent_s = self._clock()
+
+    async def send_some(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """Send some of the bytes of these pieces with one system call; return how many.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: As ``send_all``.
+        """
+        was_sending, self._is_sending = self._is_sending, True
+        try:
+            return await self.socket.sendmsg(pieces)
+        except OSError as exc:
+            if self.socket.fileno() < 0:
+                raise trio.ClosedResourceError("this socket was already closed") from None
+            raise trio.BrokenResourceError(f"socket connection broken: {exc}") from exc
         finally:
             self._is_sending = was_sending
             self._sent_s = self._clock()

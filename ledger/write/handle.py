@@ -109,7 +109,8 @@ class WriteHandle:
         self._repair = EnsembleRepair(current.ledger_id, writer, trust, config, context.rng, durable=durable)
         self._sink = Sink(self._on_add_replies, self._on_failure)
         self._confirmations = Confirmations()
-        self._hint_now: Callable[[], None] | None = None
+        # Set by the client: tell the bookies ``lac`` at once, for a caller that appends nothing in this turn.
+        self.hint_now: Callable[[], None] = lambda: None
         self._window = Window(
             writer, bytes_max=config.bytes_in_flight_max, entries_max=config.entries_in_flight_max
         )
@@ -232,19 +233,6 @@ class WriteHandle:
         must not block or raise.
         """
         self._confirmations.callbacks.insert(0, callback)
-
-    def hint_with(self, hint_now: Callable[[], None]) -> None:
-        """Have ``hint_now`` called by ``WriteHandle.hint_now``. For the client."""
-        self._hint_now = hint_now
-
-    def hint_now(self) -> None:
-        """Have the bookies learn ``lac`` now, if entries are confirmed and none follows them.
-
-        For a caller that appends nothing in this turn of the loop. Without the call they learn it a little
-        later. Does nothing for a ledger without hints.
-        """
-        if self._hint_now is not None:
-            self._hint_now()
 
     async def append(self, payload: bytes) -> int:
         """Write one entry; return its id once an ack quorum holds it and all before it.

@@ -15,17 +15,17 @@ from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code, Operation
 from ledger.packed_entries import pack_entries
 from ledger.transport.pipe import stream_pair
+from ledger.transport.socket_stream import SocketStream
 from ledger.wire import v2
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, IncomingRequest
 
 
-def tcp_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
+def tcp_pair() -> tuple[SocketStream, trio.SocketStream]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
         server, _ = listener.accept()
-    return trio.SocketStream(trio.socket.from_stdlib_socket(server)), trio.SocketStream(
-        trio.socket.from_stdlib_socket(client)
-    )
+    ends = [trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (server, client)]
+    return SocketStream(ends[0]), ends[1]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -100,7 +100,7 @@ async def test_a_large_reply_in_two_parts_is_the_frame_of_the_whole_one() -> Non
 async def test_a_large_reply_within_this_process_or_after_the_end_is_like_any_other() -> None:
     memory = SharedMemory(1000, 10)
     queue = ReplyQueue(300, memory)
-    queue.pipe, _ = stream_pair(100)
+    queue.direct, _ = stream_pair(100)
     queue.put_large(b"head", memoryview(b"body"))
     assert await queue.take() == [b"headbody"]
     queue.close()

@@ -147,9 +147,9 @@ async def test_a_reply_that_a_socket_takes_in_part_is_sent_whole_and_before_the_
 
     async def send() -> None:
         while True:
-            frames = await reply_queue.take()
-            await left.send_all(frames)
-            reply_queue.sent(len(frames))
+            for piece in await reply_queue.take():
+                await left.send_all(piece)
+                reply_queue.sent(len(piece))
 
     nursery.start_soon(send)
     await trio.testing.wait_all_tasks_blocked()
