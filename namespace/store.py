@@ -20,7 +20,7 @@ from typing import assert_never
 import attrs
 import trio
 
-from namespace.errors import InvalidPathError, NodeTooLargeError, NoNodeError
+from namespace.errors import InvalidPathError, NodeTooLargeError, NoNodeError, StoreError
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, minus space for the rest of a request
@@ -224,6 +224,22 @@ class MetadataStore(abc.ABC):
         Raises the error of the first operation that fails, with its path. New nodes have version 0.
         """
 
+    async def draw_sequential(self, path: str) -> str:
+        """Return the path that a sequential node gets, and leave no such node.
+
+        No other call returns the same path. Missing ancestors are created, persistent and empty. If
+        cancelled, one number may be skipped.
+
+        Raises:
+            NoChildrenForEphemeralsError
+        """
+        drawn = await self.create(path, ephemeral=True, sequential=True, parents=True)
+        try:
+            await self.delete(drawn)
+        except StoreError:
+            pass  # it vanishes with the session at the latest
+        return drawn
+
     @abc.abstractmethod
     async def sync(self, path: str) -> None:
         """Make reads of this session, after the return, see everything written before the call."""
@@ -262,8 +278,8 @@ def check_size(path: str, size_bytes: int) -> None:
         raise NodeTooLargeError(path, f"{size_bytes} bytes; a store takes at most {NODE_BYTES_MAX}")
 
 
-def check_operations(operations: Sequence[Operation]) -> None:
-    """Raise the error of an invalid transaction, before the store tries any of it."""
+def check_operations(operations: Sequence[Operation]) -> int:
+    """Raise the error of an invalid transaction, before the store tries any of it. Return its size."""
     size_bytes = 0
     for operation in operations:
         match operation:
@@ -281,6 +297,7 @@ def check_operations(operations: Sequence[Operation]) -> None:
                 assert_never(operation)
         size_bytes += len(path) + len(value) + 32
         check_size(path, size_bytes)
+    return size_bytes
 
 
 def parent_of(path: str) -> str:

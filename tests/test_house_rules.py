@@ -25,6 +25,7 @@ ONLY_IN = {
     "kazoo": ("namespace/zookeeper.py", "namespace/zookeeper_threads.py"),
     "sqlite3": (
         "namespace/sqlite_store/tree.py",
+        "namespace/sqlite_store/database.py",
         "namespace/sqlite_store/failures.py",
         "dlog/cli/bench/peers/sqlite.py",
     ),

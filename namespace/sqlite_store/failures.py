@@ -1,7 +1,7 @@
 """The meaning of a failure of SQLite or of the file system for a call.
 
-Inside: the failures, the store's error for each, and which of them refuse every write. Not inside: the calls
-(``tree``).
+Inside: the failures, the store's error for each, which of them refuse every write, and which end by
+themselves. Not inside: the calls (``tree``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ def translated(database: Path, path: str, failure: Exception) -> StoreError:
         kind = StoreDiskError if is_refused_write(failure) else ConnectionLostError
         return kind(path, f"{database}: {failure}; a write may be applied")
     return StoreError(path, f"{database}: {failure}")
+
+
+def is_busy(failure: Exception) -> bool:
+    """True if another connection locks the database. The transaction did nothing, or is rolled back."""
+    return getattr(failure, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 _REFUSED_WRITES = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)

@@ -1,10 +1,12 @@
 """The metadata store in a file of this machine: persistent, embedded, shared by several processes.
 
-Inside: the session on the trio loop, its calls one after another in a worker thread, and a thread that polls
-for changes by other processes while there are watches.
-Not inside: the database (``tree``), which sessions are alive (``session``).
-Always: the loop never waits for the disk; a call in the worker thread is not cancelled, so a cancelled write
-either never began or is durable; a call takes at most the busy timeout of 10 s.
+Inside: the session on the trio loop, its calls one after another, in the loop while they are fast and else in
+a worker thread, and a thread that polls for changes by other processes while there are watches.
+Not inside: the database (``tree``), which sessions are alive (``session``), when the loop makes a call
+(``loop_calls``).
+Always: the loop waits neither for another process nor for another thread, and for a slow disk only once; a
+call is not cancelled once it has begun, so a cancelled write either never began or is durable; a call takes
+at most the busy timeout of 10 s.
 
 The file must be on a local file system: SQLite's WAL and ``flock`` need one machine.
 """
@@ -13,9 +15,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +32,8 @@ from namespace.errors import (
 )
 from namespace.events import event
 from namespace.sessions.session import Session, Watched, WatchKind
-from namespace.sqlite_store.failures import FAILURES, translated
+from namespace.sqlite_store.failures import FAILURES, is_busy, translated
+from namespace.sqlite_store.loop_calls import LoopCalls
 from namespace.sqlite_store.tree import SqliteTree
 from namespace.store import (
     ANY_VERSION,
@@ -45,6 +50,8 @@ from namespace.store import (
 )
 
 POLL_S = 0.05  # between two looks for writes of other processes
+LOOP_BYTES_MAX = 32 << 10  # of data that one call of the loop writes
+LOOP_OPERATIONS_MAX = 32  # of one transaction in the loop
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -63,6 +70,7 @@ class SqliteStore(MetadataStore):
         # One call at a time. Its watches are set or fired before the next call begins.
         self._turn = trio.Lock()
         self._threads = trio.CapacityLimiter(1)
+        self._reads, self._writes = LoopCalls(), LoopCalls()
         self._token = trio.lowlevel.current_trio_token()
         # Held around each use of the tree: the poller's thread uses it, too.
         self._tree_guard = threading.Lock()
@@ -96,7 +104,7 @@ class SqliteStore(MetadataStore):
     async def get(self, path: str, *, watch: trio.Event | None = None) -> Node:
         check_path(path)
         async with self._turn:
-            node, change = await self._call(path, lambda: self._tree.get(path))
+            node, change = await self._read(path, lambda: self._tree.get(path))
             self._add_watch(WatchKind.DATA, path, watch, change)
         return node
 
@@ -104,19 +112,19 @@ class SqliteStore(MetadataStore):
         for path in paths:
             check_path(path)
         async with self._turn:
-            return await self._call(paths[0] if paths else "/", lambda: self._tree.get_many(paths))
+            return await self._read(paths[0] if paths else "/", lambda: self._tree.get_many(paths))
 
     async def exists(self, path: str, *, watch: trio.Event | None = None) -> Stat | None:
         check_path(path)
         async with self._turn:
-            stat, change = await self._call(path, lambda: self._tree.exists(path))
+            stat, change = await self._read(path, lambda: self._tree.exists(path))
             self._add_watch(WatchKind.DATA, path, watch, change)
         return stat
 
     async def children(self, path: str, *, watch: trio.Event | None = None) -> Children:
         check_path(path)
         async with self._turn:
-            children, change = await self._call(path, lambda: self._tree.children(path))
+            children, change = await self._read(path, lambda: self._tree.children(path))
             self._add_watch(WatchKind.CHILDREN, path, watch, change)
         return children
 
@@ -131,11 +139,12 @@ class SqliteStore(MetadataStore):
     ) -> str:
         check_size(check_new_path(path), len(value))
         async with self._turn:
-            created, touched = await self._call(
+            created, touched = await self._write(
                 path,
                 lambda: self._tree.create(
                     path, bytes(value), ephemeral=ephemeral, sequential=sequential, parents=parents
                 ),
+                size_bytes=len(value),
             )
             self._wrote(touched)
         return created
@@ -143,25 +152,41 @@ class SqliteStore(MetadataStore):
     async def put(self, path: str, value: bytes, *, expected: int = ANY_VERSION) -> Stat:
         check_size(check_path(path), len(value))
         async with self._turn:
-            stat, touched = await self._call(path, lambda: self._tree.put(path, bytes(value), expected))
+            stat, touched = await self._write(
+                path, lambda: self._tree.put(path, bytes(value), expected), size_bytes=len(value)
+            )
             self._wrote(touched)
         return stat
 
     async def delete(self, path: str, *, expected: int = ANY_VERSION) -> None:
         check_new_path(path)
         async with self._turn:
-            self._wrote(await self._call(path, lambda: self._tree.delete(path, expected)))
+            self._wrote(await self._write(path, lambda: self._tree.delete(path, expected)))
 
     async def commit(self, operations: Sequence[Operation]) -> None:
-        check_operations(operations)
+        size_bytes = check_operations(operations)
         path = operations[0].path if operations else "/"
         async with self._turn:
-            self._wrote(await self._call(path, lambda: self._tree.commit(operations)))
+            self._wrote(
+                await self._write(
+                    path,
+                    lambda: self._tree.commit(operations),
+                    size_bytes=size_bytes,
+                    count=len(operations),
+                )
+            )
+
+    async def draw_sequential(self, path: str) -> str:
+        check_new_path(path)
+        async with self._turn:
+            drawn, touched = await self._write(path, lambda: self._tree.draw_sequential(path))
+            self._wrote(touched)
+        return drawn
 
     async def sync(self, path: str) -> None:
         check_path(path)
         async with self._turn:
-            await self._call(path, self._tree.sync)
+            await self._read(path, self._tree.sync)
 
     async def aclose(self) -> None:
         with trio.CancelScope(shield=True):
@@ -174,20 +199,60 @@ class SqliteStore(MetadataStore):
                 await trio.to_thread.run_sync(self._close, limiter=self._threads)
         self._session.change_state(SessionState.CLOSED)
 
-    async def _call(self, path: str, work: Callable[[], T]) -> T:
+    async def _read(self, path: str, work: Callable[[], T]) -> T:
+        return await self._call(path, work, self._reads, in_loop=True)
+
+    async def _write(self, path: str, work: Callable[[], T], *, size_bytes: int = 0, count: int = 1) -> T:
+        in_loop = (
+            size_bytes <= LOOP_BYTES_MAX
+            and count <= LOOP_OPERATIONS_MAX
+            and not self._tree.is_checkpoint_due  # the thread makes one after a call
+        )
+        return await self._call(path, work, self._writes, in_loop=in_loop)
+
+    async def _call(self, path: str, work: Callable[[], T], calls: LoopCalls, *, in_loop: bool) -> T:
+        """Make a call of the tree, which is one transaction.
+
+        Args:
+            calls: The rule of such calls.
+            in_loop: False for a call that may take long.
+        """
         self._session.check(path)
-
-        def guarded() -> T:
-            with self._tree_guard:
-                return work()
-
         try:
-            return await trio.to_thread.run_sync(guarded, limiter=self._threads)
+            if (
+                in_loop
+                and calls.may_call
+                and not self._turn.statistics().tasks_waiting
+                and self._tree_guard.acquire(blocking=False)
+            ):
+                began_s = time.perf_counter()
+                try:
+                    return work()
+                except FAILURES as exc:
+                    if not is_busy(exc):
+                        raise
+                    # Another process writes. The transaction did nothing; the thread waits and makes it.
+                finally:
+                    self._tree_guard.release()
+                    calls.called(time.perf_counter() - began_s)
+            result, took_s = await trio.to_thread.run_sync(self._work, work, limiter=self._threads)
         except SessionExpiredError as exc:
             self._session.change_state(SessionState.EXPIRED)
             raise SessionExpiredError(path, str(exc)) from exc
         except FAILURES as exc:
             raise translated(self._tree.path, path, exc) from exc
+        calls.called(took_s)
+        return result
+
+    def _work(self, work: Callable[[], T]) -> tuple[T, float]:
+        """In the thread: the result, and how long it took."""
+        with self._tree_guard:
+            began_s = time.perf_counter()
+            result = self._tree.patiently(work)
+            took_s = time.perf_counter() - began_s
+            if self._tree.is_checkpoint_due:
+                self._tree.checkpoint()
+        return result, took_s
 
     def _add_watch(self, kind: WatchKind, path: str, watch: trio.Event | None, change: int) -> None:
         if watch is None:
@@ -205,14 +270,17 @@ class SqliteStore(MetadataStore):
         self._armed.set()
 
     def _fire(self, touched: Sequence[Watched]) -> None:
-        for kind, path in touched:
-            if (kind, path) in self._seen:
+        seen = self._seen
+        for watched in touched:
+            if watched in seen:
                 with self._seen_guard:
-                    del self._seen[kind, path]
-                self._session.fire(kind, path)
+                    del seen[watched]
+                self._session.fire(*watched)
 
     def _wrote(self, touched: Sequence[Watched]) -> None:
         self._fire(touched)
+        if len(_stores) == 1:
+            return
         with _stores_guard:
             for store in _stores:
                 if store is not self and store._tree.path == self._tree.path:
@@ -239,7 +307,7 @@ class SqliteStore(MetadataStore):
                 with self._tree_guard:
                     if self._tree.closed:
                         return
-                    changed = self._tree.changed(seen, look=look)
+                    changed = self._tree.patiently(partial(self._tree.changed, seen, look=look))
                 if changed:
                     self._token.run_sync_soon(self._others_changed, changed)
             except SessionExpiredError:

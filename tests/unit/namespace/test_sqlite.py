@@ -146,16 +146,22 @@ async def test_a_session_that_ends_between_the_check_and_the_write_changes_nothi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = tmp_path / "metadata.db"
+    locks = tmp_path / "metadata.db-sessions"
     check = SqliteTree._remove_dead_sessions
-    async with open_sqlite_store(database) as store, open_sqlite_store(database) as other:
+    async with (
+        open_sqlite_store(database) as store,
+        open_sqlite_store(database) as other,
+        open_sqlite_store(database) as dead,
+    ):
 
-        def end_after_check(tree: SqliteTree) -> None:
-            check(tree)
+        def end_after_check(tree: SqliteTree, session_ids: list[int]) -> None:
+            check(tree, session_ids)
             if tree is store._tree and tree.session_id in ids(other):
-                (tmp_path / "metadata.db-sessions" / f"{tree.session_id}.lock").unlink()
-                check(other._tree)
+                (locks / f"{tree.session_id}.lock").unlink()
+                check(other._tree, session_ids)
 
         monkeypatch.setattr(SqliteTree, "_remove_dead_sessions", end_after_check)
+        (locks / f"{dead.session_id}.lock").unlink()  # so that the store checks, and ends this session
         with pytest.raises(SessionExpiredError, match="lock file"):
             await store.create("/lock", ephemeral=True)
         assert await other.exists("/lock") is None, "no session is left that would delete it"
@@ -225,7 +231,7 @@ async def test_a_directory_that_cannot_be_made_is_an_unreachable_store(tmp_path:
 async def test_a_database_locked_for_too_long_is_a_lost_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("namespace.sqlite_store.tree.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("namespace.sqlite_store.database.BUSY_TIMEOUT_S", 0.01)
     async with open_sqlite_store(tmp_path / "metadata.db") as store:
         await store.create("/a")
         blocker = sqlite3.connect(tmp_path / "metadata.db", isolation_level=None)

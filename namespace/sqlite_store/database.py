@@ -1,0 +1,322 @@
+"""A connection with the database of a metadata store, and one session in it, with blocking calls.
+
+Inside: opening the file, transactions, waiting for other processes, checkpoints of the WAL, ending dead
+sessions. Not inside: nodes (``tree``), threads, trio (``store``). One thread at a time uses a connection.
+Always: a transaction is synced to disk before it returns (WAL, synchronous=FULL); no transaction waits for
+another process: ``patiently`` does, in a thread; within a transaction this session is alive and no other one
+is dead; a session that is over changes nothing.
+
+Source: sqlite.org (WAL, data_version, wal_checkpoint).
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import itertools
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from namespace.clock import wall_ms
+from namespace.errors import SessionExpiredError, StoreFormatError
+from namespace.private_files import (
+    create_private,
+    lock_within,
+    make_private_directories,
+    open_private,
+    sync_directory,
+)
+from namespace.sqlite_store.failures import is_busy
+from namespace.sqlite_store.image import begin_use, check_identity, end_use
+from namespace.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
+
+BUSY_TIMEOUT_S = 10.0
+BUSY_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05)  # between attempts; the last one is repeated
+CHECKPOINT_PAGES = 1000  # in the WAL, about, when it is due: SQLite's own default
+PAGE_BYTES = 4096
+PAGES_OF_WRITE = 10  # in the WAL after a transaction, about, without large data
+APPLICATION_ID = 0x444C4F47  # "DLOG"
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE node (
+    path TEXT PRIMARY KEY,
+    parent TEXT NOT NULL,
+    value BLOB NOT NULL,
+    version INTEGER NOT NULL,
+    creations INTEGER NOT NULL,
+    children_count INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    owner INTEGER NOT NULL,
+    data_change INTEGER NOT NULL,
+    children_change INTEGER NOT NULL
+);
+CREATE INDEX node_by_parent ON node (parent);
+CREATE INDEX node_by_owner ON node (owner) WHERE owner <> 0;
+CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, opened_ms INTEGER NOT NULL);
+CREATE TABLE change (number INTEGER NOT NULL);
+INSERT INTO change VALUES (0);
+INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
+"""
+
+T = TypeVar("T")
+
+
+class SqliteDatabase(abc.ABC):
+    """One session with the database, from the constructor to ``close``."""
+
+    def __init__(self, path: Path, identity: tuple[int, int] | None = None) -> None:
+        """Open or create the database, and a session in it.
+
+        Args:
+            identity: Device and inode of the file that must be there; nothing is created then. A file that
+                replaced the former one holds other logs, although it has the same name.
+
+        Raises:
+            StoreFormatError: The file is no metadata store, or a newer release wrote it.
+            StoreReplacedError: The file is not the one with ``identity``.
+            PermissionError: A file of the store is a symlink, or belongs to another user.
+            sqlite3.Error, OSError
+        """
+        self.path = path
+        self._locks = path.with_name(path.name + "-sessions")
+        if identity is not None:
+            check_identity(path, identity)
+        make_private_directories(self._locks)
+        if identity is None:
+            create_private(path)  # SQLite gives its other files the same mode
+        self._use = self.identity = begin_use(path)
+        try:
+            mode = "rwc" if identity is None else "rw"
+            self._db = sqlite3.connect(
+                f"file:{quote(os.fsencode(path))}?mode={mode}",
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
+            )
+            try:
+                if identity is not None:
+                    check_identity(path, identity)  # SQLite has opened the file by its name
+                self._prepare()
+                self.session_id, self._lock = self._open_session()
+                self._seen_version = self._data_version()
+                # From here on a transaction may be made in the loop: it waits for no other process, and does
+                # not copy the WAL into the database.
+                self._db.execute("PRAGMA busy_timeout = 0")
+                self._db.execute("PRAGMA wal_autocheckpoint = 0")
+            except BaseException:
+                self._db.close()
+                raise
+        except BaseException:
+            end_use(self._use)
+            raise
+        self._own_session = str(self.session_id)
+        self._removed_dead = False  # since the last ``changed``
+        self._wal_pages = _wal_pages(path)  # about, since the last checkpoint
+        self.closed = False
+
+    def close(self) -> None:
+        """End the session and delete its ephemeral nodes. Release the lock even if the database fails."""
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.patiently(lambda: self._remove_session(self.session_id))
+        finally:
+            self._db.close()
+            end_use(self._use)
+            self._lock.release()
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do the work; repeat it while other processes lock the database, for ``BUSY_TIMEOUT_S``.
+
+        A transaction that finds the database locked does nothing.
+        """
+        deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+        for attempt in itertools.count():
+            try:
+                return work()
+            except sqlite3.OperationalError as exc:
+                if not is_busy(exc) or time.monotonic() >= deadline_s:
+                    raise
+            time.sleep(BUSY_PAUSES_S[min(attempt, len(BUSY_PAUSES_S) - 1)])
+        raise AssertionError
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """True if the WAL has grown so far that the next write should call ``checkpoint``, in a thread."""
+        return self._wal_pages >= CHECKPOINT_PAGES
+
+    def checkpoint(self) -> None:
+        """Copy what other connections no longer need from the WAL into the database.
+
+        A failure is left to the next one: the WAL has all data.
+        """
+        self._wal_pages = 0
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+    def sync(self) -> None:
+        """Delete the nodes of dead sessions. Committed writes are always visible."""
+        with self._reading():
+            pass
+
+    @abc.abstractmethod
+    def _delete_nodes_of(self, session_id: int, change: int) -> None:
+        """In a transaction: delete the ephemeral nodes of a session."""
+
+    def _prepare(self) -> None:
+        with _exclusive(self._locks / "opening"):
+            try:
+                version = self._pragma("user_version")
+                application_id = self._pragma("application_id")
+                tables = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            except sqlite3.DatabaseError as exc:
+                if isinstance(exc, sqlite3.OperationalError):
+                    raise
+                raise StoreFormatError(f"{self.path}: not a metadata store: {exc}") from exc
+            if (application_id, version) not in ((APPLICATION_ID, SCHEMA_VERSION), (0, 0)) or (
+                application_id == 0 and tables
+            ):
+                raise other_release(self.path, application_id, version)
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")
+            if application_id == 0:
+                self._db.executescript(
+                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
+                    f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                )
+                sync_directory(self.path.parent)
+
+    def _open_session(self) -> tuple[int, SessionLock]:
+        # Take the lock before the row is visible: another process would count the session as dead.
+        self._db.execute("BEGIN IMMEDIATE")
+        lock = None
+        try:
+            session_ids = {row[0] for row in self._db.execute("SELECT id FROM session")}
+            remove_stray_locks(self._locks, session_ids)
+            session_id = self._db.execute(
+                "INSERT INTO session (pid, opened_ms) VALUES (?, ?)", (os.getpid(), wall_ms())
+            ).lastrowid
+            assert session_id is not None
+            lock = SessionLock(self._locks, session_id)
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            if lock is not None:
+                lock.release()
+            raise
+        return session_id, lock
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """A transaction that reads, after the nodes of dead sessions are deleted."""
+        try:
+            self._begin("BEGIN")
+            yield
+        finally:
+            self._roll_back()
+
+    @contextmanager
+    def _writing(self) -> Iterator[int]:
+        """A transaction that changes nodes; yields the number of the change."""
+        try:
+            change = self._begin("BEGIN IMMEDIATE") + 1
+            self._db.execute("UPDATE change SET number = ?", (change,))
+            yield change
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._wal_pages += PAGES_OF_WRITE
+
+    def _begin(self, begin: str) -> int:
+        """Begin a transaction in which no session is dead; return the number of the last change."""
+        while True:
+            self._db.execute(begin)
+            # One look within the transaction. An ephemeral node that is created after another process has
+            # ended this session would stay for ever.
+            number, found = self._db.execute(
+                "SELECT number, (SELECT group_concat(id) FROM session) FROM change"
+            ).fetchone()
+            if found == self._own_session:  # nearly always
+                return int(number)
+            session_ids = [int(each) for each in (found or "").split(",") if each]
+            self._check_session(self.session_id in session_ids)
+            if not any(self._is_dead(each) for each in session_ids):
+                return int(number)
+            self._roll_back()
+            self._remove_dead_sessions(session_ids)
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+
+    def _is_dead(self, session_id: int) -> bool:
+        return session_id != self.session_id and is_dead(self._locks, session_id)
+
+    def _remove_dead_sessions(self, session_ids: Iterable[int]) -> None:
+        for session_id in session_ids:
+            if self._is_dead(session_id):
+                self._remove_session(session_id)
+                remove_lock(self._locks, session_id)
+                self._removed_dead = True
+
+    def _check_session(self, is_alive: bool) -> None:
+        if not is_alive:
+            raise SessionExpiredError("/", f"the session's lock file in {self._locks} was removed")
+
+    def _remove_session(self, session_id: int) -> None:
+        """Remove a session with its ephemeral nodes, in a transaction; it may be removed already."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            self._db.execute("UPDATE change SET number = number + 1")
+            change = self._db.execute("SELECT number FROM change").fetchone()[0]
+            self._delete_nodes_of(session_id, change)
+            self._db.execute("DELETE FROM session WHERE id = ?", (session_id,))
+            self._db.execute("COMMIT")
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _pragma(self, name: str) -> int:
+        number = self._db.execute(f"PRAGMA {name}").fetchone()[0]
+        assert isinstance(number, int)
+        return number
+
+    def _data_version(self) -> int:
+        """A number that changes with each commit of another connection."""
+        return self._pragma("data_version")
+
+
+def other_release(database: Path, application_id: int, version: int) -> StoreFormatError:
+    """The error of a file that is no metadata store, or that of another release."""
+    return StoreFormatError(
+        f"{database}: not a metadata store of this release "
+        f"(application id {application_id:#x}, schema {version})"
+    )
+
+
+def _wal_pages(path: Path) -> int:
+    """The pages that the WAL may have. Its file keeps its size when SQLite begins it again."""
+    try:
+        return path.with_name(path.name + "-wal").stat().st_size // PAGE_BYTES
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _exclusive(path: Path) -> Iterator[None]:
+    """Let one process in at a time. Switching to WAL fails while another process does the same."""
+    fd = open_private(path, create=True)
+    try:
+        lock_within(fd, BUSY_TIMEOUT_S, path)
+        yield
+    finally:
+        os.close(fd)
