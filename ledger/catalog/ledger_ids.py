@@ -82,10 +82,5 @@ class LedgerIds:
 
     async def _draw(self, prefix: str) -> int | None:
         """The number of a new sequential node; None if the 32-bit counter of the store has wrapped."""
-        path = await self._store.create(prefix, ephemeral=True, sequential=True, parents=True)
-        try:
-            await self._store.delete(path)
-        except StoreError:
-            pass  # it vanishes with the session at the latest
-        digits = path[len(prefix) :]
+        digits = (await self._store.draw_sequential(prefix))[len(prefix) :]
         return int(digits) if digits.isdigit() else None

@@ -194,6 +194,10 @@ class RenewingStore(MetadataStore):
         with self._calling(operations[0].path if operations else "/") as session:
             await session.commit(operations)
 
+    async def draw_sequential(self, path: str) -> str:
+        with self._calling(path) as session:
+            return await session.draw_sequential(path)
+
     async def sync(self, path: str) -> None:
         with self._calling(path) as session:
             await session.sync(path)

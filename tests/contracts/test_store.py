@@ -175,6 +175,38 @@ async def test_sequence_numbers_count_the_creations_below_the_parent_and_never_g
         assert (await store.get(f"{root}/m-0000000004")).value == b"v"
 
 
+async def test_a_drawn_path_is_that_of_a_sequential_node_which_is_gone(backend: Backend) -> None:
+    async with opened(backend) as (store, root):
+        assert await store.draw_sequential(f"{root}/ids/n-") == f"{root}/ids/n-0000000000"
+        before = (await store.children(f"{root}/ids")).child_version
+        watch = trio.Event()
+        await store.children(f"{root}/ids", watch=watch)
+        assert await store.draw_sequential(f"{root}/ids/n-") == f"{root}/ids/n-0000000001"
+        assert await fired(watch)
+        assert await store.create(f"{root}/ids/n-", sequential=True) == f"{root}/ids/n-0000000002"
+        children = await store.children(f"{root}/ids")
+        assert (children.names, children.child_version - before) == (("n-0000000002",), 3)
+        assert await store.draw_sequential(f"{root}/ids/n-") == f"{root}/ids/n-0000000003"
+        await store.create(f"{root}/e", ephemeral=True)
+        with pytest.raises(NoChildrenForEphemeralsError):
+            await store.draw_sequential(f"{root}/e/n-")
+
+
+async def test_concurrent_draws_get_different_paths(backend: Backend) -> None:
+    async with opened(backend) as (store, root), backend.open() as other:
+        paths: list[str] = []
+
+        async def draw(store: MetadataStore) -> None:
+            paths.append(await store.draw_sequential(f"{root}/s/n"))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(draw, store)
+                nursery.start_soon(draw, other)
+        assert sorted(paths) == [f"{root}/s/n{number:010d}" for number in range(20)]
+        assert (await store.children(f"{root}/s")).names == ()
+
+
 async def test_concurrent_creations_get_different_sequence_numbers(backend: Backend) -> None:
     async with opened(backend) as (store, root), backend.open() as other:
         paths: list[str] = []
