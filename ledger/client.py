@@ -18,7 +18,7 @@ from functools import partial
 import attrs
 import trio
 
-from ledger.catalog.catalog import StoredLedger, open_catalog
+from ledger.catalog.catalog import CommitLedger, StoredLedger, open_catalog
 from ledger.catalog.paths import Layout
 from ledger.catalog.store_errors import raises_ledger_errors
 from ledger.codes import Code
@@ -46,7 +46,7 @@ from ledger.write.handle import WriteHandle
 from ledger.write.lac_hints import LacHints
 from ledger.write.timed_handle import TimedWriteHandle
 from namespace.clock import wall_ms
-from namespace.errors import BadVersionError
+from namespace.errors import BadVersionError, StoreError
 from namespace.store import MetadataStore
 
 RANDOM_PASSWORD_BYTES = 32
@@ -127,6 +127,7 @@ class LedgerClient:
         ledger_id: int | None = None,
         deferred_sync: bool = False,
         bookies: Sequence[str] | None = None,
+        commit: CommitLedger | None = None,
     ) -> WriteHandle:
         """Create a ledger; return the handle of its only writer.
 
@@ -141,6 +142,7 @@ class LedgerClient:
             deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
                 acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
             bookies: The first ensemble, for a test of these bookies; None: placement chooses it.
+            commit: Creates the node of the ledger, together with nodes of the caller; its errors are raised.
 
         Raises:
             NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
@@ -172,7 +174,7 @@ class LedgerClient:
             bookie: context.transport.connection_to(bookie, add_version=add_version) for bookie in bookies
         }
         with context.recorder.operation(names.LEDGER_CREATE):
-            current = await context.catalog.create(metadata, ledger_id)
+            current = await context.catalog.create(metadata, ledger_id, commit=commit)
         context.recorder.counts[names.LEDGERS_CREATED] += 1
         codec = EntryCodec(digest_type, password)
         timings = context.recorder.timings
@@ -388,6 +390,13 @@ class LedgerClient:
         if reply.total_disk_bytes is None or reply.free_disk_bytes is None:
             raise BookieError(bookie, "its reply to GET_BOOKIE_INFO lacks the size or the free space")
         return BookieSpace(reply.total_disk_bytes, reply.free_disk_bytes)
+
+    def is_in_session(self, session: MetadataStore) -> bool:
+        """True if a transaction of this open session can create a ledger; see ``create``."""
+        try:
+            return self._context.catalog.store.current_session() is session
+        except StoreError:
+            return False
 
     def _check_writable(self, doing: str) -> None:
         if self.read_only:

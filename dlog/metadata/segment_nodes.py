@@ -119,11 +119,20 @@ async def record_allocation(store: MetadataStore, metadata: LogMetadata, ledger_
 
 
 async def start_segment(
-    store: MetadataStore, metadata: LogMetadata, segment: LogSegment, *, sealing: bool = False
+    store: MetadataStore,
+    metadata: LogMetadata,
+    segment: LogSegment,
+    *,
+    sealing: bool = False,
+    ledger: Create | None = None,
 ) -> LogMetadata:
     """Create the node of a segment in progress, and clear its ledger from the allocation.
 
     If cancelled, or if the connection is lost, it may or may not have happened.
+
+    Args:
+        ledger: The node of the segment's ledger, to be created in the same transaction. Then the allocation
+            need not name the ledger.
 
     Returns:
         The metadata for the next transaction.
@@ -131,6 +140,7 @@ async def start_segment(
     Raises:
         ValueError, EndOfStreamError, TxidOutOfOrderError: The segment's first txid is not possible.
         LogFencedError: Another writer has started or completed a segment. Nothing was changed.
+        namespace.errors.NodeExistsError, NoNodeError: About ``ledger``. Nothing was changed.
     """
     assert segment.in_progress, segment
     check_start_txid(metadata, segment.first_txid, sealing=sealing)
@@ -139,6 +149,7 @@ async def start_segment(
         store,
         metadata,
         [
+            *([] if ledger is None else [ledger]),
             Put(paths.allocation_path(*place), b"", metadata.allocation_version),
             Create(paths.segment_path(*place, segment.name), encode_segment(segment)),
             Put(
@@ -147,6 +158,7 @@ async def start_segment(
                 metadata.max_segment_seqno_version,
             ),
         ],
+        foreign_path=None if ledger is None else ledger.path,
     )
     return attrs.evolve(
         metadata,
@@ -265,10 +277,18 @@ async def set_truncation(
     return attrs.evolve(metadata, marks_version=metadata.marks_version + 1)
 
 
-async def _commit(store: MetadataStore, metadata: LogMetadata, operations: Sequence[Operation]) -> None:
+async def _commit(
+    store: MetadataStore,
+    metadata: LogMetadata,
+    operations: Sequence[Operation],
+    *,
+    foreign_path: str | None = None,
+) -> None:
     try:
         await store.commit(operations)
     except (BadVersionError, NodeExistsError, NoNodeError) as exc:
+        if exc.path == foreign_path:  # no node of the log
+            raise
         raise _fenced(metadata, exc) from exc
 
 

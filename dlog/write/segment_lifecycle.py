@@ -27,6 +27,7 @@ from dlog.errors import (
     EndOfStreamError,
     EntryFormatError,
     LogFencedError,
+    as_dlog_error,
     translated,
 )
 from dlog.format.compression import Compression
@@ -51,13 +52,14 @@ from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment
 from dlog.read.segment_reader import last_record_of
 from dlog.statistics_names import SEGMENTS_COMPLETED
 from dlog.write.space import mark_truncated, purge_segments, retain
+from ledger.catalog.catalog import CommitLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
 from ledger.policy import LogMark
 from ledger.statistics.tracing import Span
-from namespace.errors import ConnectionLostError, NamespaceError, NoNodeError
-from namespace.store import MetadataStore
+from namespace.errors import ConnectionLostError, NamespaceError, NodeExistsError, NoNodeError
+from namespace.store import Create, MetadataStore
 
 
 @attrs.frozen
@@ -96,6 +98,7 @@ class SegmentLifecycle:
         self._segments: list[LogSegment] = []
         self._sizes: dict[int, int] = {}  # bytes of completed segments, by ledger id
         self._uncertain: _Uncertain | None = None
+        self._begun: int | None = None  # the ledger of a segment that ``begin`` has not returned
         self._turn = trio.Lock()  # ``truncate`` runs in another task than the other calls
 
     @property
@@ -165,20 +168,44 @@ class SegmentLifecycle:
             await self.recover_all()
         return [segment for segment in self._segments if segment.ledger_id in left]
 
+    async def begin(self, first_txid: int) -> tuple[WriteHandle, LogSegment] | None:
+        """Create a ledger and make it the log's newest segment, in one transaction; arguments as ``start``.
+
+        Calling it again after LogUnavailableError is safe. None, with nothing done, if one transaction cannot
+        do it: then call ``allocate`` and ``start``.
+
+        Raises:
+            LogFencedError: Another writer has started or completed a segment; nothing was changed.
+        """
+        await self._settle_uncertain()
+        for left in [each for each in self._segments if each.ledger_id == self._begun and each.in_progress]:
+            await self._recover(left)  # the reply was lost, and with it the only handle that writes to it
+        self._begun = None
+        # A ledger that an earlier writer left must be deleted once the node does not name it any more.
+        if self._known.allocated_ledger_id is not None or not self._client.is_in_session(self._store):
+            return None
+        started: list[LogSegment] = []
+
+        async def commit(ledger_id: int, ledger: Create) -> None:
+            self._begun = ledger_id
+            try:
+                started.append(await self._started(ledger_id, first_txid, ledger))
+            except (NodeExistsError, NoNodeError):
+                raise  # about the ledger
+            except NamespaceError as exc:
+                raise as_dlog_error(exc, self.log, "starting a segment") from exc
+
+        with translated(self.log, "starting a segment"):
+            handle = await self._create(commit)
+        self._begun = None
+        return handle, started[0]
+
     async def allocate(self) -> WriteHandle:
         """Create a ledger for the next segment and record its id, so that a crash does not leak it."""
         await self._settle_uncertain()
-        config, before = self._config, self._known
-        assert config.digest_type is not None
+        before = self._known
         with translated(self.log, "creating a ledger"):
-            handle = await self._client.create(
-                ensemble_size=config.ensemble_size,
-                write_quorum=config.write_quorum,
-                ack_quorum=config.ack_quorum,
-                digest_type=config.digest_type,
-                password=config.password,
-                custom=LogMark(self._namespace_path, self.log).custom | before.allocation_stamp,
-            )
+            handle = await self._create()
             left_over = before.allocated_ledger_id
             try:
                 await self._transact(
@@ -208,18 +235,35 @@ class SegmentLifecycle:
                 if segment.ledger_id == handle.ledger_id:
                     return segment
         with translated(self.log, "starting a segment"):
-            segment = LogSegment(
-                segment_seqno=next_segment_seqno(
-                    self._known, self._segments, first_seqno=self._first_segment_seqno
-                ),
-                ledger_id=handle.ledger_id,
-                first_txid=max(first_txid, self._known.max_txid, 0),
-            )
-            await self._transact(
-                lambda: start_segment(self._store, self._known, segment, sealing=first_txid == TXID_MAX),
-                self._path_of(segment),
-                encode_segment(segment),
-            )
+            return await self._started(handle.ledger_id, first_txid)
+
+    async def _create(self, commit: CommitLedger | None = None) -> WriteHandle:
+        config = self._config
+        assert config.digest_type is not None
+        return await self._client.create(
+            ensemble_size=config.ensemble_size,
+            write_quorum=config.write_quorum,
+            ack_quorum=config.ack_quorum,
+            digest_type=config.digest_type,
+            password=config.password,
+            custom=LogMark(self._namespace_path, self.log).custom | self._known.allocation_stamp,
+            commit=commit,
+        )
+
+    async def _started(self, ledger_id: int, first_txid: int, ledger: Create | None = None) -> LogSegment:
+        segment = LogSegment(
+            segment_seqno=next_segment_seqno(
+                self._known, self._segments, first_seqno=self._first_segment_seqno
+            ),
+            ledger_id=ledger_id,
+            first_txid=max(first_txid, self._known.max_txid, 0),
+        )
+        sealing = first_txid == TXID_MAX
+        await self._transact(
+            lambda: start_segment(self._store, self._known, segment, sealing=sealing, ledger=ledger),
+            self._path_of(segment),
+            encode_segment(segment),
+        )
         self._segments.append(segment)
         return segment
 

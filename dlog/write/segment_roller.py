@@ -90,8 +90,7 @@ class SegmentRoller:
         self._newest_writer: SegmentWriter | None = None
         self._old: deque[SegmentInUse] = deque()  # rolled, durable, to be completed; oldest first
         self._spare: WriteHandle | None = None  # a ledger created for a roll that could not be made
-        self._roll_not_before_s = 0.0
-        self._failed = list(failed_before)
+        self._roll_not_before_s, self._failed = 0.0, list(failed_before)
         self._work = trio.Event()  # ``run`` has something to do
         self._ended, self._scope = trio.Event(), trio.CancelScope()
         self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
@@ -173,12 +172,13 @@ class SegmentRoller:
             self._work.set()
 
     async def _begin(self) -> None:
-        handle = await self._persistently(self._allocated)
         first_txid = self.sender.batcher.first_txid
-        segment = await self._persistently(
-            lambda: self._lifecycle.start(handle, self._last_txid if first_txid is None else first_txid)
-        )
-        self._use(handle, segment)
+        first_txid = self._last_txid if first_txid is None else first_txid
+        begun = None if self._spare else await self._persistently(lambda: self._lifecycle.begin(first_txid))
+        if begun is None:
+            handle = await self._persistently(self._allocated)
+            begun = handle, await self._persistently(lambda: self._lifecycle.start(handle, first_txid))
+        self._use(*begun)
 
     async def _allocated(self) -> WriteHandle:
         if self._spare is not None:

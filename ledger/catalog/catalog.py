@@ -12,8 +12,9 @@ Source: AbstractZkLedgerManager.java and its layouts; docs/metadata.md 3, 9, 11.
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import attrs
 import trio
@@ -30,10 +31,13 @@ from namespace.errors import (
     NoNodeError,
     StoreError,
 )
-from namespace.store import ANY_VERSION, Check, MetadataStore, Put, parent_of
+from namespace.store import ANY_VERSION, Check, Create, MetadataStore, Put, parent_of
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
+
+# Creates the node of a ledger in a transaction of the caller. The errors about this node are passed on.
+CommitLedger = Callable[[int, Create], Awaitable[None]]
 
 
 @attrs.frozen
@@ -84,13 +88,16 @@ class LedgerCatalog:
         """The store that holds the nodes."""
         return self._store
 
-    async def create(self, metadata: LedgerMetadata, ledger_id: int | None = None) -> Versioned:
+    async def create(
+        self, metadata: LedgerMetadata, ledger_id: int | None = None, *, commit: CommitLedger | None = None
+    ) -> Versioned:
         """Create a ledger's node; return its metadata and id.
 
         If cancelled, the ledger may exist, open and empty.
 
         Args:
             ledger_id: The id to use; None for a new one.
+            commit: Called instead of creating the node, perhaps again with another id; its errors are raised.
 
         Raises:
             LedgerExistsError: The given id is taken.
@@ -101,6 +108,8 @@ class LedgerCatalog:
         for _ in range(CREATE_ATTEMPTS_MAX):
             wanted = await self._ids.new() if ledger_id is None else ledger_id
             try:
+                if commit is not None:
+                    return await self._commit_node(metadata, wanted, commit)
                 return await self._create_node(metadata, wanted)
             except LedgerExistsError:
                 if ledger_id is not None:
@@ -254,6 +263,27 @@ class LedgerCatalog:
         if found.version == 0 and found.metadata.creator_token == metadata.creator_token:
             return found
         raise LedgerExistsError(ledger_id)
+
+    async def _commit_node(self, metadata: LedgerMetadata, ledger_id: int, commit: CommitLedger) -> Versioned:
+        path = self.path(ledger_id)
+        for attempt in itertools.count(1):
+            try:
+                await commit(ledger_id, Create(path, encode_metadata(metadata)))
+            except NodeExistsError as exc:
+                if exc.path != path:
+                    raise
+                raise LedgerExistsError(ledger_id) from None
+            except NoNodeError as exc:
+                if exc.path != path or attempt == CREATE_ATTEMPTS_MAX:
+                    raise
+                # The first ledger of its group, or the last one before it was deleted with the inner nodes.
+                try:
+                    await self._store.create(parent_of(path), parents=True)
+                except NodeExistsError:
+                    pass  # another client needs it, too
+            else:
+                break
+        return Versioned(ledger_id, metadata, 0)
 
     def _trees(self) -> list[tuple[int, int]]:
         """(digits of the first level, inner levels) of each tree of the layout, in the order of ids."""

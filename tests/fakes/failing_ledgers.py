@@ -17,6 +17,8 @@ import trio.testing
 
 import dlog
 from dlog.namespace_handle import Namespace
+from ledger.catalog.catalog import CommitLedger
+from ledger.catalog.store_errors import as_ledger_error
 from ledger.errors import (
     LedgerClosedError,
     LedgerError,
@@ -27,9 +29,9 @@ from ledger.errors import (
     NotEnoughBookiesError,
 )
 from ledger.statistics import Recorder
-from namespace.errors import ConnectionLostError
+from namespace.errors import ConnectionLostError, NamespaceError
 from namespace.memory import MemoryStore, MemoryTree
-from namespace.store import Operation, Stat
+from namespace.store import Create, Operation, Stat
 
 
 @attrs.define(eq=False)
@@ -185,12 +187,20 @@ class World:
 
     # The methods of the ledger client.
 
-    async def create(self, **_: object) -> ScriptedWriteHandle:
+    def is_in_session(self, session: object) -> bool:
+        return isinstance(session, FlakyStore)
+
+    async def create(self, *, commit: CommitLedger | None = None, **_: object) -> ScriptedWriteHandle:
         await trio.sleep(self.rng.random() * 0.01)
         if self.rng.random() < self.failure_rate:
             raise NotEnoughBookiesError(3, 2)
         ledger_id = next(self._ledger_ids)
         self.ledgers[ledger_id] = ScriptedLedger()
+        if commit is not None:
+            try:
+                await commit(ledger_id, Create(f"/ledger-{ledger_id}"))
+            except NamespaceError as exc:
+                raise as_ledger_error(exc) from exc
         handle = ScriptedWriteHandle(self, ledger_id)
         assert self.nursery is not None
         self.nursery.start_soon(handle.serve)

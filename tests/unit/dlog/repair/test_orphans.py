@@ -347,11 +347,15 @@ async def test_a_writer_that_is_cut_anywhere_loses_nothing_to_a_deletion(
         async with open_on(cluster) as opened:
             opened.store.writes_left = cut
             payload = b"%d" % cut
-            config = dlog.WriterConfig(retry_timeout_s=0.01, close_timeout_s=0.01, purge=False)
+            config = dlog.WriterConfig(
+                retry_timeout_s=0.01, close_timeout_s=0.01, purge=False, segment_bytes_max=1
+            )
             try:
                 async with opened.namespace.open_writer("log", config=config) as writer:
-                    await writer.append(payload)
-                    written.append(payload)
+                    # The first ledger is created together with its segment, the next one before it.
+                    for part in (b"a", b"b"):
+                        await writer.append(payload + part)
+                        written.append(payload + part)
             except dlog.DLogError:
                 pass
         async with open_on(cluster) as after:

@@ -62,6 +62,10 @@ class UnreachableSegments:
         self.ledger = SilentLedger()
         self.recoveries = 0
 
+    async def begin(self, first_txid: int) -> tuple[SilentLedger, LogSegment]:
+        handle = await self.allocate()
+        return handle, await self.start(handle, first_txid)
+
     async def allocate(self) -> SilentLedger:
         await trio.lowlevel.checkpoint()
         return self.ledger
@@ -188,6 +192,10 @@ class ScriptedSegments:
         self.may_roll, self.may_close, self.may_recover = trio.Event(), trio.Event(), trio.Event()
         self.recovery_error: DLogError | None = None
         self.recoveries = 0
+
+    async def begin(self, first_txid: int) -> tuple[ScriptedLedger, LogSegment]:
+        handle = await self.allocate()
+        return handle, await self.start(handle, first_txid)
 
     async def allocate(self) -> ScriptedLedger:
         if self.ledgers:

@@ -11,7 +11,7 @@ from ledger.catalog.catalog import LedgerCatalog, LedgerRange, open_catalog
 from ledger.catalog.ledger_ids import LedgerIds
 from ledger.catalog.metadata_codec import encode_metadata
 from ledger.catalog.metadata_update import update_metadata
-from ledger.catalog.paths import LEDGER_ID_MAX, Layout
+from ledger.catalog.paths import LEDGER_ID_MAX, Layout, ledger_path
 from ledger.errors import (
     LedgerExistsError,
     LedgerIdOverflowError,
@@ -19,8 +19,9 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.metadata import Ensemble, LedgerMetadata
-from namespace.errors import BadVersionError, ConnectionLostError, StoreError
+from namespace.errors import BadVersionError, ConnectionLostError, NodeExistsError, StoreError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.store import Create
 
 METADATA = LedgerMetadata(
     ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, ("b1:1",)),), ctime_ms=1
@@ -266,3 +267,25 @@ async def test_an_overflow_starts_the_long_ids_or_is_an_error(monkeypatch: pytes
         assert await ids.new() == 4294967296
         with pytest.raises(LedgerIdOverflowError):
             await flat.new()
+
+
+async def test_a_ledger_is_created_in_a_transaction_of_the_caller() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        catalog = await open_catalog(store, "/ledgers")
+        asked: list[int] = []
+
+        async def commit(ledger_id: int, ledger: Create) -> None:
+            asked.append(ledger_id)
+            await store.commit([ledger, Create(f"/mine-{ledger_id}")])
+
+        await store.create(ledger_path("/ledgers", Layout.HIERARCHICAL, 0), b"", parents=True)
+        created = await catalog.create(METADATA, commit=commit)
+        assert asked == [0, 1], "the first id was taken"
+        assert (await catalog.get(created.ledger_id)).version == created.version == 0
+        assert await store.exists("/mine-0") is None
+        assert await store.exists("/mine-1") is not None
+        await store.create("/mine-2")
+        with pytest.raises(NodeExistsError, match="/mine-2"):
+            await catalog.create(METADATA, commit=commit)
+        with pytest.raises(NoSuchLedgerError):
+            await catalog.get(2)
