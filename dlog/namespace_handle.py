@@ -241,7 +241,12 @@ class Namespace(
     async def _open_writer(
         self, name: str, create: bool, lock_timeout_s: float | None, config: WriterConfig
     ) -> AsyncIterator[LogWriter]:
-        await self._may(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
+        try:
+            await self._permitted(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
+            is_here = True
+        except LogPromotedError:
+            await self._may(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
+            is_here = False
         if self.config.shared_with_java:
             config.check_shared()
         if create:
@@ -250,8 +255,11 @@ class Namespace(
         where: Namespace = self
 
         async def acquire() -> DistributedLock:
-            nonlocal where
-            where = await self._namespace_of(name)
+            nonlocal where, is_here
+            # The check above has just looked. If the log was promoted since, reading its nodes under the lock
+            # shows it, and the next lock is that of the target.
+            where = self if is_here else await self._namespace_of(name)
+            is_here = False
             return await take_lock(where._store, where._path, name, where._client_id, timeout_s)
 
         async def follow() -> tuple[SegmentLifecycle, DistributedLock] | None:

@@ -27,7 +27,7 @@ async def create_log(
     *,
     exist_ok: bool = False,
     token: bytes = b"",
-) -> LogMetadata:
+) -> None:
     """Create a log and the missing ancestors of a name like ``a/b/c``. A partly created log is completed.
 
     If cancelled, the log may or may not exist.
@@ -49,7 +49,8 @@ async def create_log(
             found = nodes[lock]
             if not exist_ok and (not token or found is None or found.value.partition(b"\n")[0] != token):
                 raise LogExistsError(log_name)
-            return log_metadata_from(namespace_path, log_name, nodes)
+            log_metadata_from(namespace_path, log_name, nodes)  # for its errors
+            return
         operations: list[Operation] = []
         for ancestor in ancestors_of(paths.log_path(namespace_path, log_name)):
             if len(ancestor) > len(namespace_path) and await store.exists(ancestor) is None:
@@ -69,7 +70,7 @@ async def create_log(
                     f"there is no namespace at {namespace_path}: the node does not exist"
                 ) from exc
             continue
-        return await open_log(store, namespace_path, log_name)
+        return
 
 
 async def open_log(

@@ -32,7 +32,8 @@ async def test_deleting_a_log_keeps_a_segment_that_another_writer_started_meanwh
     empty, again = (LogSegment(segment_seqno=1, ledger_id=each, first_txid=0) for each in (10, 11))
     async with open_memory_store(MemoryTree()) as store:
         await store.create(NS)
-        await start_segment(store, await create_log(store, NS, "log"), empty)
+        await create_log(store, NS, "log")
+        await start_segment(store, await open_log(store, NS, "log"), empty)
         client: Any = ReplacesTheSegment(store, empty, again)
         config = dlog.NamespaceConfig().for_scheme("distributedlog")
         namespace = Namespace("test:replaced", store, client, NS, config, client_id="test")

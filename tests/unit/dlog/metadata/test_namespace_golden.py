@@ -12,7 +12,7 @@ import pytest
 from dlog.format.dlsn import DLSN
 from dlog.metadata import paths
 from dlog.metadata.binding import Binding, decode_binding, encode_binding, new_binding
-from dlog.metadata.logs import create_log
+from dlog.metadata.logs import create_log, open_log
 from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
 from dlog.metadata.segment_nodes import (
     complete_segment,
@@ -170,7 +170,8 @@ async def test_the_life_of_a_log_has_the_nodes_versions_and_bytes_of_java() -> N
     namespace_path, log_path = "/golden/ns1", "/golden/ns1/life"
     async with open_memory_store(MemoryTree()) as store:
         await store.create(namespace_path, parents=True)
-        metadata = await create_log(store, namespace_path, "life")
+        await create_log(store, namespace_path, "life")
+        metadata = await open_log(store, namespace_path, "life")
         assert await captured(store, log_path) == expected("life: createLog")
 
         final = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dlog.errors import LogMetadataError, LogNotFoundError
 from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.logs import create_log, delete_log_nodes
+from dlog.metadata.logs import create_log, delete_log_nodes, open_log
 from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_list import check_same_log, sort_segments
 from dlog.metadata.segment_nodes import complete_segment, delete_segment, list_segments, start_segment
@@ -47,7 +47,8 @@ class Writer:
         self.generation = 0
 
     async def create(self) -> None:
-        self.metadata: LogMetadata = await create_log(self.store, NS, "log")
+        await create_log(self.store, NS, "log")
+        self.metadata: LogMetadata = await open_log(self.store, NS, "log")
         self.completed: list[LogSegment] = []
         self.open: LogSegment | None = None
         self.generation += 1

@@ -37,7 +37,8 @@ NS = "/ns"
 async def new_log(store: MetadataStore, name: str = "log") -> LogMetadata:
     if await store.exists(NS) is None:
         await store.create(NS)
-    return await create_log(store, NS, name)
+    await create_log(store, NS, name)
+    return await open_log(store, NS, name)
 
 
 def segment(seqno: int, *, ledger_id: int = 0, first_txid: int = 0) -> LogSegment:
