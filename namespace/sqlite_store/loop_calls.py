@@ -4,10 +4,10 @@ Inside: the rule, and what it knows of earlier calls. Not inside: threads, SQLit
 
 Most calls read or write a few pages that are in memory, and a write syncs once. Handing such a call to a
 thread and back takes two switches of threads and a turn of the loop, often more than the call itself. But
-meanwhile the loop serves no peer. So it makes a call only if no other call waits, and only while calls are
-fast: for each millisecond that a slow call took, ``FAST_CALLS_PER_MS`` fast ones must follow in the thread.
-So a disk that stalls holds the loop once, and the longer it did, the longer the loop leaves calls to the
-thread. Reads and writes have a rule each: a disk may be slow to sync and have everything in memory.
+meanwhile the loop serves no peer. So it writes only if no other call waits, and it makes calls only while
+they are fast: for each millisecond that a slow call took, ``FAST_CALLS_PER_MS`` fast ones must follow in the
+thread. So a disk that stalls holds the loop once, and the longer it did, the longer the loop leaves calls to
+the thread. Reads and writes have a rule each: a disk may be slow to sync and have everything in memory.
 
 The journal has the same rule for its syncs (``bookie.journal.loop_syncs``).
 

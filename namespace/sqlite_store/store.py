@@ -222,7 +222,7 @@ class SqliteStore(MetadataStore):
             if (
                 in_loop
                 and calls.may_call
-                and not self._turn.statistics().tasks_waiting
+                and (calls is self._reads or not self._turn.statistics().tasks_waiting)
                 and self._tree_guard.acquire(blocking=False)
             ):
                 began_s = time.perf_counter()

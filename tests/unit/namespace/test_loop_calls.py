@@ -131,7 +131,7 @@ async def test_large_writes_are_made_by_the_thread(tmp_path: Path, callers: dict
         assert not callers["commit"], "its size counts the path, too"
 
 
-async def test_calls_that_come_together_are_made_by_the_thread_but_for_the_last(
+async def test_writes_that_come_together_are_made_by_the_thread_but_for_the_last(
     tmp_path: Path, callers: dict[str, bool]
 ) -> None:
     async with open_trusting(tmp_path / "metadata.db") as store:
@@ -146,6 +146,22 @@ async def test_calls_that_come_together_are_made_by_the_thread_but_for_the_last(
                 nursery.start_soon(create, number)
         assert len(seen) == 4
         assert not all(seen)
+
+
+async def test_reads_that_come_together_are_made_in_the_loop(
+    tmp_path: Path, callers: dict[str, bool]
+) -> None:
+    async with open_trusting(tmp_path / "metadata.db") as store:
+        seen = []
+
+        async def read() -> None:
+            await store.get("/")
+            seen.append(callers["get"])
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(read)
+        assert seen == [True] * 4
 
 
 async def test_the_loop_does_not_wait_for_another_process_that_writes(
