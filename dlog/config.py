@@ -60,9 +60,9 @@ class WriterConfig(_KnowsItsArguments):
     bytes_in_flight_max: int = attrs.field(default=16 * 1024 * 1024, validator=gt(0))
     """``wait_capacity`` waits while so many submitted bytes are not durable; ``submit`` refuses a record at
     four times as many."""
-    linger_ms: float = attrs.field(default=1.0, validator=ge(0))
+    linger_ms: float = attrs.field(default=0.0, validator=ge(0))
     """Records that no caller waits for are sent so long after the entry before, at the earliest, so that they
-    share an entry. A record after a pause is sent at once. 0: it is sent as soon as none is in flight."""
+    share an entry. It saves CPU and delays readers. 0: they are sent as soon as no entry is in flight."""
     visibility_delay_ms: float = attrs.field(default=5.0, validator=ge(0))
     """A writer that is idle for so long adds a control record, so that readers see the last records."""
     keep_alive_s: float | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)

@@ -1,8 +1,8 @@
 """Sending batches to the segment in use, within a limit of bytes in flight.
 
-Records that callers only submit would each take an entry of their own if they come more slowly than entries
-are acknowledged. So an entry whose records no caller waits for is sent ``linger_ms`` after the entry before,
-at the earliest. A record after a pause is sent at once, and so is a record that a caller waits for.
+Records that callers only submit each take an entry of their own if they come more slowly than entries are
+acknowledged. With ``linger_ms``, an entry whose records no caller waits for is sent so long after the entry
+before, at the earliest. A record after a pause is sent at once, and so is a record that a caller waits for.
 
 Inside: the order and the time of sending, acknowledgements and failures of the ledger in use, waiting for
 capacity, control records that make the last records visible to readers.
