@@ -14,7 +14,7 @@ from ledger.codes import Code
 
 SECURITY_HINT = (
     "If the bookie requires TLS or authentication, name a file with the settings:"
-    " `dlog --bookie-security FILE`, or the variable DLOG_BOOKIE_SECURITY"
+    " `dlog --bookie-security FILE`, the variable DLOG_BOOKIE_SECURITY, or the option bookieSecurity of Spark"
 )
 """The end of the error about a refusal: a bookie does not say why it refuses."""
 
