@@ -164,6 +164,10 @@ def _journals(storage: Storage) -> Iterator[Metric]:
         "bookie_journal_JOURNAL_SYNC",
         [(f'{label},success="true"', one.syncs) for label, one in zip(labels, journals, strict=True)],
     )
+    yield _summary(
+        "bookie_journal_JOURNAL_ADD_ENTRY",
+        [(f'{label},success="true"', one.adds) for label, one in zip(labels, journals, strict=True)],
+    )
     yield each("JOURNAL_QUEUE_SIZE", "gauge", [one.waiting_count for one in journals])
     yield each("JOURNAL_MEMORY_USED", "gauge", [one.queued_bytes for one in journals])
     yield each("JOURNAL_WRITE_BYTES", "counter", [one.written_bytes for one in journals])

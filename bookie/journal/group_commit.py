@@ -26,7 +26,15 @@ class WriteBatch:
     batch, once. The journals set the other fields.
     """
 
-    __slots__ = ("awaited_journals", "on_durable", "parts_left", "records", "sizes_bytes", "sync")
+    __slots__ = (
+        "awaited_journals",
+        "on_durable",
+        "parts_left",
+        "records",
+        "sizes_bytes",
+        "submitted_s",
+        "sync",
+    )
 
     def __init__(self, journal_count: int = 1) -> None:
         self.records: list[list[bytes]] = [[] for _ in range(journal_count)]  # one list for each journal
@@ -34,6 +42,7 @@ class WriteBatch:
         self.on_durable: OnDurable = _not_submitted
         self.sync = True
         self.sizes_bytes: list[int] = []  # for each journal: its records, with 4 bytes of length each
+        self.submitted_s = 0.0  # on the clock of the disk
         self.parts_left = 0  # journals that have not written their part yet
 
     @property

@@ -118,6 +118,7 @@ class Journal:
         self._loop_syncs = LoopSyncs()  # told by the thread, or by the loop in its place
         self.queued_bytes = 0  # submitted and not committed; used by the loop only
         self.syncs = Latency()  # of groups, each with its write
+        self.adds = Latency()  # of records, from ``submit`` to the end of their group
         self.written_bytes = 0
 
         # Used by the journal thread only, or by the loop while that thread is idle:
@@ -143,6 +144,7 @@ class Journal:
         A part without records is committed when everything submitted before it is synced.
         """
         self.queued_bytes += batch.sizes_bytes[self._number]
+        batch.submitted_s = self._disk.clock_s()
         self._waiting.append(batch)
         if not self._is_awake:
             self._is_awake = True
@@ -237,6 +239,9 @@ class Journal:
         ended_s = self._disk.clock_s()
         self._loop_syncs.synced(len(group), size_bytes, ended_s - began_s)
         self.syncs.add(ended_s - began_s, ended_s)
+        for batch in group:
+            if count := len(batch.records[self._number]):
+                self.adds.add(ended_s - batch.submitted_s, ended_s, count)
         self.written_bytes += size_bytes
 
     def _commit(self, group: list[WriteBatch]) -> None:

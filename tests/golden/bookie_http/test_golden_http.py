@@ -232,6 +232,11 @@ async def test_metrics_have_apaches_names_and_kinds_and_count_what_was_written(
     assert differing == GAUGE_HERE
     assert 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"} 1\n' in text
     assert re.search(
+        r'^bookie_journal_JOURNAL_ADD_ENTRY_count\{journalIndex="0",success="true"\} [1-9]',
+        text,
+        re.MULTILINE,
+    ), text
+    assert re.search(
         r'^bookie_journal_JOURNAL_SYNC_count\{journalIndex="0",success="true"\} [1-9]', text, re.MULTILINE
     )
     assert re.search(r'^bookie_journal_JOURNAL_WRITE_BYTES\{journalIndex="0"\} [1-9]', text, re.MULTILINE)

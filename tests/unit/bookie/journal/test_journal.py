@@ -136,6 +136,16 @@ async def test_batches_are_answered_in_order_of_submission_and_share_syncs(tmp_p
     assert await replayed(tmp_path) == [entry(number) for number in range(500)]
 
 
+async def test_each_record_counts_in_the_times_once_it_is_synced(tmp_path: Path) -> None:
+    async with opened(tmp_path) as journal:
+        for records in [entry(0), entry(1)], [entry(2)]:
+            synced = trio.Event()
+            submit(journal, records, lambda _, synced=synced: synced.set())  # type: ignore[misc]
+            await synced.wait()
+        assert (journal.adds.count, journal.syncs.count) == (3, 2)
+        assert journal.adds.sum_s >= journal.syncs.sum_s
+
+
 async def test_a_batch_larger_than_a_group_is_cut_into_pieces(tmp_path: Path) -> None:
     records = [entry(number, 3000) for number in range(40)] + [entry(99, 70_000)]
     async with opened(tmp_path) as journal:
