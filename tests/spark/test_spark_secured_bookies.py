@@ -61,6 +61,33 @@ def plans(frame: DataFrame) -> str:
     return "\n".join([execution.toString(), execution.logical().toJSON(), execution.executedPlan().toJSON()])
 
 
+@contextmanager
+def spark_log(spark: SparkSession, path: Path) -> Iterator[None]:
+    """Write what Spark logs from the level INFO on, in the driver and its tasks, to a file too."""
+    jvm = spark._jvm
+    assert jvm is not None
+    core = jvm.org.apache.logging.log4j.core
+    context = jvm.org.apache.logging.log4j.LogManager.getContext(False)
+    layout = core.layout.PatternLayout.createDefaultLayout()
+    builder = core.appender.FileAppender.newBuilder()
+    builder.setName("of the test")
+    builder.setLayout(layout)
+    builder.withFileName(str(path))
+    appender = builder.build()
+    appender.start()
+    root = context.getConfiguration().getRootLogger()
+    level = root.getLevel().toString()
+    root.addAppender(appender, None, None)
+    spark.sparkContext.setLogLevel("INFO")
+    try:
+        yield
+    finally:
+        spark.sparkContext.setLogLevel(level)
+        root.removeAppender("of the test")
+        context.updateLoggers()
+        appender.stop()
+
+
 @pytest.mark.cluster
 @pytest.mark.zookeeper
 def test_a_log_on_secured_bookies_is_written_and_read_with_the_settings_and_not_without(
@@ -87,7 +114,7 @@ def test_a_log_on_secured_bookies_is_written_and_read_with_the_settings_and_not_
     payloads = [b"order %d" % number for number in range(200)]
     rows = spark.createDataFrame([(bytearray(payload),) for payload in payloads], "payload BINARY")
     shown = []
-    with secured_cluster(tmp_path) as uri:
+    with secured_cluster(tmp_path) as uri, spark_log(spark, tmp_path / "spark.log"):
         # Through the driver, by the segments of tasks, and by the file.
         ways: list[tuple[str, dict[str, str], dict[str, str]]] = [
             ("driver", by_option, {}),
@@ -108,7 +135,9 @@ def test_a_log_on_secured_bookies_is_written_and_read_with_the_settings_and_not_
                 refused()
             shown.append(str(caught.value))
             assert "bookieSecurity" in shown[-1]
-    logs = "".join(path.read_text(errors="replace") for path in tmp_path.rglob("*.log"))
-    shown += [*capfd.readouterr(), caplog.text, logs]
+    logs = {path.name: path.read_text(errors="replace") for path in tmp_path.rglob("*.log")}
+    assert "Starting task" in logs["spark.log"]
+    assert len(logs) >= 3, "also those of ZooKeeper and the bookie"
+    shown += [*capfd.readouterr(), caplog.text, *logs.values()]
     for secret in (PASSWORD, LEDGER_PASSWORD):
         assert secret not in "\n".join(shown)
