@@ -40,6 +40,7 @@ def uri(tmp_path: Path) -> Iterator[str]:
 def writer(uri: str) -> Iterator[dlog.blocking.LogWriter]:
     with namespace(uri).open_writer("log", create=True) as writer:
         writer.append(b"0")
+        writer.flush()  # without it the record may not be visible yet, and the log has no end to wait at
         yield writer
 
 
