@@ -41,7 +41,7 @@ _APPEND_BYTES = 8 << 20  # in memory, before they are appended to the entry log
 
 @attrs.frozen
 class IndexHealing:
-    """What was done for one ledger's index."""
+    """The result of healing one ledger's index."""
 
     pages: int = 0  # replaced
     failure: str | None = None  # why a page was not replaced

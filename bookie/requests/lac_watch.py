@@ -14,7 +14,7 @@ from typing import Protocol
 from bookie.latency import Latency
 from bookie.requests.in_progress import share_of
 
-FEW = 2  # watchers of a ledger that are answered in the step of the event
+WATCHERS_AT_ONCE_MAX = 2  # of a ledger; so many are answered in the step of the event
 LONG_POLLS_MAX = 100_000  # of one bookie; each is a client's open request
 
 
@@ -65,7 +65,7 @@ class LacWatches:
         watchers = self._watchers.get(ledger_id)
         if not watchers:
             return
-        if len(watchers) <= FEW:
+        if len(watchers) <= WATCHERS_AT_ONCE_MAX:
             for watcher in tuple(watchers):  # one that is answered leaves, and may come again
                 watcher.lac_is(ledger_id, lac, now=True)
         else:

@@ -52,12 +52,12 @@ class SocketStream(trio.abc.HalfCloseableStream):
     def send_now(self, data: bytes) -> int:
         """Send what the system takes at once; return how many bytes. The caller has asked ``can_send``."""
         descriptor = self.socket.fileno()
-        if descriptor < 0 or self.socket.did_shutdown_SHUT_WR:
+        if descriptor < 0:
             return 0
         try:
             sent = os.write(descriptor, data)
         except OSError:
-            return 0  # the socket is full, or broken: then ``send_all`` says why
+            return 0  # the socket is full, broken, or closed for sending: then ``send_all`` says why
         self._sent_s = self._clock()
         return sent
 

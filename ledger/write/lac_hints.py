@@ -63,8 +63,8 @@ class LacHints:
             self._is_over = True
             if self._timer is not None:
                 self._timer.cancel()
-        elif self._position.last_pushed > lac or lac <= self._hinted:
-            return  # the confirmation of the entry in flight calls again
+        elif lac <= self._hinted or self._position.last_pushed > lac:
+            return  # it was hinted, or the confirmation of the entry in flight calls again
         elif self._patience:
             self._patience -= 1
             if self._timer is None:

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bookie.requests.deferred import DeferredRequest, WokenPoll
 from bookie.requests.in_progress import SHARE_MIN
-from bookie.requests.lac_watch import LacWatches
+from bookie.requests.lac_watch import WATCHERS_AT_ONCE_MAX, LacWatches
 from bookie.requests.long_polls import REPLIES_MAX, SLICE_BYTES, SLICE_POLLS, LongPolls
 from bookie.requests.turns import SLOW_FRAME_UNITS, STEP_UNITS, Turns
 from ledger.codes import Operation
@@ -337,3 +337,30 @@ async def test_each_reply_gives_the_long_poll_its_whole_time_again(
     assert more_follow(connections) == [True, True, True]
     await trio.sleep(0.2)
     assert (more_follow(connections), len(polls)) == ([True, True, True, False], 0)
+
+
+@pytest.mark.parametrize("count", [WATCHERS_AT_ONCE_MAX, WATCHERS_AT_ONCE_MAX + 1])
+async def test_few_connections_are_answered_in_the_step_of_the_event_and_many_by_their_tasks(
+    connections: Connections, count: int
+) -> None:
+    for _ in range(count):
+        connections.poll(connections.connect())
+    await wait_all_tasks_blocked()
+    connections.replies.lac = 5
+    connections.watches.lac_is(1, 5)
+    assert len(connections.replies.woken) == (count if count <= WATCHERS_AT_ONCE_MAX else 0)
+    await wait_all_tasks_blocked()
+    assert len(connections.replies.woken) == count
+
+
+async def test_no_long_poll_is_answered_in_the_step_of_the_event_when_the_turn_is_spent(
+    connections: Connections,
+) -> None:
+    connections.poll(connections.connect())
+    await wait_all_tasks_blocked()
+    connections.replies.lac = 5
+    connections.turns.charge(STEP_UNITS)
+    connections.watches.lac_is(1, 5)
+    assert not connections.replies.woken
+    await wait_all_tasks_blocked()
+    assert len(connections.replies.woken) == 1
