@@ -454,16 +454,27 @@ async def test_without_a_lock_java_fences_ours(place: StreamPlace) -> None:
 
 
 @asynccontextmanager
-async def opened_beside(namespace: dlog.Namespace, log: str) -> AsyncIterator[dlog.LogWriter]:
-    """A writer of ours. Without a lock, Java may complete the same segment just then: it is opened again."""
+async def writing_beside(
+    namespace: dlog.Namespace, log: str, share: Share, count: int, first_txid: int
+) -> AsyncIterator[dlog.LogWriter]:
+    """A writer of ours that has appended the share's next records as one batch.
+
+    Without a lock, Java may complete the same segment just then. For records that still wait, it may also
+    take a ledger for its next segment, before ours does. Such an attempt writes nothing, and the next writer
+    of ours gets further.
+    """
     async with AsyncExitStack() as stack:
-        for is_last in (False, False, True):
-            try:
-                writer = await stack.enter_async_context(namespace.open_writer(log))
+        for is_last in (False, False, False, True):
+            async with AsyncExitStack() as attempt:
+                try:
+                    writer = await attempt.enter_async_context(namespace.open_writer(log))
+                    await write_by_us(writer, share, count, first_txid)
+                except dlog.LogFencedError as exc:
+                    if is_last or exc.outcome is not dlog.RecordOutcome.NOT_WRITTEN:
+                        raise
+                    continue
+                stack.push_async_exit(attempt.pop_all())
                 break
-            except dlog.LogFencedError:
-                if is_last:
-                    raise
         yield writer
 
 
@@ -474,8 +485,10 @@ async def test_without_a_lock_ours_fences_java(place: StreamPlace) -> None:
         driver = await trio.to_thread.run_sync(place.start_driver)
         async with place.java_log(log, {**BUSY, **NO_LOCK}, driver=driver) as java:
             flood, writer = await start_java_flood(driver, java, "java:")
-            async with place.namespace() as namespace, opened_beside(namespace, log) as ours:
-                await write_by_us(ours, second, 5, SECOND_TXID)
+            async with (
+                place.namespace() as namespace,
+                writing_beside(namespace, log, second, 5, SECOND_TXID) as ours,
+            ):
                 stopped = await flood.wait_stopped()
                 # The first failure is of a record in flight, or of a record that still waited.
                 assert stopped["failure"]["code"] in (TRANSMIT_ERROR, WRITE_CANCELLED)
