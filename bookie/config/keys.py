@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import functools
 import re
 
 import attrs
@@ -226,6 +227,7 @@ GROUPS = (
 )
 WITHOUT_EFFECT = frozenset[str]().union(*(one.names for one in GROUPS if one.fate is Fate.WITHOUT_EFFECT))
 KNOWN = SUPPORTED | AUTO_RECOVERY | WITHOUT_EFFECT | UNSUPPORTED | REFUSED
+_LOWERED = {key.lower(): key for key in KNOWN}
 
 _GROUP_OF = {name: group for group in GROUPS for name in group.names}
 
@@ -284,11 +286,11 @@ def group_of(name: str) -> KeyGroup:
     return _OTHERS if name.startswith(PREFIXES_OF_OTHERS) else _UNKNOWN
 
 
+@functools.lru_cache(maxsize=256)
 def nearest_key(name: str) -> str | None:
     """The known key most similar to a misspelt one; None if none is similar."""
-    lowered = {key.lower(): key for key in KNOWN}
-    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    return lowered[found[0]] if found else None
+    found = difflib.get_close_matches(name.lower(), _LOWERED, n=1, cutoff=0.6)
+    return _LOWERED[found[0]] if found else None
 
 
 def may_protect(name: str) -> bool:

@@ -156,7 +156,7 @@ async def test_a_ledger_that_an_earlier_writer_left_is_deleted(cluster: DictClus
 
 
 async def test_a_writer_that_is_cut_anywhere_leaves_no_segment_without_its_ledger(
-    cluster: DictCluster,
+    cluster: DictCluster, autojump_clock: object
 ) -> None:
     written: list[bytes] = []
     for cut in range(1, 12):
