@@ -10,9 +10,7 @@ error, if there is one (docs/stream-format.md 8).
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ledger import errors as ledger_errors
@@ -440,18 +438,22 @@ class EmbeddedStoreError(DLogError):
     """The directory of a ``file://`` namespace cannot be used; the message names the remedy."""
 
 
-@contextlib.contextmanager
-def translated(log: str | None, doing: str) -> Iterator[None]:
+class translated:  # noqa: N801 - used as a function, on hot paths
     """Turn an error of ``ledger`` or ``namespace`` into one of this package, with the log's name.
 
     Args:
         log: The log, or None for the namespace.
         doing: The step that may fail, such as "listing segments".
     """
-    try:
-        yield
-    except (ledger_errors.LedgerError, namespace_errors.NamespaceError) as exc:
-        raise as_dlog_error(exc, log, doing) from exc
+
+    def __init__(self, log: str | None, doing: str) -> None:
+        self._log, self._doing = log, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
+        if isinstance(exc, ledger_errors.LedgerError | namespace_errors.NamespaceError):
+            raise as_dlog_error(exc, self._log, self._doing) from exc
 
 
 def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:

@@ -8,21 +8,16 @@ peer. So it does so only for a group that would be alone in the thread too, and 
 
 - the group is one small batch, and so was the group before. Batches that come together share one write in the
   thread, and the loop takes more of them meanwhile;
-- groups were fast of late, in the thread too: a disk is known before the loop waits for it. For each
-  millisecond that a slow group took, ``FAST_GROUPS_PER_MS`` fast ones must follow in the thread. So a disk
-  that stalls holds the loop once, and the longer it did, the longer the loop leaves it to the thread.
+- groups were fast of late, in the thread too: a disk is known before the loop waits for it, and one that
+  stalls holds the loop once (``namespace.loop_calls``).
 
 Source: our own.
 """
 
 from __future__ import annotations
 
-import math
+from namespace.loop_calls import LoopCalls
 
-FAST_S = 0.001  # a group that takes longer is slow
-FAST_GROUPS_FIRST = 16  # wanted before the first group of the loop
-FAST_GROUPS_PER_MS = 2
-FAST_GROUPS_MAX = 512  # wanted after the slowest groups: a disk that stalled once becomes trusted again
 LONE_BYTES_MAX = 32 << 10
 
 
@@ -30,16 +25,16 @@ class LoopSyncs:
     """See the module. Asked by the loop for each group; told of each group that was synced."""
 
     def __init__(self) -> None:
-        self._fast_groups_wanted = FAST_GROUPS_FIRST
+        self._calls = LoopCalls()
         self._was_lone = True
 
     def __repr__(self) -> str:
-        return f"<LoopSyncs: {self._fast_groups_wanted} more fast groups wanted, lone {self._was_lone}>"
+        return f"<LoopSyncs: {self._calls!r}, lone {self._was_lone}>"
 
     @property
     def may_sync(self) -> bool:
         """True if the loop may sync a lone group now."""
-        return self._was_lone and not self._fast_groups_wanted
+        return self._was_lone and self._calls.may_call
 
     @staticmethod
     def is_lone(batch_count: int, size_bytes: int) -> bool:
@@ -49,8 +44,4 @@ class LoopSyncs:
     def synced(self, batch_count: int, size_bytes: int, took_s: float) -> None:
         """A group was written and synced, by the loop or by the thread."""
         self._was_lone = self.is_lone(batch_count, size_bytes)
-        if took_s > FAST_S:
-            wanted = FAST_GROUPS_PER_MS * math.ceil(took_s * 1000)
-            self._fast_groups_wanted = min(max(wanted, self._fast_groups_wanted), FAST_GROUPS_MAX)
-        elif self._fast_groups_wanted:
-            self._fast_groups_wanted -= 1
+        self._calls.called(took_s)

@@ -228,8 +228,11 @@ class LogReader:
                 await trio.lowlevel.checkpoint()
                 ready = self._ready(columns)  # another task may have been here
             if ready is None:
-                with trio.move_on_after(float("inf") if wait_s is None else wait_s):
+                if wait_s is None:
                     ready = await self._refill(columns)
+                else:
+                    with trio.move_on_after(wait_s):
+                        ready = await self._refill(columns)
             if not ready:
                 return [] if ready is None else None
         records = self._records[self._index : self._index + records_max]
@@ -342,8 +345,9 @@ class LogReader:
 
     async def _refill(self, columns: bool = False) -> bool:
         """Decode records into ``_records``, waiting if none are fetched yet; False at the end."""
-        self._check_process()  # first: a child that runs its copy of the loop takes events of the parent
-        await trio.lowlevel.checkpoint()
+        # ``_ready`` first: it refuses a child, whose copy of the loop would take events of the parent.
+        if self._ready(columns) is not None:
+            await trio.lowlevel.checkpoint()  # another task may take the records meanwhile
         while (ready := self._ready(columns)) is None:
             if self._idle_timeout_s is None:
                 await self._ahead.wait_change()

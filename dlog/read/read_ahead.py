@@ -14,7 +14,6 @@ above prevent apache/distributedlog issue 244 and apache/bookkeeper issues 1973 
 from __future__ import annotations
 
 import enum
-import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -111,7 +110,7 @@ class ReadAhead:
         self._start: DLSN | None = None
         self._resume_at: DLSN | None = None  # in a segment whose ledger was replaced by an equal one
         self._changed, self._capacity = trio.Event(), trio.Event()
-        self._waiting: trio.CancelScope | None = None  # while the task waits for more of a segment
+        self._waiting: ReadHandle | None = None  # while the task waits for more of a segment
 
     # For the caller's tasks.
 
@@ -237,11 +236,17 @@ class ReadAhead:
             next_entry_id = first_entry_id = reader.next_entry_id
             looks_back = next_entry_id > 0 and segment.enveloped
             is_fresh = self._follow
+            seen: tuple[LogSegment, ...] | None = None  # the list that ``is_over`` is true of
+            is_over = False
             while not self.is_past_end(DLSN(segment.segment_seqno, next_entry_id, 0)):
                 is_closed, last = handle.is_closed, handle.last_confirmed
                 reader.confirmed(last, closed=is_closed)
                 if next_entry_id <= last:
-                    entries = await self._fetch_entries(segment, handle, next_entry_id, last)
+                    entries: list[bytes] | None = None
+                    if self.size_bytes < self._config.read_ahead_bytes_max:
+                        entries = handle.take_recent(next_entry_id, last)
+                    if not entries:
+                        entries = await self._fetch_entries(segment, handle, next_entry_id, last)
                     if entries is None:
                         if next_entry_id > first_entry_id:
                             self._resume_at = max(start, DLSN(segment.segment_seqno, next_entry_id, 0))
@@ -277,12 +282,14 @@ class ReadAhead:
                 else:
                     await self._wait_more(handle, last)
                     # The copy of a promoted log may have the same ledger id there, and is completed.
-                    is_over = not self._is_still_listed(segment) or not self._listed(segment).in_progress
+                    if self._segments is not seen:
+                        seen = self._segments
+                        is_over = not (self._is_still_listed(segment) and self._listed(segment).in_progress)
                     if is_over and await self._persistently(lambda: self._log.has_moved(handle)):
                         if next_entry_id > first_entry_id:
                             self._resume_at = max(start, DLSN(segment.segment_seqno, next_entry_id, 0))
                         return _Fetched.REPLACED
-                    if not self._is_still_listed(segment):
+                    if is_over and not self._is_still_listed(segment):
                         if next_entry_id > first_entry_id:
                             if self._segments and self._segments[0].segment_seqno > segment.segment_seqno:
                                 raise LogTruncatedError(
@@ -392,11 +399,13 @@ class ReadAhead:
 
     async def _wait_more(self, handle: ReadHandle, last: int) -> None:
         """Wait until there is an entry after ``last``, the ledger is closed, or the segments have changed."""
-        with trio.move_on_after(self._relist_after_s) as self._waiting:
-            if not self._list_changed.is_set():
+        if not self._list_changed.is_set():
+            self._waiting = handle
+            try:
                 with translated(self._log.name, "waiting for more"):
-                    await handle.wait_last_confirmed_beyond(last, timeout_s=math.inf)
-        self._waiting = None
+                    await handle.wait_last_confirmed_beyond(last, timeout_s=self._relist_after_s)
+            finally:
+                self._waiting = None
         if handle.last_confirmed <= last and not handle.is_closed:
             # The list changed, or nothing came for the whole interval. A watch can be lost, so list again.
             await self._list_in_vain()
@@ -407,7 +416,7 @@ class ReadAhead:
             changed = self._list_changed
             await changed.wait()
             if self._waiting is not None:
-                self._waiting.cancel()
+                self._waiting.end_waits()
             while self._list_changed is changed:
                 await self._relisted.wait()
 

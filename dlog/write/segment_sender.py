@@ -172,7 +172,7 @@ class SegmentSender:
             batch = batcher.take(idle=writer.is_quiet and self._is_due())
             if batch is None:
                 break
-            if not self.send(in_use, batch):
+            if not self._submit(in_use, batch):
                 batcher.put_back([batch])
                 return
             has_sent = True
@@ -181,6 +181,8 @@ class SegmentSender:
                 self._due_s = trio.current_time() + self._linger_s
             if writer.has_one_in_flight:
                 in_use.handle.send_now()  # a burst gathers behind this entry
+            else:
+                in_use.handle.send_soon()
 
     def _is_due(self) -> bool:
         """True if an entry that is not full may be sent; else ``send_held`` sends it."""
@@ -199,12 +201,17 @@ class SegmentSender:
 
     def send(self, in_use: SegmentInUse, batch: Batch, *, control_payload: bytes = CONTROL_PAYLOAD) -> bool:
         """Send a batch as the segment's next entry; False if the ledger has failed."""
+        in_use.handle.send_soon()
+        return self._submit(in_use, batch, control_payload)
+
+    def _submit(self, in_use: SegmentInUse, batch: Batch, control_payload: bytes = CONTROL_PAYLOAD) -> bool:
+        # The ledger holds the entry until ``send_now`` or ``send_soon``.
         writer = in_use.writer
         if batch.is_large and not self._send_parts(in_use, batch):
             return False
         entry = writer.encode(batch, control_payload)
         try:
-            entry_id = in_use.handle.submit(entry)
+            entry_id = in_use.handle.submit(entry, hold=True)
         except LedgerError as exc:
             self._segment_failed(in_use, exc)
             return False

@@ -79,6 +79,8 @@ class ReadHandle:
         self._scope = trio.CancelScope()
         self._is_open = True
         self._polls: set[LacPoll] = set()  # they restart when the metadata changes
+        self._idle_poll: LacPoll | None = None  # for the next wait
+        self._ended_waits = 0  # calls of ``end_waits``
         self._recent = RecentEntries()
         self._standing = StandingPoll(
             context.transport,
@@ -154,9 +156,8 @@ class ReadHandle:
 
         Raises: the errors of ``read``.
         """
-        self._check_range(first, last)
         size = size_bytes_max or self._config.batch_read_bytes_max
-        payloads = self._recent.take(first, last)
+        payloads = self.take_recent(first, last)
         if payloads:
             await trio.lowlevel.checkpoint_if_cancelled()
             return payloads
@@ -202,15 +203,38 @@ class ReadHandle:
             await trio.lowlevel.checkpoint()
             return self._lac
         self._recorder.counts[LAC_WAITS] += 1
-        with self._recorder.operation(LAC_WAIT), trio.move_on_after(timeout_s):
-            while self._lac <= entry_id and not self.is_closed:
-                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._standing)
-                self._polls.add(poll)  # no checkpoint since the metadata were read
-                try:
-                    await poll.run(entry_id)
-                finally:
-                    self._polls.discard(poll)
+        deadline_s = trio.current_time() + timeout_s
+        with self._recorder.operation(LAC_WAIT):
+            await self._poll_beyond(entry_id, deadline_s)
         return self._lac
+
+    async def _poll_beyond(self, entry_id: int, deadline_s: float) -> None:
+        ended_waits = self._ended_waits
+        while True:
+            poll, self._idle_poll = self._idle_poll, None
+            if poll is None or not poll.fits(self._current):
+                poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._standing)
+            self._polls.add(poll)  # no checkpoint since the metadata were read
+            try:
+                await poll.run(entry_id, deadline_s)
+            finally:
+                self._polls.discard(poll)
+            if self._lac > entry_id or self.is_closed:
+                self._idle_poll = poll
+                return
+            if self._ended_waits != ended_waits or trio.current_time() >= deadline_s:
+                return
+
+    def end_waits(self) -> None:
+        """Let every ``wait_last_confirmed_beyond`` of this handle return soon, with the LAC known so far."""
+        self._ended_waits += 1
+        for poll in self._polls:
+            poll.stop()
+
+    def take_recent(self, first: int, last: int) -> list[bytes]:
+        """As ``read_payloads``, of entries that came with replies to long polls; empty if there are none."""
+        self._check_range(first, last)
+        return self._recent.take(first, last)
 
     async def close(self) -> None:
         """Stop the background tasks of this handle. The ledger stays as it is. Closing twice is allowed."""

@@ -1,7 +1,7 @@
 """Long polls: a bookie holds a read until its ledger has grown.
 
 Inside: which bookies to poll, when to poll the next one too, which LAC in a reply counts.
-Not inside: how long to wait.
+Not inside: metadata that change meanwhile (``handle``).
 Always: only a LAC inside an entry or a LAC packet counts, since a digest covers it. ``max_lac`` in a reply is
 covered by no digest; it is only a reason to read the LAC. (Java trusts the number; docs/protocol.md 13.)
 A poll that is over, stopped or cancelled leaves no request behind but the reader's standing poll.
@@ -15,6 +15,7 @@ Source: ReadLastConfirmedAndEntryOp.java; docs/protocol.md 6.6, 9.4.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -70,25 +71,45 @@ class LacPoll:
         self._is_round_over = True
         self._error: Exception | None = None
 
-    async def run(self, entry_id: int) -> None:
-        """Return when the LAC is beyond ``entry_id``, or after ``stop``. A cancelled poll changes nothing."""
+    async def run(self, entry_id: int, deadline_s: float) -> None:
+        """Return when the LAC is beyond ``entry_id``, after ``stop``, or at the deadline.
+
+        A cancelled poll changes nothing. After a run that was not stopped there may be another one.
+
+        Args:
+            deadline_s: On the clock of trio; infinity for none.
+        """
         # Every entry in front of the last segment is confirmed, also if its bookies do not know it.
         self._raise_lac(self._current.metadata.last_ensemble.first_entry_id - 1)
         pause_s = PAUSE_MIN_S
         self._entry_id = entry_id
-        while self._lac <= entry_id and not self._is_stopped:
-            started = trio.current_time()
-            await self._poll_all()
-            if self._lac > entry_id or self._is_stopped:
-                return
-            # Bookies that are down, or have no entry of the ledger, fail at once: pause before the next try.
-            pause_s = PAUSE_MIN_S if trio.current_time() - started > 1 else min(PAUSE_MAX_S, pause_s * 2)
-            with trio.move_on_after(pause_s) as self._pause:
-                await trio.sleep_forever()
-            self._pause = None
+        started_s = trio.current_time()
+        timer: Timer | None = None
+        if deadline_s < math.inf:
+            timer = self._context.transport.timers.after(max(0.0, deadline_s - started_s), self._end_round)
+        try:
+            while self._lac <= entry_id and not self._is_stopped and started_s < deadline_s:
+                await self._poll_all()
+                if self._lac > entry_id or self._is_stopped:
+                    return
+                # Bookies that are down, or have no entry of the ledger, fail at once: pause before the next
+                # try.
+                now_s = trio.current_time()
+                pause_s = PAUSE_MIN_S if now_s - started_s > 1 else min(PAUSE_MAX_S, pause_s * 2)
+                with trio.move_on_at(min(now_s + pause_s, deadline_s)) as self._pause:
+                    await trio.sleep_forever()
+                self._pause = None
+                started_s = trio.current_time()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def fits(self, current: Versioned) -> bool:
+        """True if another run is a poll of the ledger with these metadata."""
+        return current is self._current and not self._is_stopped
 
     def stop(self) -> None:
-        """Let ``run`` return soon, whatever the LAC is."""
+        """Let ``run`` return soon, whatever the LAC is, and for good."""
         self._is_stopped = True
         self._end_round()
         if self._pause is not None:

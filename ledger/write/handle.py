@@ -160,10 +160,11 @@ class WriteHandle:
         """How often a caller had to wait because the entries in flight were at their limit."""
         return self._window.waits
 
-    def submit(self, payload: bytes) -> int:
+    def submit(self, payload: bytes, *, hold: bool = False) -> int:
         """Take an entry to be written; return its id at once.
 
-        The entry is sent when the caller next waits for anything. Use ``wait_capacity`` to bound memory.
+        The entry is sent when the caller next waits for anything; with ``hold`` only once the caller calls
+        ``send_now`` or ``send_soon``. Use ``wait_capacity`` to bound memory.
 
         Raises:
             EntryTooLargeError: The entry was not taken.
@@ -172,8 +173,8 @@ class WriteHandle:
         if not self._is_accepting or len(payload) > self._payload_bytes_max:
             self.check_submit(payload)
         entry_id = self._append(payload)
-        if self._writer.unsent_count == 1:
-            self._submitted.set()
+        if not hold:
+            self.send_soon()
         return entry_id
 
     def check_submit(self, payload: bytes) -> None:
@@ -388,6 +389,10 @@ class WriteHandle:
 
     # --- adds and their replies -----------------------------------------------------------------------------
 
+    def send_soon(self) -> None:
+        """Send the submitted entries in the next turn of the loop, if they are not sent before."""
+        self._submitted.set()
+
     def send_now(self) -> None:
         """Send the submitted entries in this step, for a caller that waits for them."""
         if self._writer.unsent_count and self._make_error is None:
@@ -444,12 +449,8 @@ class WriteHandle:
                 case Suspect(bookie=bookie):
                     self._context.membership.report_failure(bookie)
                 case Warn(message=message):
-                    logger.warning(
-                        "ledger %d: %s",
-                        self.ledger_id,
-                        message,
-                        extra=event("ledger.warning", ledger=self.ledger_id),
-                    )
+                    extra = event("ledger.warning", ledger=self.ledger_id)
+                    logger.warning("ledger %d: %s", self.ledger_id, message, extra=extra)
                 case Adopt(current=current):
                     self._current = current
                 case End(make_error=make_error):

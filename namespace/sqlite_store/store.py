@@ -31,9 +31,9 @@ from namespace.errors import (
     StoreUnreachableError,
 )
 from namespace.events import event
+from namespace.loop_calls import LoopCalls
 from namespace.sessions.session import Session, Watched, WatchKind
 from namespace.sqlite_store.failures import FAILURES, is_busy, translated
-from namespace.sqlite_store.loop_calls import LoopCalls
 from namespace.sqlite_store.tree import SqliteTree
 from namespace.store import (
     ANY_VERSION,

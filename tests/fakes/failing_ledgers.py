@@ -58,7 +58,7 @@ class ScriptedWriteHandle:
         self._pushed = -1
         self.poke = trio.Event()
 
-    def submit(self, payload: bytes) -> int:
+    def submit(self, payload: bytes, *, hold: bool = False) -> int:
         if self._error is not None:
             raise self._error
         assert self._ledger.closed_at is None or self._ledger.is_fenced, "a closed ledger gets no entry"
@@ -68,6 +68,9 @@ class ScriptedWriteHandle:
         self._pushed += 1
         self.poke.set()
         return self._pushed
+
+    def send_soon(self) -> None:
+        pass
 
     def send_now(self) -> None:
         """Entries are sent when they are submitted."""
@@ -129,6 +132,7 @@ class ScriptedReadHandle:
 
     def __init__(self, ledger_id: int, ledger: ScriptedLedger) -> None:
         self.ledger_id, self._ledger = ledger_id, ledger
+        self._ended_waits = 0
 
     async def __aenter__(self) -> ScriptedReadHandle:
         return self
@@ -156,9 +160,18 @@ class ScriptedReadHandle:
         await trio.lowlevel.checkpoint()
         return self._ledger.entries[first : min(last, first + 2) + 1]
 
+    def take_recent(self, first: int, last: int) -> list[bytes]:
+        return []
+
+    def end_waits(self) -> None:
+        self._ended_waits += 1
+
     async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
+        ended = self._ended_waits
         with trio.move_on_after(timeout_s):
-            while self.last_confirmed <= entry_id and not self.is_closed:  # noqa: ASYNC110
+            while (  # noqa: ASYNC110
+                self.last_confirmed <= entry_id and not self.is_closed and self._ended_waits == ended
+            ):
                 await trio.sleep(0.003)
         return self.last_confirmed
 

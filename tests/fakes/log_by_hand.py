@@ -49,6 +49,7 @@ class Handle:
 
     def __init__(self, ledger_id: int, ledger: Ledger) -> None:
         self.ledger_id, self._ledger = ledger_id, ledger
+        self._waiting: set[trio.CancelScope] = set()
 
     async def __aenter__(self) -> Handle:
         return self
@@ -81,10 +82,19 @@ class Handle:
         stop = min(last + 1, first + self._ledger.entries_at_once, *bad)
         return self._ledger.entries[first:stop]
 
+    def take_recent(self, first: int, last: int) -> list[bytes]:
+        return []
+
+    def end_waits(self) -> None:
+        for scope in self._waiting:
+            scope.cancel()
+
     async def wait_last_confirmed_beyond(self, entry_id: int, *, timeout_s: float) -> int:
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(timeout_s) as scope:
+            self._waiting.add(scope)
             while self._ledger.lac <= entry_id and not self._ledger.is_closed:
                 await self._ledger.changed.wait()
+        self._waiting.discard(scope)
         return self._ledger.lac
 
 

@@ -1,7 +1,8 @@
-"""When the loop makes a call of SQLite itself: a small one of a fast database, and no other."""
+"""When the loop makes a call that blocks itself: a small one of SQLite on a fast disk, and no other."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -14,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from namespace.errors import NodeExistsError
-from namespace.sqlite_store.loop_calls import (
-    FAST_CALLS_FIRST,
-    FAST_CALLS_MAX,
-    FAST_CALLS_PER_MS,
+from namespace.loop_calls import (
+    AVERAGE_CALLS,
+    CALLS_FIRST,
+    CALLS_MAX,
+    CALLS_PER_MS,
     FAST_S,
+    STALL_S,
     LoopCalls,
 )
 from namespace.sqlite_store.store import LOOP_BYTES_MAX, LOOP_OPERATIONS_MAX, SqliteStore, open_sqlite_store
@@ -29,8 +32,8 @@ from namespace.store import Create
 def trusted() -> LoopCalls:
     """A rule that has seen enough fast calls."""
     rule = LoopCalls()
-    for _ in range(FAST_CALLS_FIRST):
-        rule.called(FAST_S)
+    for _ in range(CALLS_FIRST):
+        rule.called(0.0)
     assert rule.may_call
     return rule
 
@@ -43,26 +46,56 @@ def fast_calls_until_trusted(rule: LoopCalls) -> int:
     return count
 
 
-def test_a_database_is_known_before_the_loop_waits_for_it() -> None:
-    assert fast_calls_until_trusted(LoopCalls()) == FAST_CALLS_FIRST
+def test_a_disk_is_known_before_the_loop_waits_for_it() -> None:
+    assert fast_calls_until_trusted(LoopCalls()) == CALLS_FIRST
 
 
-def test_a_slow_call_holds_the_loop_once_and_the_longer_it_was_the_longer_the_loop_stays_away() -> None:
-    for took_ms in (2, 10, 100):
+def test_a_stall_holds_the_loop_once_and_the_longer_it_was_the_longer_the_loop_stays_away() -> None:
+    for took_ms in (4, 10, 100):
         rule = trusted()
         rule.called(took_ms / 1000)
-        assert fast_calls_until_trusted(rule) == FAST_CALLS_PER_MS * took_ms
+        assert fast_calls_until_trusted(rule) == CALLS_PER_MS * took_ms
     rule = trusted()
     rule.called(60.0)
-    assert fast_calls_until_trusted(rule) == FAST_CALLS_MAX
+    assert fast_calls_until_trusted(rule) == CALLS_MAX
 
 
-@given(st.lists(st.floats(0, 0.01)))
-def test_the_loop_never_makes_the_call_after_a_slow_one(times_s: list[float]) -> None:
-    rule = LoopCalls()
-    for took_s in times_s:
+def test_one_call_that_took_a_little_longer_sends_the_next_one_to_no_thread() -> None:
+    rule = trusted()
+    for _ in range(100):
+        rule.called(STALL_S)
+        assert rule.may_call
+        for _ in range(9):
+            rule.called(FAST_S / 2)
+            assert rule.may_call
+
+
+@pytest.mark.parametrize("took_s", [1.3 * FAST_S, 2 * FAST_S, STALL_S])
+def test_a_disk_that_is_slow_as_a_rule_is_left_to_the_thread(took_s: float) -> None:
+    rule = trusted()
+    made = 0
+    while rule.may_call:
         rule.called(took_s)
-        assert not (took_s > FAST_S and rule.may_call)
+        made += 1
+    assert made <= 2 * AVERAGE_CALLS
+    for _ in range(1000):
+        rule.called(took_s)
+        assert not rule.may_call
+    assert 0 < fast_calls_until_trusted(rule) <= 2 * AVERAGE_CALLS
+
+
+@given(st.lists(st.one_of(st.just(0.0002), st.floats(0, 0.2)), max_size=400))
+def test_the_loop_makes_no_call_after_a_stall_and_none_while_calls_are_slow(times_s: list[float]) -> None:
+    rule, owed, average_s = LoopCalls(), CALLS_FIRST, 0.0
+    for took_s in times_s:
+        if took_s > STALL_S:
+            owed = max(owed, min(CALLS_MAX, CALLS_PER_MS * math.ceil(took_s * 1000)))
+        else:
+            owed = max(0, owed - 1)
+        average_s = average_s * (1 - 1 / AVERAGE_CALLS) + min(took_s, STALL_S) / AVERAGE_CALLS
+        rule.called(took_s)
+        if abs(average_s - FAST_S) > 1e-9:
+            assert rule.may_call is (owed == 0 and average_s <= FAST_S)
 
 
 class Trusting(LoopCalls):

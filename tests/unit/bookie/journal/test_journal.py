@@ -23,8 +23,8 @@ from bookie.journal.format import FIRST_GROUP_OFFSET, NO_MARK, JournalMark, Pred
 from bookie.journal.group_commit import OnDurable, WriteBatch, take_group
 from bookie.journal.journal import Journal, OnCommitted, open_journal
 from bookie.journal.last_synced import read_last_synced
-from bookie.journal.loop_syncs import FAST_GROUPS_FIRST, FAST_S
 from bookie.journal.replay import read_journal
+from namespace.loop_calls import CALLS_FIRST, STALL_S
 
 SMALL = JournalConfig(file_bytes_max=64 << 10, preallocate_bytes=16 << 10, group_bytes_max=8 << 10)
 
@@ -373,7 +373,7 @@ WIDE = attrs.evolve(SMALL, file_bytes_max=4 << 20, preallocate_bytes=4 << 20, gr
 
 async def known(journal: Journal, disk: WatchedDisk) -> None:
     """Have the journal sync so many groups that the loop may take the next lone one."""
-    for number in range(FAST_GROUPS_FIRST):
+    for number in range(CALLS_FIRST):
         assert await add(journal, [entry(number)]) is None
     assert set(disk.take_writers()) == {"thread"}
     await idle(journal)
@@ -423,7 +423,7 @@ async def test_a_disk_that_became_slow_does_not_hold_the_loop_again(tmp_path: Pa
     disk = WatchedDisk()
     async with opened(tmp_path, WIDE, disk=disk) as journal:
         await known(journal, disk)
-        disk.group_s = 2 * FAST_S
+        disk.group_s = 2 * STALL_S
         for number in range(30):
             await add(journal, [entry(number)])
         assert disk.take_writers() == ["loop"] + 29 * ["thread"]
@@ -432,7 +432,7 @@ async def test_a_disk_that_became_slow_does_not_hold_the_loop_again(tmp_path: Pa
 async def test_the_loop_neither_fills_nor_creates_a_file(tmp_path: Path) -> None:
     disk = WatchedDisk()
     async with opened(tmp_path, disk=disk) as journal:
-        for number in range(FAST_GROUPS_FIRST + 40):
+        for number in range(CALLS_FIRST + 40):
             first_id, allocated = journal.mark.journal_id, journal._allocated
             await add(journal, [entry(number)])
             writers = disk.take_writers()
@@ -458,7 +458,7 @@ async def test_after_an_error_on_the_loop_nothing_is_acknowledged_any_more(tmp_p
             return 0.0
 
     async with opened(tmp_path, WIDE, disk=Failing()) as journal:
-        for number in range(FAST_GROUPS_FIRST + 1):
+        for number in range(CALLS_FIRST + 1):
             assert await add(journal, [entry(number)]) is None
         mark = journal.mark
         FailingFile.fail = "write_durably"

@@ -32,9 +32,12 @@ class Ledger:
         self._lac = -1
         self._callback: Callable[[int, BaseException | None], None] = lambda lac, error: None
 
-    def submit(self, payload: bytes) -> int:
+    def submit(self, payload: bytes, *, hold: bool = False) -> int:
         self.entries.append(payload)
         return len(self.entries) - 1
+
+    def send_soon(self) -> None:
+        pass
 
     def send_now(self) -> None:
         self.sent = len(self.entries)

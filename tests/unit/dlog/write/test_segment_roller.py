@@ -39,9 +39,12 @@ class SilentLedger:
         self._entries = 0
         self.callback: Callable[[int, BaseException | None], None] | None = None
 
-    def submit(self, payload: bytes) -> int:
+    def submit(self, payload: bytes, *, hold: bool = False) -> int:
         self._entries += 1
         return self._entries - 1
+
+    def send_soon(self) -> None:
+        pass
 
     def send_now(self) -> None:
         pass
@@ -140,9 +143,12 @@ class ScriptedLedger:
         """The last entry that a reader sees."""
         return max(self.carried[: self.lac + 1], default=-1)
 
-    def submit(self, payload: bytes) -> int:
+    def submit(self, payload: bytes, *, hold: bool = False) -> int:
         self.carried.append(self.lac)
         return len(self.carried) - 1
+
+    def send_soon(self) -> None:
+        pass
 
     def send_now(self) -> None:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -180,3 +181,56 @@ async def test_an_error_in_a_poll_ends_the_wait_and_not_the_connection(
         losses = other._context.transport.losses
         assert await reader.wait_last_confirmed_beyond(0, timeout_s=60) == 1
         assert other._context.transport.losses == losses
+
+
+async def test_ended_waits_return_what_is_known_and_later_waits_go_on(cluster: DictCluster) -> None:
+    async with cluster.client() as client, cluster.client() as other:
+        writer, _ = await followed(client, 2)
+        reader = await other.open(writer.ledger_id, recover=False)
+        results: list[int] = []
+
+        async def wait() -> None:
+            results.append(await reader.wait_last_confirmed_beyond(0, timeout_s=600))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                reader.end_waits()
+            assert results == [0, 0]
+            await writer.append(b"2")
+            assert await reader.wait_last_confirmed_beyond(0, timeout_s=600) == 1
+
+
+async def test_a_wait_ends_at_its_deadline_also_if_its_client_was_closed(
+    cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    async with cluster.client() as client:
+        writer, _ = await followed(client, 2)
+        async with trio.open_nursery() as nursery, cluster.client() as other:
+            reader = await other.open(writer.ledger_id, recover=False)
+            began_s = trio.current_time()
+
+            async def wait() -> None:
+                assert await reader.wait_last_confirmed_beyond(0, timeout_s=100) == 0
+                assert trio.current_time() - began_s == pytest.approx(100, abs=1)
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_a_wait_after_a_change_of_the_metadata_polls_the_new_ensemble(cluster: DictCluster) -> None:
+    async with cluster.client() as client, cluster.client() as other:
+        writer, _ = await followed(client, 2)
+        reader = await other.open(writer.ledger_id, recover=False)
+        await writer.append(b"2")
+        assert await reader.wait_last_confirmed_beyond(0, timeout_s=60) == 1
+        first = reader._idle_poll
+        await writer.append(b"3")
+        assert await reader.wait_last_confirmed_beyond(1, timeout_s=60) == 2
+        assert reader._idle_poll is first is not None, "a wait takes the poll of the wait before it"
+        reader._current = attrs.evolve(reader._current)
+        await writer.append(b"4")
+        assert await reader.wait_last_confirmed_beyond(2, timeout_s=60) == 3
+        assert reader._idle_poll is not first
