@@ -17,7 +17,7 @@ QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 _PER_OCTAVE = 4
 _LEAST_EXPONENT = -20  # the first octave ends at about a microsecond
 _OCTAVES = 34  # the last one ends at 8192 s, and takes what is longer
-_STEPS = [2 ** (step / _PER_OCTAVE - 1) for step in range(1, _PER_OCTAVE)]
+_FIRST, _SECOND, _THIRD = (2 ** (step / _PER_OCTAVE - 1) for step in range(1, _PER_OCTAVE))
 BUCKETS = _OCTAVES * _PER_OCTAVE
 
 
@@ -26,8 +26,11 @@ def bucket_of(took_s: float) -> int:
     if took_s <= 0:
         return 0
     mantissa, exponent = math.frexp(took_s)
-    step = sum([mantissa >= each for each in _STEPS])
-    return min(max((exponent - _LEAST_EXPONENT) * _PER_OCTAVE + step, 0), BUCKETS - 1)
+    step = (mantissa >= _FIRST) + (mantissa >= _SECOND) + (mantissa >= _THIRD)
+    bucket = (exponent - _LEAST_EXPONENT) * _PER_OCTAVE + step
+    if bucket < 0:
+        return 0
+    return bucket if bucket < BUCKETS else BUCKETS - 1
 
 
 def quantile_of(buckets: Sequence[int], quantile: float) -> float:

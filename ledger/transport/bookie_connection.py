@@ -171,6 +171,7 @@ class BookieConnection:
         self._unsent: list[bytes] = []  # pieces that were taken and could not be sent at once
         self._single_adds: dict[int, SingleAdds] = {}  # by ledger
         self._cause: tuple[type[BookieError], str, BaseException | None] | None = None
+        self._fault: BaseException | None = None  # that a caller's function raised
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected else "connecting"
@@ -238,6 +239,8 @@ class BookieConnection:
             stream = await self._open()
             if stream is not None:
                 await self._carry(stream)
+        if self._fault is not None:
+            raise self._fault
 
     async def _open(self) -> trio.abc.Stream | None:
         config = self._config
@@ -274,6 +277,8 @@ class BookieConnection:
         if isinstance(stream, trio.SocketStream):
             stream = SocketStream(stream)
         self._direct = stream if isinstance(stream, PipeStream | SocketStream) else None
+        if isinstance(stream, PipeStream):
+            stream.deliver_to(self._take_delivered)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._send_frames, stream)
@@ -319,22 +324,40 @@ class BookieConnection:
                 if not chunk:
                     self._fail_closed_by_bookie()
                     return
-                for received in protocol.receive(bytes(chunk)):
-                    if isinstance(received, AddReplies):
-                        sink = received.queue.sink
-                        if sink is not None:
-                            sink.on_add_replies(self.bookie, received.code, received.entry_ids)
-                    elif received.call.waiter is not None:
-                        assert isinstance(received.call.waiter, PendingRequest)
-                        received.call.waiter.complete(received.reply)
-                if protocol.failure is not None:
-                    message = f"broke the protocol: {protocol.failure}"
-                    self.fail(BookieUnavailableError, message, protocol.failure)
+                if not self._take_replies(bytes(chunk)):
                     return
-                if not protocol.send_queue.is_empty:
-                    self.wake_sender()  # a reply let requests be sent that were waiting for their turn
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
             self._fail_broken("while receiving", exc)
+
+    def _take_replies(self, chunk: bytes) -> bool:
+        """Complete the requests whose replies these bytes complete; False if the connection has failed."""
+        protocol = self.protocol
+        for received in protocol.receive(chunk):
+            if isinstance(received, AddReplies):
+                sink = received.queue.sink
+                if sink is not None:
+                    sink.on_add_replies(self.bookie, received.code, received.entry_ids)
+            elif received.call.waiter is not None:
+                assert isinstance(received.call.waiter, PendingRequest)
+                received.call.waiter.complete(received.reply)
+        if protocol.failure is not None:
+            message = f"broke the protocol: {protocol.failure}"
+            self.fail(BookieUnavailableError, message, protocol.failure)
+            return False
+        if not protocol.send_queue.is_empty:
+            self.wake_sender()  # a reply let requests be sent that were waiting for their turn
+        return True
+
+    def _take_delivered(self, chunk: bytes) -> bool:
+        # In the step of the bookie, which is in this process. It must not get the faults of callers.
+        if not self.is_connected or self._cause is not None:
+            return False
+        try:
+            return self._take_replies(chunk)
+        except BaseException as exc:
+            self._fault = exc
+            self._scope.cancel()
+            return False
 
     def _fail_broken(self, doing: str, exc: Exception) -> None:
         reason = exc.__cause__ or exc  # trio's own exception does not say why

@@ -1,6 +1,7 @@
 """A connected pair of streams inside one process, which passes bytes by reference.
 
-Inside: a bounded queue of chunks for each direction, with the behaviour of a socket.
+Inside: a bounded queue of chunks for each direction, with the behaviour of a socket; handing chunks to the
+receiver in the step of the sender (``deliver_to``).
 Not inside: delays and failures (the network of the simulation wraps this).
 Always: bytes arrive in order; a ``bytes`` object is passed on without a copy, unless the receiver asks for a
 part of it; a sender waits while ``buffer_bytes_max`` bytes are unread.
@@ -11,6 +12,7 @@ Source: trio's stream interface; ``trio.testing.memory_stream_pair`` does the sa
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -36,6 +38,29 @@ class _Busy:
         self.is_busy = False
 
 
+class _Waiter:
+    """The one task that waits at one end of a direction, if there is one."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+
+    async def park(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def unpark(self) -> None:
+        task = self._task
+        if task is not None:
+            self._task = None
+            trio.lowlevel.reschedule(task)
+
+    def _abort(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
 class _Direction:
     """The bytes sent and not yet received in one direction."""
 
@@ -46,13 +71,17 @@ class _Direction:
         self.no_more = False  # ``send_eof`` was called, or the sender is closed
         self.is_sender_closed = False
         self.is_receiver_closed = False
-        self.senders = trio.lowlevel.ParkingLot()
-        self.receivers = trio.lowlevel.ParkingLot()
+        self.sender, self.receiver = _Waiter(), _Waiter()
+        self.deliver: Callable[[bytes], bool] | None = None
 
     def put(self, chunk: bytes) -> None:
+        if self.deliver is not None and not self.chunks:
+            if not self.deliver(chunk):
+                self.deliver = None
+            return
         self.chunks.append(chunk)
         self.size_bytes += len(chunk)
-        self.receivers.unpark_all()
+        self.receiver.unpark()
 
     def take(self, bytes_max: int | None) -> bytes:
         chunks = self.chunks
@@ -69,7 +98,7 @@ class _Direction:
             chunks.appendleft(view[bytes_max:])
             chunk = view[:bytes_max]
         self.size_bytes -= len(chunk)
-        self.senders.unpark_all()
+        self.sender.unpark()
         return chunk if isinstance(chunk, bytes) else bytes(chunk)
 
     def has_capacity(self, size_bytes: int) -> bool:
@@ -142,7 +171,7 @@ class PipeStream(trio.abc.HalfCloseableStream):
                 raise trio.BrokenResourceError("the other end of the pipe is closed")
             if not size_bytes or out.has_capacity(size_bytes):
                 return
-            await out.senders.park()
+            await out.sender.park()
 
     async def send_eof(self) -> None:
         """Declare the end of the data to be sent. Receiving stays possible.
@@ -155,7 +184,7 @@ class PipeStream(trio.abc.HalfCloseableStream):
             if self._out.is_sender_closed:
                 raise trio.ClosedResourceError("this end of the pipe is closed")
             self._out.no_more = True
-            self._out.receivers.unpark_all()
+            self._out.receiver.unpark()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return at least one received byte, or ``b""`` at the end. A cancelled call takes nothing.
@@ -181,18 +210,28 @@ class PipeStream(trio.abc.HalfCloseableStream):
                     return incoming.take(max_bytes)
                 if incoming.no_more:
                     return b""
-                await incoming.receivers.park()  # gives other tasks their turn too
+                await incoming.receiver.park()  # gives other tasks their turn too
+
+    def deliver_to(self, deliver: Callable[[bytes], bool]) -> None:
+        """Hand each chunk that is sent from now on to a function, in the step of the sender.
+
+        The function must not raise. Chunks that are unread come first, by ``receive_some``; until they are
+        read, later ones queue behind them. The function gets no more chunks after it has returned False, or
+        after ``aclose``; ``receive_some`` returns those.
+        """
+        self._in.deliver = deliver
 
     async def aclose(self) -> None:
         """Close both directions. The other end still receives what was sent. Takes effect even if
         cancelled."""
         self._out.is_sender_closed = self._out.no_more = True
         self._in.is_receiver_closed = True
+        self._in.deliver = None
         self._in.chunks.clear()
         self._in.size_bytes = 0
         for direction in (self._out, self._in):
-            direction.receivers.unpark_all()
-            direction.senders.unpark_all()
+            direction.receiver.unpark()
+            direction.sender.unpark()
         await trio.lowlevel.checkpoint()
 
 

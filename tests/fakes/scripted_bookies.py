@@ -53,18 +53,19 @@ class Peer:
         self.stream = stream
         self.address = address
         self.requests: list[IncomingRequest] = []
+        self._sending = trio.Lock()
 
     async def reply(self, incoming: IncomingRequest, reply: Reply) -> None:
         """Send a reply to a request of this connection."""
         codec = v3 if incoming.version == 3 else v2
-        await self.stream.send_all(
-            codec.encode_reply(
-                reply,
-                version=incoming.version,
-                operation=incoming.operation,
-                transaction_id=incoming.transaction_id,
-            )
+        frame = codec.encode_reply(
+            reply,
+            version=incoming.version,
+            operation=incoming.operation,
+            transaction_id=incoming.transaction_id,
         )
+        async with self._sending:
+            await self.stream.send_all(frame)
 
     async def serve(self, bookies: ScriptedBookies) -> None:
         """Record requests and send the replies that ``bookies.reply_to`` returns."""

@@ -175,6 +175,29 @@ async def test_a_forgotten_sink_is_not_called_again() -> None:
     assert (forgotten.replies, forgotten.losses, other.losses) == ([], [], [])
 
 
+async def test_a_fault_of_a_sink_ends_its_client_and_not_the_bookie_that_replied() -> None:
+    sink, has_replied = RecordingSink(), False
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async def get_reply() -> None:
+        nonlocal has_replied
+        async with _one_error(), _one_error(), open_bookies() as (transport, bookies):
+            bookies.reply_to = lambda _request: None
+            post(transport, 1, [0], sink)
+            await wait_all_tasks_blocked()
+            (peer,) = bookies.peers
+            await peer.reply(peer.requests[0], AddReply(Code.OK, 1, 0))
+            has_replied = True
+            await trio.sleep_forever()
+
+    sink.after_replies = fail
+    with pytest.raises(RuntimeError, match="a bug"):
+        await get_reply()
+    assert has_replied
+
+
 async def test_a_sink_forgotten_in_the_callback_of_another_is_not_called_for_the_same_loss() -> None:
     sinks = [RecordingSink(), RecordingSink()]
     async with open_bookies() as (transport, bookies):

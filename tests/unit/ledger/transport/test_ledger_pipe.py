@@ -131,3 +131,40 @@ async def test_a_cancelled_send_sends_nothing() -> None:
     assert scope.cancelled_caught
     await left.send_all(b"sent")
     assert await right.receive_some() == b"sent"
+
+
+async def test_chunks_are_handed_over_in_the_step_of_the_sender_after_those_that_are_unread() -> None:
+    left, right = stream_pair()
+    delivered: list[bytes] = []
+
+    def deliver(chunk: bytes) -> bool:
+        delivered.append(chunk)
+        return chunk != b"the last one"
+
+    await left.send_all(b"unread")
+    right.deliver_to(deliver)
+    assert left.send_now(b"behind it") == 9
+    assert delivered == []
+    assert await right.receive_some() == b"unreadbehind it"
+    chunk = bytes(JOIN_BYTES_MAX + 1)
+    left.send_now(chunk)
+    assert delivered[0] is chunk
+    await left.send_all(b"the last one")
+    await left.send_all(b"later")
+    assert delivered == [chunk, b"the last one"]
+    assert await right.receive_some() == b"later"
+
+
+async def test_nothing_is_handed_over_after_the_end_of_the_receiver() -> None:
+    left, right = stream_pair()
+    delivered: list[bytes] = []
+
+    def deliver(chunk: bytes) -> bool:
+        delivered.append(chunk)
+        return True
+
+    right.deliver_to(deliver)
+    await right.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await left.send_all(b"late")
+    assert delivered == []

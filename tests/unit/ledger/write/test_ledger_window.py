@@ -157,6 +157,8 @@ async def test_an_ensemble_change_that_lets_entries_be_confirmed_frees_capacity(
             nursery.start_soon(writer.append_many, [b"x"] * 18)
             await trio.sleep(1)
             assert (writer.last_pushed, writer.lac) == (2, 2)
+            for bookie in cluster.bookies.values():
+                bookie.delay_s = 0.5  # so entry 3 is acknowledged after the change has begun
             await cluster.stop(third)
             await trio.sleep(1)
             assert (writer.last_pushed, writer.lac) == (3, 2)  # acknowledged, but the change is on its way
