@@ -60,6 +60,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/deploy/",
     "ledger/tasks/loop_thread.py",
     "ledger/tasks/service_tasks.py",
+    "ledger/tasks/thread_calls.py",
     "dlog/connect.py",
     "dlog/ledgers.py",
     "dlog/explain/collecting.py",

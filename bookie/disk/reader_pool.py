@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 
 import trio
 
+from ledger.tasks.thread_calls import calls_of_this_run
+
 IDLE_S = 10.0  # a thread without a job ends after this time
 QUEUED_MAX = 1024
 
@@ -40,7 +42,7 @@ class ReaderPool:
     """Runs the jobs of one loop's tasks. Construct it on that loop; it needs no close."""
 
     def __init__(self, threads_max: int, *, queued_max: int = QUEUED_MAX, idle_s: float = IDLE_S) -> None:
-        self.token = trio.lowlevel.current_trio_token()
+        self.calls = calls_of_this_run()
         self._threads_max = threads_max
         self._queued_max = queued_max
         self._idle_s = idle_s
@@ -95,7 +97,7 @@ class ReaderPool:
                 raise
 
     def _work(self) -> None:
-        schedule = self.token.run_sync_soon
+        call_soon = self.calls.call_soon
         while True:
             try:
                 work = self._jobs.get(timeout=self._idle_s)
@@ -116,7 +118,7 @@ class ReaderPool:
             if not self._is_wake_pending:
                 self._is_wake_pending = True
                 with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
-                    schedule(self._wake, idempotent=True)
+                    call_soon(self._wake)
 
     def _wake(self) -> None:
         self._is_wake_pending = False

@@ -36,6 +36,7 @@ from bookie.disk.key_values import KeyValues
 from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
 from bookie.errors import DirectoryInUseError
+from ledger.tasks.thread_calls import calls_of_this_run
 from namespace.private_files import FILE_MODE, make_private_directories
 
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
@@ -141,7 +142,7 @@ class RealDiskThread(DiskThread):
         # Jobs: each count is changed by one thread only. They are equal while the thread is idle.
         self._submitted_count = 0
         self._finished_count = 0
-        self._token = trio.lowlevel.current_trio_token()
+        self._calls = calls_of_this_run()
         self._ended = trio.Event()
         # A daemon: if the loop dies without aclose, the process can still end.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -162,7 +163,7 @@ class RealDiskThread(DiskThread):
 
     def post(self, callback: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
-            self._token.run_sync_soon(callback, *args)
+            self._calls.call_soon(callback, *args)
 
     async def aclose(self) -> None:
         self._jobs.put(None)
@@ -341,7 +342,7 @@ class RealDisk(Disk):
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         readers = self._readers
-        if readers is None or readers.token is not trio.lowlevel.current_trio_token():
+        if readers is None or readers.calls is not calls_of_this_run():
             readers = self._readers = ReaderPool(_READER_THREADS_MAX)
         return await readers.run(job, *args)
 

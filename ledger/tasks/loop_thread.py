@@ -18,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from ledger.tasks.forks import RULE, call_in_child
+from ledger.tasks.thread_calls import ThreadCalls, calls_of_this_run
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class LoopThread:
 
     def __init__(self, name: str, closed_error: type[Exception], advice: str) -> None:
         self.closed_error, self._advice = closed_error, advice  # raised by calls after ``stop``
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._calls: ThreadCalls | None = None
         self._nursery: trio.Nursery | None = None
         self._ready = threading.Event()
         self._settling: set[threading.Lock] = set()  # of threads in ``wait_settled``; used in the loop
@@ -53,7 +54,7 @@ class LoopThread:
         self._is_forked = True
 
     async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+        self._calls = calls_of_this_run()
         try:
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(trio.sleep_forever)
@@ -66,9 +67,9 @@ class LoopThread:
         """Call a function in the loop; calls keep their order. The function must not wait or raise."""
         if self._is_forked:
             raise self.closed_error(RULE)
-        assert self._token is not None
+        assert self._calls is not None
         try:
-            self._token.run_sync_soon(function, *args)
+            self._calls.call_soon(function, *args)
         except trio.RunFinishedError:
             raise self.closed_error(self._advice) from None
 
@@ -240,8 +241,8 @@ class Held(Generic[T]):
         async def leave() -> None:
             self._release.set()
             ended = trio.Event()
-            token = trio.lowlevel.current_trio_token()
-            self._ended.add_done_callback(lambda _: token.run_sync_soon(ended.set))
+            calls = calls_of_this_run()
+            self._ended.add_done_callback(lambda _: calls.call_soon(ended.set))
             # An interrupt does not cancel this wait: the asynchronous side limits its time.
             with trio.CancelScope(shield=True):
                 await ended.wait()

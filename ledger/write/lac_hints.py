@@ -14,8 +14,11 @@ Source: our own; docs/protocol.md 5.12.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
+
+import trio
 
 from ledger.codes import Code
 from ledger.context import ClientContext
@@ -56,6 +59,7 @@ class LacHints:
         self._is_looking = False  # in one of the next turns of the loop
         self._is_over = False
         self._hinted = -1
+        self._hinted_s = -math.inf  # when
 
     def on_confirmed(self, lac: int, error: BaseException | None) -> None:
         """The LAC has grown, or the handle has ended."""
@@ -63,9 +67,14 @@ class LacHints:
             self._is_over = True
             if self._timer is not None:
                 self._timer.cancel()
-        elif lac <= self._hinted or self._position.last_pushed > lac:
+            return
+        if lac <= self._hinted or self._position.last_pushed > lac:
             return  # it was hinted, or the confirmation of the entry in flight calls again
-        elif self._patience:
+        if not self._patience and trio.current_time() - self._hinted_s < self._delay_s:
+            # The last hint was wasted work: its LAC came with this entry soon afterwards. So it is with a
+            # caller in another thread, which needs some turns of the loop until it appends again.
+            self._patience = PATIENCE
+        if self._patience:
             self._patience -= 1
             if self._timer is None:
                 self._timer = self._context.transport.timers.after(self._delay_s, self._look)
@@ -96,7 +105,7 @@ class LacHints:
         lac = self._position.lac
         if self._is_over or lac <= self._hinted or self._position.last_pushed > lac:
             return
-        self._hinted = lac
+        self._hinted, self._hinted_s = lac, trio.current_time()
         packet = self._codec.pack_lac(self._ledger_id, lac)
         hint = WriteLacRequest(self._ledger_id, lac, self._codec.master_key, packet, hint=True)
         known = self._context.takes_hints
@@ -122,7 +131,7 @@ class LacHints:
         if isinstance(reply, BookieInfoReply) and reply.code is Code.OK:
             known[bookie] = reply.takes_lac_hints
             if reply.takes_lac_hints:
-                self._hinted = -1  # this bookie did not get the hint
+                self._hinted, self._hinted_s = -1, -math.inf  # this bookie did not get the hint
                 if not self._is_over:
                     self.on_confirmed(self._position.lac, None)
         else:

@@ -173,16 +173,18 @@ async def test_an_answer_after_the_end_of_the_writer_leads_to_no_hint(
     assert network.hints == []
 
 
-async def test_a_writer_that_pauses_hints_as_soon_as_its_callers_had_their_turn(network: Network) -> None:
-    """On the real clock: no time passes, so no timer can be due."""
+async def test_a_writer_that_pauses_hints_as_soon_as_its_callers_had_their_turn(
+    network: Network, autojump_clock: MockClock
+) -> None:
     hints = hints_of(network, "b1", known={"b1": True})
     for lac in range(3):
         network.lac = network.last_pushed = lac
         hints.on_confirmed(lac, None)
         assert len(network.hints) == lac, "the callers have not run yet"
-        for _ in range(4):
+        for _ in range(4):  # no time passes, so no timer can be due
             await trio.lowlevel.checkpoint()
         assert network.hints == [("b1", each) for each in range(lac + 1)]
+        await trio.sleep(DELAY_S)
     assert repr(network.timers) == "<Timers, 0 running>"
 
 
@@ -206,3 +208,27 @@ async def test_a_caller_that_appends_again_at_once_costs_no_hint_and_soon_no_loo
     assert (network.hints, len(looks)) == ([], 2)
     await confirm(network, hints, PATIENCE)
     assert network.hints == [("b1", PATIENCE)], "by the timer"
+
+
+async def test_a_caller_that_appends_again_soon_after_a_hint_costs_no_more_of_them(
+    network: Network, autojump_clock: MockClock
+) -> None:
+    """A caller in another thread appends again too late for the look, and before a hint is of use."""
+    hints = hints_of(network, "b1", known={"b1": True})
+    for lac in range(PATIENCE):
+        network.lac = network.last_pushed = lac
+        hints.on_confirmed(lac, None)
+        await trio.sleep(DELAY_S / 10)
+    assert network.hints[0] == ("b1", 0)
+    assert len(network.hints) <= 3, "the timer hints once in each delay"
+    await trio.sleep(DELAY_S)
+    assert network.hints[-1] == ("b1", PATIENCE - 1)
+
+
+async def test_a_caller_that_appends_less_often_than_that_gets_a_hint_for_each_append(
+    network: Network, autojump_clock: MockClock
+) -> None:
+    hints = hints_of(network, "b1", known={"b1": True})
+    for lac in range(PATIENCE):
+        await confirm(network, hints, lac)
+    assert network.hints == [("b1", lac) for lac in range(PATIENCE)]
