@@ -8,6 +8,8 @@ Always:
   are on stable storage (``sync=False``: are written);
 - one thread writes and syncs one file; the file is synced before the next one is created. The loop may take
   the thread's place for one group while the thread has nothing to do (``loop_syncs``);
+- a file has zeros beyond its last group, which only the thread writes. It adds some before a group needs
+  them, in pieces between the groups, because filling much at once would hold the groups for long;
 - after the first error nothing is written and nothing is acknowledged any more: after a failed sync the
   kernel may have dropped the dirty pages, so a second sync could "succeed" without the data;
 - ``mark`` never decreases; ``mark`` and ``lastSynced`` are published after the sync, before the
@@ -32,7 +34,7 @@ from itertools import chain
 import trio
 from crc32c import crc32c
 
-from bookie.disk.disk import Disk, File
+from bookie.disk.disk import NO_SPACE, Disk, File
 from bookie.errors import StorageFailedError
 from bookie.journal.files import JournalConfig, JournalFiles
 from bookie.journal.format import (
@@ -52,6 +54,7 @@ from bookie.length_prefixes import LengthPrefixes
 log = logging.getLogger(__name__)
 
 _SMALL_RECORD_BYTES = 2048  # below: one join; above: one copy each
+FILL_AHEAD_BYTES = 512 << 10  # filled at once before they are needed: it takes about as long as two syncs
 
 OnCommitted = Callable[[Sequence[WriteBatch], StorageFailedError | None], None]
 """Called with batches whose part is synced (``sync=False``: written); with the error if they have failed."""
@@ -116,6 +119,8 @@ class Journal:
         self._waiting: deque[WriteBatch] = deque()
         self._is_awake = False  # written by both threads; see ``_commit_waiting``
         self._loop_syncs = LoopSyncs()  # told by the thread, or by the loop in its place
+        self._is_filling = False  # a job of the thread fills the file, or is about to
+        self._is_closing = False
         self.queued_bytes = 0  # submitted and not committed; used by the loop only
         self.syncs = Latency()  # of groups, each with its write
         self.adds = Latency()  # of records, from ``submit`` to the end of their group
@@ -129,6 +134,7 @@ class Journal:
         self._position = 0
         self._allocated = 0
         self._synced_below = 0  # < _position while unsynced groups exist
+        self._fills_ahead = True
         self._error: StorageFailedError | None = None
         self._prefixes = LengthPrefixes()
         self._buffer = memoryview(disk.aligned_buffer(config.group_bytes_max + (64 << 10)))
@@ -156,6 +162,7 @@ class Journal:
 
     async def aclose(self) -> None:
         """Commit the queued batches, sync, close the file, end the thread."""
+        self._is_closing = True
         self._thread.submit(self._drain, None)  # also those that the loop was about to commit
         with contextlib.suppress(OSError):  # already reported to ``on_committed``
             await self._thread.call(self._close)
@@ -341,7 +348,27 @@ class Journal:
         self._journal_id = self._next_id
         self._next_id += 1
         self._position = FIRST_GROUP_OFFSET
+        self._fills_ahead = True
         self._publish()
+
+    def _lacks_zeros(self) -> bool:
+        return (
+            self._fills_ahead
+            and self._allocated - self._position < self._config.preallocate_bytes // 2
+            and self._allocated < self._config.file_bytes_max
+        )
+
+    def _fill_ahead(self) -> None:
+        if self._file is None or self._error is not None or not self._lacks_zeros():
+            return
+        size_bytes = min(FILL_AHEAD_BYTES, self._config.preallocate_bytes)
+        stop = min(self._allocated + size_bytes, self._config.file_bytes_max)
+        try:
+            self._allocated = self._files.fill(self._file, self._allocated, stop)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE or self.has_unsynced:
+                self._fail(exc)  # a failed sync may have dropped groups that are not synced yet
+            self._fills_ahead = False  # on a full disk, the group that needs the space fails
 
     def _close(self) -> None:
         if self._file is not None:
@@ -365,3 +392,15 @@ class Journal:
         for batch in group:
             self.queued_bytes -= batch.sizes_bytes[self._number]
         self._on_committed(group, error)
+        self._fill_soon()
+
+    def _fill_soon(self) -> None:
+        """Have the thread fill a piece of the file if few zeros are left, behind what it has to do."""
+        if not (self._is_filling or self._is_closing) and self._lacks_zeros():
+            self._is_filling = True
+            self._thread.submit(self._fill_ahead, self._filled)
+
+    def _filled(self, _result: object, error: BaseException | None) -> None:
+        self._is_filling = False
+        if error is None and self._error is None:
+            self._fill_soon()
