@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CURRENT = "current"
-SLOW = 0.3  # the share of reads during which the bookie may delete the file
+SLOW = 0.3  # until faults stop, the share of reads during which the bookie may delete the file
 SLOW_S_MAX = 12.0
 
 
@@ -75,7 +75,7 @@ class SimEntryLog:
 
     async def read(self, size_bytes: int, offset: int) -> bytes:
         rng = self._platter.rng
-        is_slow = rng.random() < SLOW
+        is_slow = rng.random() < SLOW and not self._world.is_ending
         await trio.sleep(rng.uniform(0, SLOW_S_MAX) if is_slow else rng.uniform(*self._platter.latency_s))
         return self._content(offset, size_bytes)
 

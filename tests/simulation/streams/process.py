@@ -148,8 +148,8 @@ def watch_ledgers(world: StreamWorld, name: str, client: LedgerClient) -> None:
         handle = await create(**arguments)
         submit = handle.submit
 
-        def noted(payload: bytes) -> int:
-            entry_id = submit(payload)
+        def noted(payload: bytes, *, hold: bool = False) -> int:
+            entry_id = submit(payload, hold=hold)
             world.observe(Submitted(world.now(), name, (handle.ledger_id, entry_id), payload))
             return entry_id
 
