@@ -203,26 +203,27 @@ class ReadHandle:
             await trio.lowlevel.checkpoint()
             return self._lac
         self._recorder.counts[LAC_WAITS] += 1
-        deadline_s = trio.current_time() + timeout_s
         with self._recorder.operation(LAC_WAIT):
-            await self._poll_beyond(entry_id, deadline_s)
+            await self._poll_beyond(entry_id, timeout_s)
         return self._lac
 
-    async def _poll_beyond(self, entry_id: int, deadline_s: float) -> None:
+    async def _poll_beyond(self, entry_id: int, timeout_s: float) -> None:
         ended_waits = self._ended_waits
+        deadline_s = trio.current_time() + timeout_s
         while True:
             poll, self._idle_poll = self._idle_poll, None
             if poll is None or not poll.fits(self._current):
                 poll = LacPoll(self._context, self._current, self._codec, self._raise_lac, self._standing)
             self._polls.add(poll)  # no checkpoint since the metadata were read
             try:
-                await poll.run(entry_id, deadline_s)
+                await poll.run(entry_id, timeout_s)
             finally:
                 self._polls.discard(poll)
             if self._lac > entry_id or self.is_closed:
                 self._idle_poll = poll
                 return
-            if self._ended_waits != ended_waits or trio.current_time() >= deadline_s:
+            timeout_s = deadline_s - trio.current_time()
+            if self._ended_waits != ended_waits or timeout_s <= 0:
                 return
 
     def end_waits(self) -> None:

@@ -71,22 +71,20 @@ class LacPoll:
         self._is_round_over = True
         self._error: Exception | None = None
 
-    async def run(self, entry_id: int, deadline_s: float) -> None:
-        """Return when the LAC is beyond ``entry_id``, after ``stop``, or at the deadline.
+    async def run(self, entry_id: int, timeout_s: float) -> None:
+        """Return when the LAC is beyond ``entry_id``, after ``stop``, or after ``timeout_s``.
 
         A cancelled poll changes nothing. After a run that was not stopped there may be another one.
-
-        Args:
-            deadline_s: On the clock of trio; infinity for none.
         """
         # Every entry in front of the last segment is confirmed, also if its bookies do not know it.
         self._raise_lac(self._current.metadata.last_ensemble.first_entry_id - 1)
         pause_s = PAUSE_MIN_S
         self._entry_id = entry_id
         started_s = trio.current_time()
+        deadline_s = started_s + timeout_s
         timer: Timer | None = None
-        if deadline_s < math.inf:
-            timer = self._context.transport.timers.after(max(0.0, deadline_s - started_s), self._end_round)
+        if timeout_s < math.inf:
+            timer = self._context.transport.timers.after(timeout_s, self._end_round)
         try:
             while self._lac <= entry_id and not self._is_stopped and started_s < deadline_s:
                 await self._poll_all()

@@ -187,9 +187,9 @@ async def test_a_reader_notices_a_close_that_is_learnt_when_its_wait_begins(
         closed = await client._context.catalog.get(writer.ledger_id)
         real = LacPoll.run
 
-        async def run(self: LacPoll, entry_id: int, deadline_s: float) -> None:
+        async def run(self: LacPoll, entry_id: int, timeout_s: float) -> None:
             reader._update(closed)  # as its other task may do just before the poll
-            await real(self, entry_id, deadline_s)
+            await real(self, entry_id, timeout_s)
 
         monkeypatch.setattr(LacPoll, "run", run)
         with trio.fail_after(60):

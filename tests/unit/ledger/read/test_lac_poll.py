@@ -234,3 +234,15 @@ async def test_a_wait_after_a_change_of_the_metadata_polls_the_new_ensemble(clus
         await writer.append(b"4")
         assert await reader.wait_last_confirmed_beyond(2, timeout_s=60) == 3
         assert reader._idle_poll is not first
+
+
+async def test_many_waits_leave_one_queue_of_timers(cluster: DictCluster) -> None:
+    """Timers of one duration share a queue. One queue for each wait would fill the memory."""
+    async with cluster.client() as client, cluster.client() as other:
+        writer, _ = await followed(client, 2)
+        reader = await other.open(writer.ledger_id, recover=False)
+        queues = other._context.transport.timers._queues
+        for number in range(2, 22):
+            await writer.append(b"%d" % number)
+            assert await reader.wait_last_confirmed_beyond(number - 2, timeout_s=60) == number - 1
+        assert len(queues) <= 5
