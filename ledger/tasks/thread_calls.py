@@ -55,9 +55,11 @@ class ThreadCalls:
                 raise trio.RunFinishedError
             self._calls.append((call, args))
             if not self._is_woken:
-                self._is_woken = True
                 with contextlib.suppress(BlockingIOError):  # a full pipe wakes the loop as well
                     os.write(self._writing, _ONE)
+                self._is_woken = (
+                    True  # not before: Ctrl-C may come at the write, and no other call would wake it
+                )
 
     async def _run(self) -> None:
         try:

@@ -77,6 +77,25 @@ async def test_calls_that_come_together_wake_the_loop_once(
     assert (seen[5:], len(writes)) == ([5], 2)
 
 
+async def test_a_caller_that_is_interrupted_keeps_no_other_from_waking_the_loop(
+    made: Callable[[], ThreadCalls], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, done = made(), trio.Event()
+    seen: list[str] = []
+
+    def interrupt(descriptor: int, data: bytes) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            calls.call_soon(seen.append, "interrupted")
+    calls.call_soon(done.set)
+    with trio.fail_after(60):
+        await done.wait()
+    assert seen == ["interrupted"]
+
+
 def test_calls_before_the_end_of_the_run_are_made_and_later_ones_are_refused(
     made: Callable[[], ThreadCalls], monkeypatch: pytest.MonkeyPatch
 ) -> None:
