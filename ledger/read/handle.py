@@ -199,7 +199,7 @@ class ReadHandle:
             LedgerClosedError: This handle is closed.
         """
         self._check_open()
-        if self._lac > entry_id or self.is_closed:
+        if self._lac > entry_id or self.is_closed or timeout_s <= 0:
             await trio.lowlevel.checkpoint()
             return self._lac
         self._recorder.counts[LAC_WAITS] += 1

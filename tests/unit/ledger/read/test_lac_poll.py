@@ -246,3 +246,12 @@ async def test_many_waits_leave_one_queue_of_timers(cluster: DictCluster) -> Non
             await writer.append(b"%d" % number)
             assert await reader.wait_last_confirmed_beyond(number - 2, timeout_s=60) == number - 1
         assert len(queues) <= 5
+
+
+async def test_a_wait_without_time_lets_other_tasks_run_and_asks_no_bookie(cluster: DictCluster) -> None:
+    async with cluster.client() as client, cluster.client() as other:
+        writer, _ = await followed(client, 2)
+        reader = await other.open(writer.ledger_id, recover=False)
+        with trio.testing.assert_checkpoints():
+            assert await reader.wait_last_confirmed_beyond(0, timeout_s=0) == 0
+        assert polls(cluster) == 0
