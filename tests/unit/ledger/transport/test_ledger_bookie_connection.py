@@ -175,6 +175,19 @@ async def test_a_forgotten_sink_is_not_called_again() -> None:
     assert (forgotten.replies, forgotten.losses, other.losses) == ([], [], [])
 
 
+async def test_no_reply_counts_once_a_connection_is_given_up() -> None:
+    sink = RecordingSink()
+    async with open_bookies() as (transport, bookies):
+        bookies.reply_to = lambda _request: None
+        post(transport, 1, [0], sink)
+        await wait_all_tasks_blocked()
+        (peer,), (connection,) = bookies.peers, transport._alive
+        connection.fail(BookieUnavailableError, "given up by the test")
+        await peer.reply(peer.requests[0], AddReply(Code.OK, 1, 0))  # before the connection is closed
+        await wait_all_tasks_blocked()
+    assert (sink.replies, len(sink.losses)) == ([], 1)
+
+
 async def test_a_fault_of_a_sink_ends_its_client_and_not_the_bookie_that_replied() -> None:
     sink, has_replied = RecordingSink(), False
 
