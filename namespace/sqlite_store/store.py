@@ -70,6 +70,7 @@ class SqliteStore(MetadataStore):
         # One call at a time. Its watches are set or fired before the next call begins.
         self._turn = trio.Lock()
         self._threads = trio.CapacityLimiter(1)
+        # A rule each: a disk may be slow to sync and have everything in memory.
         self._reads, self._writes = LoopCalls(), LoopCalls()
         self._token = trio.lowlevel.current_trio_token()
         # Held around each use of the tree: the poller's thread uses it, too.
