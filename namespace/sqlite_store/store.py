@@ -3,8 +3,8 @@
 Inside: the session on the trio loop, its calls one after another, in the loop while they are fast and else in
 a worker thread, and a thread that polls for changes by other processes while there are watches.
 Not inside: the database (``tree``), which sessions are alive (``session``), when the loop makes a call
-(``loop_calls``).
-Always: the loop waits neither for another process nor for another thread, and for a slow disk only once; a
+(``namespace.loop_calls``).
+Always: the loop waits neither for another process nor for another thread, and for a stalled disk only once; a
 call is not cancelled once it has begun, so a cancelled write either never began or is durable; a call takes
 at most the busy timeout of 10 s.
 
