@@ -92,7 +92,7 @@ def test_a_tail_at_a_rate_is_measured_in_two_processes_beside_the_floor() -> Non
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert [one["system"] for one in document["systems"]] == ["dlog", "file", "sqlite"]
+    assert [one["system"] for one in document["systems"]] == ["dlog", "file", "loop", "sqlite"]
     assert document["options"]["left_out"] == 10
     for one in document["systems"]:
         assert 0 < one["p50_ms"] <= one["p90_ms"] <= one["p99_ms"] <= one["p99_9_ms"] <= one["max_ms"]

@@ -15,6 +15,7 @@ import attrs
 import click
 import trio
 
+from dlog.cli.bench.loop import service as loop_service
 from dlog.cli.bench.peers.seam import Peer
 from dlog.cli.bench.peers.table import FLOOR, chosen, print_missing
 from dlog.cli.bench.rows import print_rows, with_ratios
@@ -100,7 +101,9 @@ async def _measure(
     async with open_target(directory, uri, bookies) as target:
         address = {"uri": target.uri}
         rows = [await measure_system("dlog", address, options, target.replicas, target.bookies_cpu_s)]
-        for peer in (FLOOR, *peers):
+        rows.append(await _measure_peer(FLOOR, directory, options, target.replicas))
+        rows.append(await _measure_loop(directory, options, target.replicas))
+        for peer in peers:
             rows.append(await _measure_peer(peer, directory, options, target.replicas))
         return {
             "systems": with_ratios(rows, RATIOS),
@@ -117,6 +120,15 @@ async def _measure_peer(
     async with peer.serve(place, replicas) as service:
         return await measure_system(
             peer.name, service.address, options, service.replicas, service.servers_cpu_s
+        )
+
+
+async def _measure_loop(directory: Path, options: RateOptions, replicas: int) -> dict[str, object]:
+    place = directory / loop_service.SYSTEM
+    place.mkdir()
+    async with loop_service.serve(place, replicas, records=options.records, size=options.size) as service:
+        return await measure_system(
+            loop_service.SYSTEM, service.address, options, service.replicas, service.servers_cpu_s
         )
 
 
