@@ -24,19 +24,8 @@ import trio
 from bookie.auth.reloading import Secrets, open_secrets
 from bookie.auth.tls import peer_context
 from bookie.cluster.access import ClusterAccess
-from bookie.cluster.address import Identity, Machine, resolve_identity
 from bookie.cluster.autorecovery import run_auto_recovery
 from bookie.cluster.cluster_root import prepare_cluster_root
-from bookie.cluster.cookie import Cookie
-from bookie.cluster.cookie_check import read_instance_id
-from bookie.cluster.damage_healing import DamageHealing, HealingStats
-from bookie.cluster.digest_types import DigestTypes
-from bookie.cluster.gone_ledgers import GoneLedgers
-from bookie.cluster.integrity import IntegrityRepair
-from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
-from bookie.cluster.log_permissions import LogPermissions
-from bookie.cluster.new_ledger_check import NewLedgerCheck
-from bookie.cluster.over_replicated import OverReplicated
 from bookie.cluster.registration import OpenStore, Registration
 from bookie.cluster.startup_check import START_RETRY_S, begin_startup_check
 from bookie.config.bookie_config import BookieConfig
@@ -49,7 +38,18 @@ from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import StorageFailedError
 from bookie.gc.collector import GarbageCollector
+from bookie.healing.damage_healing import DamageHealing, HealingStats
+from bookie.healing.integrity import IntegrityRepair
 from bookie.http import Admin, OpenRoutes, serve_admin
+from bookie.identity.address import Identity, Machine, resolve_identity
+from bookie.identity.cookie import Cookie
+from bookie.identity.cookie_check import read_instance_id
+from bookie.ledger_metadata.digest_types import DigestTypes
+from bookie.ledger_metadata.gone_ledgers import GoneLedgers
+from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
+from bookie.ledger_metadata.log_permissions import LogPermissions
+from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
+from bookie.ledger_metadata.over_replicated import OverReplicated
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.listening import bind, listen
 from bookie.requests.new_ledgers import NewLedgers

@@ -2,7 +2,7 @@
 
 Inside: the values, the decision, JSON, the custom metadata that name the log of a ledger. Not inside: the
 node in a namespace (``dlog.metadata.policies``), where rights are checked (``dlog.namespace_handle``,
-``bookie.cluster.log_permissions``).
+``bookie.ledger_metadata.log_permissions``).
 Always: a right that no rule grants is denied; a policy that does not parse grants nothing; every policy has a
 rule that lets a principal change it.
 

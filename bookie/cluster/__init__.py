@@ -1,12 +1,12 @@
-"""A bookie as a member of a cluster: all its work with the metadata store.
+"""A bookie as a member of a cluster: joining it, being listed, leaving it.
 
-Inside: cookies, registration, the check before a start, limbo and repair after a loss, the list of live
-ledgers, auto-recovery in this process.
-Not inside: serving requests (``bookie.requests``).
+Inside: registration, the check before a start, the binding to one metadata store, erasing a cluster,
+auto-recovery in this process.
+Not inside: whose disks they are (``bookie.identity``), serving requests (``bookie.requests``).
+Entry point: ``begin_startup_check``.
 """
 
-from bookie.cluster.cookie import Cookie
 from bookie.cluster.registration import Registration
 from bookie.cluster.startup_check import StartupCheck, begin_startup_check
 
-__all__ = ["Cookie", "Registration", "StartupCheck", "begin_startup_check"]
+__all__ = ["Registration", "StartupCheck", "begin_startup_check"]

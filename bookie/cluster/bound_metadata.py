@@ -45,9 +45,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from bookie.cluster.cookie_check import read_instance_id
-from bookie.cluster.live_ledgers import ClusterChangedError, named_ledgers
 from bookie.disk.disk import NO_SPACE
+from bookie.identity.cookie_check import read_instance_id
+from bookie.ledger_metadata.live_ledgers import ClusterChangedError, named_ledgers
 from ledger.catalog.paths import INSTANCE_ID, Layout, id_prefix
 from namespace.errors import NodeExistsError, StoreError
 from namespace.store import Create, Delete, MetadataStore, Operation, parent_of

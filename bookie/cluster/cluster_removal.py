@@ -11,8 +11,8 @@ Source: ZKRegistrationManager.java (format, nukeExistingCluster); docs/metadata.
 
 from __future__ import annotations
 
-from bookie.cluster.cookie_check import read_instance_id
 from bookie.errors import BookieConfigError, ClusterInUseError
+from bookie.identity.cookie_check import read_instance_id
 from ledger.catalog.paths import (
     AVAILABLE,
     COOKIES,

@@ -36,8 +36,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from bookie.cluster.cookie import Cookie, encode_cookie
-from bookie.cluster.cookie_check import (
+from bookie.errors import DirectoryError
+from bookie.healing.limbo import put_in_limbo
+from bookie.identity.cookie import Cookie, encode_cookie
+from bookie.identity.cookie_check import (
     CURRENT,
     CookieCheck,
     DirectoryVerdict,
@@ -45,9 +47,7 @@ from bookie.cluster.cookie_check import (
     create_cookie,
     write_version_files,
 )
-from bookie.cluster.incarnation import Incarnation, IncarnationNumber, incarnation_mismatch
-from bookie.cluster.limbo import put_in_limbo
-from bookie.errors import DirectoryError
+from bookie.identity.incarnation import Incarnation, IncarnationNumber, incarnation_mismatch
 from bookie.storage import dirty_marks
 from bookie.storage.config import StorageConfig
 from bookie.storage.storage import Storage

@@ -19,9 +19,7 @@ from typing import Any
 import attrs
 
 from bookie.auth.tls import TlsConfig
-from bookie.cluster.address import AddressConfig
 from bookie.cluster.autorecovery import AutoRecoveryConfig
-from bookie.cluster.integrity import IntegrityConfig
 from bookie.cluster.startup_check import StartupCheckConfig
 from bookie.config.admin_config import AdminConfig, read_admin
 from bookie.config.autorecovery_settings import read_auto_recovery
@@ -42,6 +40,8 @@ from bookie.disk.fullness import FullnessConfig
 from bookie.entrylog.reader import READ_BYTES_MAX
 from bookie.errors import BookieConfigError
 from bookie.gc.collector import GcConfig
+from bookie.healing.integrity import IntegrityConfig
+from bookie.identity.address import AddressConfig
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig

@@ -1,7 +1,7 @@
 """HTTP for operators: Apache's paths, methods and JSON, and metrics under Apache's names.
 
 Inside: the checks of a request, the table of routes, the routes by subject, metrics. Not inside: the work
-behind them (``bookie.gc``, ``disk_watch``, ``bookie.cluster``, ``ledger.replication``).
+behind them (``bookie.gc``, ``disk_watch``, ``bookie.healing``, ``bookie.cluster``, ``ledger.replication``).
 Entry point: ``serve_admin``. A route is one entry of ``table.ROUTES``.
 """
 

@@ -13,13 +13,13 @@ import attrs
 import trio
 
 from bookie.cluster.access import ClusterAccess
-from bookie.cluster.cookie import Cookie
-from bookie.cluster.damage_healing import HealingStats
 from bookie.config.bookie_config import BookieConfig
 from bookie.disk.disk import Disk
 from bookie.disk_watch import DiskWatch
 from bookie.gc.collector import GarbageCollector
+from bookie.healing.damage_healing import HealingStats
 from bookie.http.messages import UnavailableError
+from bookie.identity.cookie import Cookie
 from bookie.requests.service import BookieService
 from bookie.server.server import Server
 from ledger.replication import AutoRecoveryStats

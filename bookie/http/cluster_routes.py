@@ -19,8 +19,8 @@ from ledger.catalog.paths import available_path, readonly_path
 from ledger.catalog.service_info import decode_service_info
 from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import BookieError, LedgerError
+from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.replication import current_auditor
-from ledger.replication.registered import read_cookie_owners, read_registered
 from ledger.tasks.task_errors import for_each
 from namespace.errors import NoNodeError
 

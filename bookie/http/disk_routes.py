@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from bookie.cluster.cookie_check import DirectoryVerdict, check_cookies
 from bookie.disk.disk import Disk
 from bookie.http.admin import Admin
 from bookie.http.messages import (
@@ -22,6 +21,7 @@ from bookie.http.messages import (
     text_reply,
 )
 from bookie.http.router import Route, get, put
+from bookie.identity.cookie_check import DirectoryVerdict, check_cookies
 from bookie.storage.config import CURRENT
 
 FILES_MAX = 100_000  # names in one reply

@@ -28,11 +28,11 @@ from bookie.http.messages import (
 )
 from bookie.http.router import Route, get, put
 from ledger.catalog.paths import check_bookie_id
+from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
 from ledger.replication import current_auditor
-from ledger.replication.bookie_recovery import recover_bookies
 from ledger.replication.node_format import Mark
-from ledger.replication.removal import check_not_registered
 
 MARKS_MAX = 10_000  # in one reply
 DELAY_S_MAX = 2**31 - 1

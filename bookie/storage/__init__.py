@@ -1,7 +1,8 @@
 """The storage engine of a bookie: write cache, journal, entry logs and index behind one object.
 
 Inside: adds, fences, reads, checkpoints, deletion of ledgers, opening after a crash.
-Not inside: rights and replies (``bookie.requests``), cookies and registration (``bookie.cluster``).
+Not inside: rights and replies (``bookie.requests``), cookies (``bookie.identity``), registration
+(``bookie.cluster``).
 Entry point: ``open_storage``.
 """
 

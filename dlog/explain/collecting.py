@@ -24,10 +24,10 @@ from ledger.catalog.paths import underreplicated_lock_path
 from ledger.client import BookieSpace, LedgerClient
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError, CorruptEntryError, NoSuchLedgerError
+from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.metadata import LedgerMetadata
 from ledger.replication.election import current_auditor
 from ledger.replication.marks import UnderReplicatedLedgers
-from ledger.replication.registered import read_cookie_owners, read_registered
 from ledger.transport.bookie_requests import read_lac
 from namespace.clock import wall_ms
 from namespace.errors import NoNodeError

@@ -21,11 +21,11 @@ from pathlib import Path
 import trio
 
 from bookie.cluster.bound_metadata import bind_metadata
-from bookie.cluster.live_ledgers import ServedLedgers, load_tombstones
 from bookie.disk.disk import Disk
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import Bookie
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout

@@ -21,10 +21,10 @@ from typing import Any
 import attrs
 import trio
 
-from bookie.cluster.digest_types import DigestTypes
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.format import entry_log_name
 from bookie.errors import BookieServerError
+from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.entry_places import EntryPlace

@@ -22,15 +22,15 @@ import trio
 from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.context import ClientContext
 from ledger.errors import LedgerError, MetadataFormatError, NoSuchLedgerError
+from ledger.fragments.entry_lists import EntryLists
+from ledger.fragments.fragments import fragments_of
+from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
+from ledger.fragments.placement_check import PlacementFindings, Placing, judge_ledger
+from ledger.fragments.registered import read_cookie_owners, read_registered
+from ledger.fragments.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.entry_lists import EntryLists
-from ledger.replication.fragments import fragments_of
-from ledger.replication.ledger_check import LedgerCheck, last_entry_of
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
-from ledger.replication.placement_check import PlacementFindings, Placing, judge_ledger
-from ledger.replication.registered import read_cookie_owners, read_registered
-from ledger.replication.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
 from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import ConnectionLostError

@@ -19,9 +19,9 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import LedgerReadError
+from ledger.fragments.fragments import Fragment
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.replication.config import ReplicationConfig
-from ledger.replication.fragments import Fragment
 from ledger.tasks.task_errors import for_each
 from ledger.transport.bookie_requests import refusal_of
 from ledger.wire.messages import AddRequest

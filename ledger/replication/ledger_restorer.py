@@ -23,13 +23,13 @@ from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import BookieError, LedgerError, NoSuchLedgerError
+from ledger.fragments.fragments import ReplaceReplicas, fragments_of, needs_closing
+from ledger.fragments.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
+from ledger.fragments.placement_check import Placing, judge_fragment
+from ledger.fragments.registered import RegisteredBookies, read_registered
 from ledger.recovery.opening import recover_ledger
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
-from ledger.replication.fragments import ReplaceReplicas, fragments_of, needs_closing
-from ledger.replication.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
-from ledger.replication.placement_check import Placing, judge_fragment
-from ledger.replication.registered import RegisteredBookies, read_registered
 from namespace.events import event
 from namespace.store import MetadataStore
 

@@ -15,7 +15,7 @@ import trio
 
 import dlog
 from bookie.cluster.cluster_removal import nuke_cluster
-from bookie.cluster.cookie_check import read_instance_id
+from bookie.identity.cookie_check import read_instance_id
 from dlog.cluster import open_local_cluster
 from dlog.cluster.layout import LEDGERS_ROOT
 from ledger.client import open_ledger_client

@@ -12,13 +12,13 @@ from pathlib import Path
 import attrs
 import trio
 
-from bookie.cluster.cookie import Cookie
-from bookie.cluster.gone_ledgers import GoneLedgers
-from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
-from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.cluster.startup_check import StartupCheck, StartupCheckConfig, begin_startup_check
 from bookie.disk.real_disk import RealDisk
+from bookie.healing.integrity import IntegrityConfig, IntegrityRepair
+from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig
+from bookie.ledger_metadata.gone_ledgers import GoneLedgers
+from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
 from ledger.catalog.paths import Layout, available_path, cookie_path

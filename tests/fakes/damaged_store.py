@@ -21,7 +21,6 @@ from typing import Any
 import attrs
 import trio
 
-from bookie.cluster.cookie import Cookie
 from bookie.cluster.startup_check import begin_startup_check
 from bookie.disk.real_disk import RealDisk, RealFile
 from bookie.errors import (
@@ -35,6 +34,7 @@ from bookie.errors import (
 )
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.journal.files import JournalConfig
 from bookie.ledger_record import UNKNOWN_KEY

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import trio
 
-from bookie.cluster.address import Machine
 from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.disk.descriptor_limit import raise_limit
+from bookie.identity.address import Machine
 from bookie.main import run_bookie
 from namespace.memory import MemoryTree, open_memory_store
 

@@ -12,8 +12,6 @@ from crc32c import crc32c
 
 from bookie.bookie_status import decode_status
 from bookie.cluster.bound_metadata import decode_binding
-from bookie.cluster.cookie import Cookie, decode_cookie, encode_cookie
-from bookie.cluster.incarnation import decode_incarnation
 from bookie.entrylog.columnar import decode_columns
 from bookie.entrylog.compaction_files import unfinished_compactions
 from bookie.entrylog.format import (
@@ -26,6 +24,8 @@ from bookie.entrylog.format import (
 )
 from bookie.errors import CookieError, FormatError, JournalCorruptError
 from bookie.gc.tombstones import TombstonesFile
+from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
+from bookie.identity.incarnation import decode_incarnation
 from bookie.index.chunk_index import Chunk
 from bookie.index.page_file import PAGE_FILE_HEADER_BYTES, decode_page_file_header, page_file_ranges
 from bookie.journal.format import (

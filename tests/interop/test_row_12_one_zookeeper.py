@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from bookie.cluster.cookie import decode_cookie
+from bookie.identity.cookie import decode_cookie
 from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import INSTANCE_ID, cookie_path
 from ledger.client import LedgerClient

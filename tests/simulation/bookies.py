@@ -20,11 +20,6 @@ import trio
 from crc32c import crc32c
 
 from bookie.cluster.cluster_root import prepare_cluster_root
-from bookie.cluster.cookie import Cookie
-from bookie.cluster.gone_ledgers import GoneLedgers
-from bookie.cluster.integrity import IntegrityConfig, IntegrityRepair
-from bookie.cluster.live_ledgers import LiveLedgers, ServedLedgers
-from bookie.cluster.new_ledger_check import NewLedgerCheck
 from bookie.cluster.registration import Registration
 from bookie.cluster.startup_check import StartupCheckConfig, begin_startup_check
 from bookie.disk.fullness import FullnessConfig, evaluate_fullness
@@ -40,9 +35,14 @@ from bookie.errors import (
 )
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.gc.compaction_rules import CompactionConfig
+from bookie.healing.integrity import IntegrityConfig, IntegrityRepair
+from bookie.identity.cookie import Cookie
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.journal.files import JournalConfig
+from bookie.ledger_metadata.gone_ledgers import GoneLedgers
+from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers
+from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig

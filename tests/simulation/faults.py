@@ -16,7 +16,7 @@ Qa - 1 bookies.
 Two faults are beyond the promise:
 
 - An old copy of a disk that is younger than the last raise of its incarnation number
-  (``bookie.cluster.incarnation``). The bookie cannot detect the loss. It denies entries it acknowledged, and
+  (``bookie.identity.incarnation``). The bookie cannot detect the loss. It denies entries it acknowledged, and
   a recovery acts on that (apache/bookkeeper#2612). This fault is left out.
 - A bit flip in the last group of a journal, followed by a power cut. It looks like a torn tail, so entries
   acknowledged with that group are lost without notice. This fault is performed; the ledgers of that time are

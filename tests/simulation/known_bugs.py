@@ -14,7 +14,8 @@ from unittest.mock import patch
 
 import attrs
 
-from bookie.cluster import integrity, limbo, startup_check
+from bookie.cluster import startup_check
+from bookie.healing import integrity, limbo
 from bookie.journal import replay
 from bookie.journal.group_commit import WriteBatch
 from bookie.journal.journal import Journal

@@ -17,7 +17,7 @@ import click
 import trio
 
 from bookie.cluster.cluster_removal import format_cluster, nuke_cluster
-from bookie.cluster.cookie_check import read_instance_id
+from bookie.identity.cookie_check import read_instance_id
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note

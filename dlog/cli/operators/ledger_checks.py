@@ -1,6 +1,6 @@
 """`dlog ledger recover|check|export|import|diff`: close, check, save and restore single ledgers.
 
-Inside: options and output. Not inside: recovery (``ledger.recovery``), the check (``ledger.replication``).
+Inside: options and output. Not inside: recovery (``ledger.recovery``), the check (``ledger.fragments``).
 Always: check, export and diff change nothing; import creates a ledger's node or changes it only under the
 version that was read, and refuses metadata of another format than the file says; the password of a ledger is
 in an exported file only, which only its owner may read.
@@ -27,9 +27,9 @@ from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.errors import LedgerError, LedgerExistsError, MetadataFormatError, NoSuchLedgerError
+from ledger.fragments.ledger_check import LedgerCheck, last_entry_of
+from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
-from ledger.replication.ledger_check import LedgerCheck, last_entry_of
-from ledger.replication.registered import read_registered
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 
 LEDGER_ID = click.IntRange(min=0)

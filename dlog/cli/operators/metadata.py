@@ -167,12 +167,12 @@ def accept_disks(config_path: Path, yes: bool, as_json: bool) -> None:
 
     Exit codes: 5 the bookie runs; 3 the cluster was not restored; 1 the disks are of different times.
     """
-    from bookie.cluster.address import resolve_identity
-    from bookie.cluster.cookie import Cookie
-    from bookie.cluster.cookie_check import read_instance_id
-    from bookie.cluster.restored_disks import accept_restored_disks
     from bookie.config.bookie_config import load_config
     from bookie.disk.real_disk import RealDisk
+    from bookie.identity.address import resolve_identity
+    from bookie.identity.cookie import Cookie
+    from bookie.identity.cookie_check import read_instance_id
+    from bookie.identity.restored_disks import accept_restored_disks
     from bookie.storage.index_rebuild import locked
 
     config = load_config(config_path)

@@ -20,18 +20,19 @@ from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import LedgerReadError
+from ledger.fragments import fragments, ledger_check
+from ledger.fragments.fragments import Fragment, ReplaceReplicas
+from ledger.fragments.ledger_check import BadFragment, CheckResult, last_entry_of
+from ledger.fragments.registered import read_registered
 from ledger.metadata import LedgerMetadata
 from ledger.read.replica_copy import ReplicaCopy
-from ledger.replication import fragments, ledger_check, ledger_restorer
+from ledger.replication import ledger_restorer
 from ledger.replication.auditor import Auditor
 from ledger.replication.autorecovery import AutoRecovery
 from ledger.replication.election import AuditorElection
 from ledger.replication.fragment_copy import FragmentCopy
-from ledger.replication.fragments import Fragment, ReplaceReplicas
-from ledger.replication.ledger_check import BadFragment, CheckResult, last_entry_of
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
-from ledger.replication.registered import read_registered
 from namespace.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from namespace.store import MetadataStore
 from tests.simulation import checkers

@@ -18,9 +18,11 @@ import trio
 
 from ledger.catalog.paths import AVAILABLE, COOKIES, Layout, ledger_id_of, ledger_path, underreplicated_id_of
 from ledger.client import open_ledger_client
+from ledger.decommission import decommission_bookie
 from ledger.errors import LedgerError
+from ledger.fragments import entry_lists
 from ledger.metadata import LedgerMetadata
-from ledger.replication import AutoRecovery, decommission_bookie, entry_lists
+from ledger.replication import AutoRecovery
 from namespace.errors import NamespaceError
 from namespace.memory import MemorySession
 from namespace.store import Node as StoredNode

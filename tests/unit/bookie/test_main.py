@@ -16,9 +16,6 @@ import trio
 import trio.lowlevel
 
 from bookie.__main__ import ExitCode, exit_code_of, has_secrets, run_program, signals_of
-from bookie.cluster import new_ledger_check
-from bookie.cluster.address import Machine
-from bookie.cluster.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.disk.disk import DiskUsage
 from bookie.disk.real_disk import RealDisk
@@ -32,6 +29,9 @@ from bookie.errors import (
     RegistrationError,
     StorageFailedError,
 )
+from bookie.identity.address import Machine
+from bookie.ledger_metadata import new_ledger_check
+from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.main import open_bookie, run_bookie
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from bookie.cluster.address import Machine
 from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.errors import CookieError
+from bookie.identity.address import Machine
 from bookie.main import run_bookie
 from ledger.codes import Code
 from ledger.digest import DigestType, EntryCodec, master_key

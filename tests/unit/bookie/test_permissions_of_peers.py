@@ -11,8 +11,8 @@ import pytest
 import trio
 
 import dlog
-from bookie.cluster import log_permissions
 from bookie.errors import BookieConfigError
+from bookie.ledger_metadata import log_permissions
 from bookie.main import run_bookie
 from dlog.namespace_handle import Namespace
 from ledger.auth.sasl import SaslAuth

@@ -28,9 +28,9 @@ from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
 from ledger.catalog.availability import Availability
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
+from ledger.fragments.entry_lists import EntryLists
+from ledger.fragments.registered import read_registered
 from ledger.replication import UnderReplicatedLedgers, current_auditor
-from ledger.replication.entry_lists import EntryLists
-from ledger.replication.registered import read_registered
 from ledger.transport.dial import dial_tcp
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store

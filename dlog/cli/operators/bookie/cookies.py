@@ -1,7 +1,7 @@
 """`dlog bookie cookie create|get|update|delete|generate`: the cookies of bookies in the metadata store.
 
-Inside: options and output. Not inside: the text of a cookie (``bookie.cluster.cookie``), the check at a start
-(``bookie.cluster.cookie_check``).
+Inside: options and output. Not inside: the text of a cookie (``bookie.identity.cookie``), the check at a
+start (``bookie.identity.cookie_check``).
 Always: text that does not parse as a cookie of the named bookie is not stored; an update and a deletion are
 conditional on the version that was read; the cookie of a registered bookie, or of one that a ledger names, is
 not deleted.
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
-from bookie.cluster.cookie import Cookie, decode_cookie, encode_cookie
 from bookie.errors import CookieError
+from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
 from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster
 from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.escapes import escaped
@@ -26,9 +26,9 @@ from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import INSTANCE_ID, check_bookie_id, cookie_path
+from ledger.decommission import remove_cookie
+from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
-from ledger.replication import remove_cookie
-from ledger.replication.removal import check_not_registered
 from namespace.errors import BadVersionError, NoNodeError
 
 COOKIE_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -1,7 +1,7 @@
 """`dlog bookie drain`: make a running bookie read-only, and wait until it can be stopped unnoticed.
 
 Inside: options, the order of the steps, output. Not inside: the request (``admin_server``), the wait
-(``ledger.replication.drain``), the copies (``ledger.replication.bookie_recovery``).
+(``ledger.decommission.drain``), the copies (``ledger.decommission.bookie_recovery``).
 Always: a command that fails or is interrupted leaves the bookie read-only, and says how to undo it.
 
 Source: BookieStateReadOnlyService.java; docs/running.md.
@@ -25,10 +25,11 @@ from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
+from ledger.decommission import drain_bookie
+from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.drain import OpenEnd
 from ledger.errors import LedgerError
-from ledger.replication import ReplicationConfig, drain_bookie
-from ledger.replication.bookie_recovery import recover_bookies
-from ledger.replication.drain import OpenEnd
+from ledger.replication import ReplicationConfig
 
 
 @click.command("drain")

@@ -1,6 +1,6 @@
 """`dlog bookie recover|decommission`: move all ledgers off a bookie; remove it from its cluster.
 
-Inside: options and output. Not inside: the work (``ledger.replication.bookie_recovery``, ``removal``).
+Inside: options and output. Not inside: the work (``ledger.decommission.bookie_recovery``, ``removal``).
 Always: both commands ask first; a cookie is deleted only if the bookie is not registered and no ledger names
 it.
 
@@ -24,17 +24,12 @@ from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
+from ledger.decommission import Evacuated, Removed, decommission_bookie, planned_evacuations
+from ledger.decommission.bookie_recovery import recover_bookies
+from ledger.decommission.removal import RemovalProgress
 from ledger.errors import LedgerError
-from ledger.replication import (
-    Evacuated,
-    Removed,
-    ReplicationConfig,
-    decommission_bookie,
-    planned_evacuations,
-)
-from ledger.replication.bookie_recovery import recover_bookies
+from ledger.replication import ReplicationConfig
 from ledger.replication.ledger_restorer import RestorerStats
-from ledger.replication.removal import RemovalProgress
 
 
 @click.command("recover")

@@ -23,8 +23,8 @@ from bookie.cluster.bound_metadata import (
     ids_given_out,
     skip_ids,
 )
-from bookie.cluster.live_ledgers import ClusterChangedError
 from bookie.disk.real_disk import RealDisk
+from bookie.ledger_metadata.live_ledgers import ClusterChangedError
 from ledger.catalog.ledger_ids import LedgerIds
 from ledger.catalog.paths import INSTANCE_ID, Layout, ledger_path
 from namespace.errors import ConnectionLostError

@@ -6,8 +6,8 @@ import pytest
 
 from bookie.cluster.cluster_removal import format_cluster, nuke_cluster
 from bookie.cluster.cluster_root import create_cluster, prepare_cluster_root
-from bookie.cluster.cookie_check import read_instance_id
 from bookie.errors import BookieConfigError, ClusterInUseError
+from bookie.identity.cookie_check import read_instance_id
 from ledger.catalog.paths import Layout, available_path, cookie_path, ledger_path, readonly_path
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store

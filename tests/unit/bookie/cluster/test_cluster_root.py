@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookie.cluster.cluster_root import create_cluster, prepare_cluster_root
-from bookie.cluster.cookie_check import read_instance_id
 from bookie.errors import BookieConfigError
+from bookie.identity.cookie_check import read_instance_id
 from ledger.catalog.paths import Layout
 from namespace.errors import NodeExistsError
 from namespace.memory import MemoryTree, open_memory_store

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from bookie.cluster.cookie import encode_cookie
 from bookie.cluster.startup_check import NEW, StartupCheckConfig
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import CookieError, LedgerListingError, StorageFailedError
+from bookie.identity.cookie import encode_cookie
 from bookie.storage.opening import open_storage
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import cookie_path
@@ -114,7 +114,7 @@ async def test_a_listing_that_fails_stops_the_start_and_the_next_start_repeats_i
             raise ConnectionLostError(path, "unreachable")
         return await get(self, path, **more)
 
-    monkeypatch.setattr("bookie.cluster.limbo.RETRY_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("bookie.healing.limbo.RETRY_TIMEOUT_S", 0.3)
     monkeypatch.setattr(MemoryStore, "get", flaky)
     startup_check = await bookies.begin(NAME)
     async with open_storage(RealDisk(), bookies.storage_config(NAME)) as storage:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import trio
 
-from bookie.cluster.live_ledgers import ServedLedgers
 from bookie.config.admin_config import AdminConfig
 from bookie.config.bookie_config import parse_config
 from bookie.disk.fullness import FullnessConfig
@@ -21,6 +20,7 @@ from bookie.errors import BookieConfigError, ListenError
 from bookie.gc.collector import GarbageCollector
 from bookie.gc.compaction_rules import CompactionConfig
 from bookie.http import Admin, serve_admin
+from bookie.ledger_metadata.live_ledgers import ServedLedgers
 from bookie.requests.service import BookieService
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage

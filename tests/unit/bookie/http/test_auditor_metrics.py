@@ -8,9 +8,9 @@ import trio
 
 from bookie.http import serve_auto_recovery
 from bookie.http.metrics import metrics_text
+from ledger.fragments.placement_check import PlacementFindings
+from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.replication import AutoRecoveryStats
-from ledger.replication.placement_check import PlacementFindings
-from ledger.replication.replicas_check import ReplicaFindings
 from tests.unit.bookie.http.test_admin import send_request, serving
 
 

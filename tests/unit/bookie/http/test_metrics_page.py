@@ -9,8 +9,8 @@ import attrs
 import trio
 from trio.testing import memory_stream_pair
 
-from bookie.cluster.damage_healing import HealingStats
 from bookie.disk.real_disk import RealDisk
+from bookie.healing.damage_healing import HealingStats
 from bookie.http.admin import RecoveryState
 from bookie.http.metrics import metrics_text
 from bookie.ledger_record import UNKNOWN_KEY
@@ -18,9 +18,9 @@ from bookie.main import open_bookie
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from ledger.codes import Code
+from ledger.fragments.placement_check import PlacementFindings
+from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.replication import AutoRecoveryStats
-from ledger.replication.placement_check import PlacementFindings
-from ledger.replication.replicas_check import ReplicaFindings
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
 from tests.places import ROOT
 from tests.unit.bookie.http.test_admin import serving

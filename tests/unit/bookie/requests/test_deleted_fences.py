@@ -9,10 +9,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.cluster.live_ledgers import ServedLedgers, load_tombstones
 from bookie.disk.real_disk import RealDisk
 from bookie.gc import tombstones as tombstone_files
 from bookie.gc.tombstones import Tombstones
+from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import Bookie, open_bookie
 from bookie.requests.deleted_fences import DeletedFences
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig

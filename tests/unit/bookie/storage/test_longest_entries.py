@@ -11,11 +11,11 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from bookie.cluster import integrity
 from bookie.damage.consistency_check import check_directory
 from bookie.disk.real_disk import RealDisk
 from bookie.entrylog.writer import EntryLogWriter
 from bookie.errors import StorageFailedError
+from bookie.healing import integrity
 from bookie.index.index_view import open_index_view
 from bookie.journal.format import LAC_PACKET_BYTES_MAX
 from bookie.ledger_record import LedgerRecord

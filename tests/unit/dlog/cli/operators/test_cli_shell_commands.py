@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from bookie.cluster.cluster_root import create_cluster
-from bookie.cluster.cookie import Cookie, decode_cookie, encode_cookie
+from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
 from dlog.cli.main import main
 from dlog.cli.operators import autorecovery, erase, ledger, ledger_checks
 from ledger.catalog.paths import Layout, available_path, cookie_path

@@ -1,0 +1,77 @@
+"""Taking a bookie out of a cluster: its entries move to others, and then its cookie may go.
+
+Inside: the session, the restorer, the cookie. Not inside: one ledger (``evacuation``), the
+operator's request.
+Always: a cookie is deleted only as ``removal.remove_cookie`` does it.
+
+Source: BookKeeperAdmin.java (recoverBookieData, decommissionBookie); docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, Collection
+
+from ledger.catalog.paths import check_bookie_id
+from ledger.context import ClientContext
+from ledger.decommission.evacuation import Evacuated, evacuate_bookies
+from ledger.decommission.removal import check_not_registered, remove_cookie
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
+from ledger.replication.marks import UnderReplicatedLedgers
+from namespace.store import MetadataStore
+
+
+async def recover_bookies(
+    context: ClientContext,
+    session: MetadataStore,
+    bookies: Collection[str],
+    *,
+    delete_cookies: bool = False,
+    must_be_stopped: bool = False,
+    close_open: bool = True,
+    ledger_id: int | None = None,
+    config: ReplicationConfig | None = None,
+    stats: RestorerStats | None = None,
+) -> AsyncGenerator[Evacuated, None]:
+    """Copy the entries of these bookies to others, ledger by ledger; yield the result of each.
+
+    If a ledger was left, call it again. If cancelled, the ledgers so far are done.
+
+    Args:
+        session: The session of ``context``, which gets the locks.
+        delete_cookies: At the end, if no ledger was left.
+        must_be_stopped: Refuse bookies that are registered.
+        close_open: Fence and close a ledger that is written to one of the bookies; its writer fails then.
+        ledger_id: Only this ledger, without cookies; None for all.
+        stats: Counts the work.
+
+    Raises:
+        BookieInUseError: With ``must_be_stopped``: nothing was copied. With ``delete_cookies``: at the end,
+            the bookie is registered or a ledger names it, and its cookie was not deleted.
+        NoSuchLedgerError: The ledger ``ledger_id`` does not exist.
+        LedgerMetadataError: A name cannot be a bookie's id.
+        namespace.errors.NamespaceError: The metadata store failed.
+    """
+    root = context.catalog.root
+    for bookie in bookies:
+        check_bookie_id(bookie)
+        if must_be_stopped:
+            await check_not_registered(session, root, bookie)
+    marks = UnderReplicatedLedgers(session, root, host_name=socket.getfqdn())
+    await marks.prepare()
+    restorer = LedgerRestorer(
+        context, session, config or ReplicationConfig(), lock_path=marks.lock_path, stats=stats
+    )
+    is_all_done = True
+    evacuating = evacuate_bookies(
+        context, marks, restorer, bookies, close_open=close_open, ledger_id=ledger_id
+    )
+    async with contextlib.aclosing(evacuating):
+        async for one in evacuating:
+            is_all_done &= one.is_done
+            yield one
+    if delete_cookies and is_all_done and ledger_id is None:
+        for bookie in bookies:
+            await remove_cookie(context, session, bookie)

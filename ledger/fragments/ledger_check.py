@@ -1,0 +1,188 @@
+"""Finding the fragments of a ledger that miss replicas.
+
+A member of an ensemble is bad if it is not registered, or if it does not return its first or its last entry
+of the fragment. With a percentage, a check reads more entries. With lists it also asks each bookie which
+entries it has, which shows every hole of a final fragment.
+
+Inside: the reads. Not inside: the fragments (``fragments``), copying.
+Always: nothing is changed. A bookie that is overloaded, or refuses this client, is neither good nor bad: a
+copy of its entries would add to the load, and the ledger does not count as restored either.
+
+Source: LedgerChecker.java; docs/autorecovery.md.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from ledger.catalog.catalog import Versioned
+from ledger.codes import Code
+from ledger.context import ClientContext
+from ledger.digest import EntryCodec
+from ledger.errors import BookieError, CorruptEntryError, TooManyRequestsRefusal, UnauthorizedRefusal
+from ledger.fragments.entry_lists import EntryLists, lacks_any
+from ledger.fragments.fragments import Fragment, fragments_of
+from ledger.fragments.registered import RegisteredBookies
+from ledger.read.lac_query import query_lac
+from ledger.transport.bookie_requests import entry_of, refusal_of
+from ledger.wire.messages import ReadRequest
+from namespace.events import event
+
+logger = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class BadFragment:
+    """A fragment with the indices of the bookies that lack entries of it."""
+
+    fragment: Fragment
+    indices: tuple[int, ...]
+
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        """The bookies at these indices."""
+        return tuple(self.fragment.bookies[index] for index in self.indices)
+
+
+@attrs.frozen
+class CheckResult:
+    """What a check of one ledger found."""
+
+    bad: tuple[BadFragment, ...]  # in the order of their entries
+    has_doubts: bool  # a bookie did not say whether it has its entries
+
+    @property
+    def is_sound(self) -> bool:
+        """True if every bookie proved to have its entries."""
+        return not self.bad and not self.has_doubts
+
+
+async def last_entry_of(context: ClientContext, current: Versioned) -> int:
+    """The last entry of a closed ledger; else its LAC, without recovery.
+
+    Raises:
+        LedgerReadError: Too few bookies replied.
+    """
+    metadata = current.metadata
+    if metadata.is_closed:
+        return metadata.last_entry_id
+    return await query_lac(context, current, EntryCodec(metadata.digest_type, metadata.password or b""))
+
+
+class LedgerCheck:
+    """Checks of ledgers with one client."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        *,
+        percentage: int = 0,
+        reads_max: int = 32,
+        asks_lists: bool = False,
+    ) -> None:
+        """``asks_lists``: also ask each bookie for its list of entries."""
+        self._context, self._percentage, self._asks_lists = context, percentage, asks_lists
+        self._limiter = trio.CapacityLimiter(reads_max)
+        self._lists = EntryLists(context, self._limiter)
+
+    async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
+        """Look at all fragments of a ledger.
+
+        Args:
+            lac: As ``last_entry_of`` returns it.
+        """
+        metadata = current.metadata
+        # Format version 1 stores no password. Then a reply counts without its digest.
+        codec = None if metadata.password is None else EntryCodec(metadata.digest_type, metadata.password)
+        bad: dict[tuple[int, int], None] = {}
+        has_doubts = False
+        fragments = fragments_of(metadata, lac)
+
+        async def verify(number: int, index: int, entries: list[int]) -> None:
+            bookie = fragments[number].bookies[index]
+            nonlocal has_doubts
+            for entry_id in entries:
+                async with self._limiter:
+                    found = await self._has(current.ledger_id, bookie, entry_id, codec)
+                has_doubts |= found is None
+                if found is False:
+                    bad[number, index] = None
+                    return
+
+        async with trio.open_nursery() as nursery:
+            for number, fragment in enumerate(fragments):
+                for index, bookie in enumerate(fragment.bookies):
+                    entries = fragment.to_verify(index, self._percentage, self._context.rng)
+                    if not entries:
+                        continue
+                    if bookie not in registered.all:
+                        bad[number, index] = None
+                    else:
+                        nursery.start_soon(verify, number, index, entries)
+        if self._asks_lists:
+            await self._find_holes(current.ledger_id, fragments, registered, bad)
+        found = tuple(
+            BadFragment(fragment, indices)
+            for number, fragment in enumerate(fragments)
+            if (indices := tuple(sorted(index for at, index in bad if at == number)))
+        )
+        return CheckResult(found, has_doubts)
+
+    async def _find_holes(
+        self,
+        ledger_id: int,
+        fragments: list[Fragment],
+        registered: RegisteredBookies,
+        bad: dict[tuple[int, int], None],
+    ) -> None:
+        todo = [
+            (number, index)
+            for number, fragment in enumerate(fragments)
+            for index, bookie in enumerate(fragment.bookies)
+            if fragment.is_final and (number, index) not in bad and bookie in registered.all
+        ]
+        bookies = {fragments[number].bookies[index] for number, index in todo}
+        lists = await self._lists.of_each(ledger_id, bookies)
+        for number, index in todo:
+            fragment = fragments[number]
+            held = lists[fragment.bookies[index]]
+            if held is not None and await lacks_any(fragment, index, held):
+                bad[number, index] = None
+                logger.info(
+                    "ledger %d: bookie %s lacks entries of the fragment at entry %d",
+                    ledger_id,
+                    fragment.bookies[index],
+                    fragment.first,
+                    extra=event(
+                        "replica.holes",
+                        ledger=ledger_id,
+                        bookie=fragment.bookies[index],
+                        first_entry=fragment.first,
+                    ),
+                )
+
+    async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool | None:
+        """Whether a bookie returns an entry; None if it does not say."""
+        request = ReadRequest(ledger_id, entry_id)
+        try:
+            reply = await self._context.transport.call(bookie, request)
+            if codec is not None:
+                entry_of(reply, bookie, request, codec)
+            elif reply.code is not Code.OK:
+                raise refusal_of(reply, bookie, ledger_id, entry_id)
+        except (TooManyRequestsRefusal, UnauthorizedRefusal):
+            return None
+        except (BookieError, CorruptEntryError) as exc:
+            logger.info(
+                "ledger %d: bookie %s does not return entry %d: %s",
+                ledger_id,
+                bookie,
+                entry_id,
+                exc,
+                extra=event("replica.missing", ledger=ledger_id, bookie=bookie, entry=entry_id, error=exc),
+            )
+            return False
+        return True
