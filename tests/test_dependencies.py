@@ -170,3 +170,18 @@ def test_no_script_takes_the_rights_of_root_unasked(tmp_path: Path, allowed: str
     assert finished.returncode == (0 if allowed else 1)
     assert (called.read_text().split() if called.exists() else []) == calls
     assert ("run `sudo apt-get install some-package`" in finished.stderr) is not bool(allowed)
+
+
+def test_the_wheel_has_every_package_but_the_benchmarks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    listed = settings["packages"]
+    directories = {settings["package-dir"].get(name, name.replace(".", "/")) for name in listed}
+    found = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in {name.partition("/")[0] for name in directories}
+        for path in (ROOT / package).rglob("__init__.py")
+    }
+    benchmarks = {name for name in found if name.startswith("dlog/cli/bench")}
+    assert benchmarks
+    assert directories == found - benchmarks
+    assert len(listed) == len(set(listed))
