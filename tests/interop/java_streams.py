@@ -2,7 +2,7 @@
 
 Inside: the calls that tests need, in our types (``DLSN``, ``Record``). Not inside: the conversation
 (``driver``), processes and class paths.
-Always: no call is retried or corrected, with one exception: if a reader left a segment unread, another reader
+Always: no call is retried or corrected, with one exception: if a reader left records unread, another reader
 follows it (``READ_CANCELLED``). An exception of Java is raised as ``DriverError``.
 """
 
@@ -30,6 +30,7 @@ without an error; this is much rarer. Both also happen to streams that Java wrot
 second was seen there with pauses added (``docs/compatibility.md``). Users of Java open another reader, and so
 do the tests.
 """
+END_OF_STREAM = 512
 READERS_MAX = 5
 READ_TIMEOUT_S = 20.0
 
@@ -120,6 +121,22 @@ class JavaLog:
                 return got
 
         return await _first_whole(read_once, count)
+
+    async def read_to_end(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
+        """Read a sealed log by the first asynchronous reader that ends behind ``count`` records.
+
+        Once, one stood still within a completed segment, which another one had just read to its end.
+        """
+        for _ in range(READERS_MAX):
+            async with self.open_reader(start) as reader:
+                got = await reader.read_some(count + 1, timeout_s=READ_TIMEOUT_S)
+            has_ended = got.ended is not None and got.ended.code == END_OF_STREAM
+            if (has_ended and len(got.records) == count) or len(got.records) > count:
+                break
+            if got.ended is not None and not (has_ended or got.was_cancelled):
+                raise got.ended
+        assert has_ended, f"the log did not end behind {count} records; there were {len(got.records)}"
+        return got.records
 
     async def read_synchronously(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
         """Read ``count`` records, and all after them, by the first synchronous reader that finds them.

@@ -31,7 +31,6 @@ LZ4_PARAMETERS = [dlog.Compression.NONE, dlog.Compression.LZ4]
 # Apache's status codes that tests expect by name.
 OWNERSHIP_ACQUIRE_FAILED = 302
 TRANSMIT_ERROR = 507
-END_OF_STREAM = 512
 WRITE_CANCELLED = 516
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dlog import DLSN
 from tests.interop.driver import DriverError
-from tests.interop.java_streams import READ_CANCELLED, READERS_MAX, JavaLog
+from tests.interop.java_streams import END_OF_STREAM, READ_CANCELLED, READERS_MAX, JavaLog
 
 POSITIONS = [DLSN(1, 0, 0), DLSN(1, 1, 0), DLSN(2, 0, 0), DLSN(2, 1, 0)]
 TRANSMIT_ERROR = 507
@@ -103,3 +103,23 @@ async def test_the_result_of_the_last_permitted_reader_is_taken_as_it_is() -> No
 async def test_records_up_to_a_position_are_read_beyond_the_requested_number() -> None:
     log, _ = log_of((4, None))
     assert [each.dlsn for each in await log.read(2, up_to=POSITIONS[2])] == POSITIONS[:3]
+
+
+async def test_a_reader_that_stands_still_or_ends_early_is_followed_by_one_that_reads_to_the_end() -> None:
+    log, driver = log_of(
+        (2, None), (3, END_OF_STREAM), (1, READ_CANCELLED), (3, END_OF_STREAM), (4, END_OF_STREAM)
+    )
+    assert [each.dlsn for each in await log.read_to_end(4)] == POSITIONS
+    assert len(driver.closed) == 5
+
+
+async def test_a_sealed_log_that_no_reader_reads_to_the_end_or_with_a_record_too_many_is_an_error() -> None:
+    log, _ = log_of(*[(3, END_OF_STREAM)] * READERS_MAX)
+    assert len(await log.read_to_end(4)) == 3  # the test that expects 4 fails
+    for script in ([(4, None)] * READERS_MAX, [(4, END_OF_STREAM)]):
+        log, _ = log_of(*script)
+        with pytest.raises(AssertionError, match="did not end behind"):
+            await log.read_to_end(4 if script[0][1] is None else 3)
+    log, _ = log_of((2, TRANSMIT_ERROR))
+    with pytest.raises(DriverError, match="scripted"):
+        await log.read_to_end(4)

@@ -10,9 +10,8 @@ import trio
 import dlog
 from dlog import DLSN, Compression, Record
 from tests.interop.driver import DriverError
-from tests.interop.java_streams import FIRST, JavaRecord
+from tests.interop.java_streams import END_OF_STREAM, FIRST, JavaRecord
 from tests.interop.streams import (
-    END_OF_STREAM,
     TEST_TIMEOUT_S,
     StreamPlace,
     expected_records,
@@ -52,11 +51,7 @@ async def _check_end(place: StreamPlace, log: str, expected: list[Record]) -> No
     async with place.java_log(log) as java:
         ends = await java.ends()
         assert (ends["sealed"], ends["record_count"]) == (True, len(expected))
-        async with java.open_reader() as reader:
-            seen = await reader.read_some(len(expected) + 1, timeout_s=60)
-            assert seen.records == expected
-            assert seen.ended is not None
-            assert seen.ended.code == END_OF_STREAM
+        assert await java.read_to_end(len(expected)) == expected
         with pytest.raises(DriverError) as refused:
             async with java.open_writer() as writer:
                 await writer.write(JavaRecord(2**60))
