@@ -125,7 +125,7 @@ class JavaLog:
     async def read_to_end(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
         """Read a sealed log by the first asynchronous reader that ends behind ``count`` records.
 
-        Once, one stood still within a completed segment, which another one had just read to its end.
+        Once, one returned only the first records of a completed segment, which another one had just read.
         """
         for _ in range(READERS_MAX):
             async with self.open_reader(start) as reader:
