@@ -7,44 +7,37 @@ DLog.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
 from dlog.cli.bench.loop.replica import CONSUMER, FRAME, RECEIVE_BYTES, REPLY, RingFile, replica_name
 from dlog.cli.bench.loop.sockets import connect, listen
-from dlog.cli.bench.schedule import Schedule
-from dlog.cli.bench.work.arrivals import Arrivals, cpu_s
-from dlog.cli.bench.work.job import STAMP, Job, stamped
+from dlog.cli.bench.work.arrivals import Arrivals
+from dlog.cli.bench.work.due_records import write_due
+from dlog.cli.bench.work.job import Job
 from dlog.cli.bench.work.link import Link
-from dlog.cli.bench.work.timer import open_timer
-
-
-class Sink(Protocol):
-    """Takes the records of the producer."""
-
-    async def append(self, records: bytes) -> None:
-        """Take records; return when the caller may make more."""
-
-    async def flush(self) -> None:
-        """Return when the consumer was sent everything."""
 
 
 class OwnFile:
     """One replica, in the process of the producer."""
 
-    def __init__(self, file: RingFile, consumer: trio.abc.SendStream) -> None:
-        self._file, self._consumer = file, consumer
+    def __init__(self, file: RingFile, consumers: trio.SocketListener) -> None:
+        self._file, self._consumers = file, consumers
+        self._consumer: trio.SocketStream | None = None
 
-    async def append(self, records: bytes) -> None:
-        self._file.write(records)
-        await self._consumer.send_all(records)
+    async def append(self, records: list[bytes]) -> None:
+        """Sync the records and send them to the consumer, which has connected before the first one is due."""
+        if self._consumer is None:
+            self._consumer = await self._consumers.accept()
+        data = b"".join(records)
+        self._file.write(data)
+        await self._consumer.send_all(data)
 
     async def flush(self) -> None:
+        """Return: nothing waits."""
         await trio.lowlevel.checkpoint()
 
 
@@ -65,11 +58,13 @@ class Quorum:
         """The bytes of the log that a majority has synced."""
         return sorted(self._synced)[(len(self._synced) - 1) // 2]
 
-    async def append(self, records: bytes) -> None:
-        self._waiting.append(records)
+    async def append(self, records: list[bytes]) -> None:
+        """Send the records, or let them wait for the entry before them."""
+        self._waiting += records
         await self._send()
 
     async def flush(self) -> None:
+        """Return when a majority has synced every record and the consumer may have it."""
         self._is_flushing = True
         await self._send()
         await self._done.wait()
@@ -123,39 +118,17 @@ async def _produce(job: Job, link: Link) -> None:
         consumers = await listen(directory, CONSUMER)
         file = RingFile(Path(directory, "data-0"), job.records * job.size)
         link.send("ready")
-        started = await link.receive_in_loop()
-        await _write(job, link, started["start_ns"], OwnFile(file, await consumers.accept()))
+        own = OwnFile(file, consumers)
+        await write_due(job, link, own.append, own.flush)
+        file.close()
         return
     async with trio.open_nursery() as nursery:
-        streams = [await connect(directory, replica_name(number)) for number in range(replicas)]
-        quorum = Quorum(streams)
+        quorum = Quorum([await connect(directory, replica_name(number)) for number in range(replicas)])
         for number in range(replicas):
             nursery.start_soon(quorum.take_replies, number)
         link.send("ready")
-        started = await link.receive_in_loop()
-        await _write(job, link, started["start_ns"], quorum)
+        await write_due(job, link, quorum.append, quorum.flush)
         nursery.cancel_scope.cancel()
-
-
-async def _write(job: Job, link: Link, start_ns: int, sink: Sink) -> None:
-    rest = os.urandom(job.size - STAMP.size)
-    schedule = Schedule(start_ns, job.rate, job.records)
-    sent = 0
-    cpu_at_mark = 0.0
-    with open_timer(schedule) as timer:
-        while sent < job.records:
-            due = schedule.due_from(sent, time.monotonic_ns())
-            if not due:
-                await timer.wait_in_loop()
-                continue
-            if job.left_out in due:
-                cpu_at_mark = cpu_s()
-                link.send("mark")
-            await sink.append(b"".join([stamped(schedule.due_ns(number), number, rest) for number in due]))
-            sent = due.stop
-    await sink.flush()
-    link.send("done", cpu_us=(cpu_s() - cpu_at_mark) / (job.records - job.left_out) * 1e6)
-    await link.receive_in_loop()
 
 
 async def _consume(job: Job, link: Link) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 
 import trio
 
 import dlog
-from dlog.cli.bench.schedule import Schedule
-from dlog.cli.bench.work.arrivals import Arrivals, cpu_s
-from dlog.cli.bench.work.job import STAMP, Job, stamped
+from dlog.cli.bench.work.arrivals import Arrivals
+from dlog.cli.bench.work.due_records import write_due
+from dlog.cli.bench.work.job import Job
 from dlog.cli.bench.work.link import Link
-from dlog.cli.bench.work.timer import open_timer
 
 READ_RECORDS = 8192
 
@@ -30,33 +28,19 @@ def consume(job: Job, link: Link) -> None:
 
 async def _produce(job: Job, link: Link) -> None:
     log = f"bench-{secrets.token_hex(4)}"
-    rest = os.urandom(job.size - STAMP.size)
     async with dlog.open_namespace(job.address["uri"]) as namespace:
         await namespace.create_log(log)
         async with namespace.open_writer(log) as writer:
+
+            async def append(records: list[bytes]) -> None:
+                for record in records:
+                    writer.submit(record)
+                await writer.wait_capacity()
+                if len(records) > 1:  # late: more may be due already, and the writer's tasks must run
+                    await trio.lowlevel.checkpoint()
+
             link.send("ready", log=log)
-            started = await link.receive_in_loop()
-            schedule = Schedule(started["start_ns"], job.rate, job.records)
-            sent = 0
-            cpu_at_mark = 0.0
-            with open_timer(schedule) as timer:
-                while sent < job.records:
-                    due = schedule.due_from(sent, time.monotonic_ns())
-                    if not due:
-                        await timer.wait_in_loop()
-                        continue
-                    if job.left_out in due:
-                        cpu_at_mark = cpu_s()
-                        link.send("mark")
-                    for number in due:
-                        writer.submit(stamped(schedule.due_ns(number), number, rest))
-                    sent = due.stop
-                    await writer.wait_capacity()
-                    if len(due) > 1:  # late: more may be due already, and the writer's tasks must run
-                        await trio.lowlevel.checkpoint()
-            await writer.flush()
-            link.send("done", cpu_us=(cpu_s() - cpu_at_mark) / (job.records - job.left_out) * 1e6)
-            await link.receive_in_loop()
+            await write_due(job, link, append, writer.flush)
         await namespace.delete_log(log)
 
 

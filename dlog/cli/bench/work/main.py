@@ -13,36 +13,38 @@ from dlog.cli.bench.work.job import Job
 from dlog.cli.bench.work.link import Link
 
 Role = Callable[[Job, Link], None]
-# Of each role, what the process does for DLog and for another system.
-ROLES: dict[str, tuple[Role | None, Role]] = {
-    "produce": (dlog_tail.produce, peer_tail.produce),
-    "consume": (dlog_tail.consume, peer_tail.consume),
-    "latency": (dlog_latency.measure, peer_latency.measure),
-    "append": (None, throughput.append_to_peer),  # the command itself appends to DLog
-    "fill": (throughput.fill_log, throughput.fill_peer),
-    "catchup": (throughput.catch_up_with_log, throughput.catch_up_with_peer),
-    "idle": (idle.measure, idle.measure_floor),
-    "logs": (log_life.measure, log_life.measure_floor),
+OF_DLOG: dict[str, Role] = {
+    "produce": dlog_tail.produce,
+    "consume": dlog_tail.consume,
+    "latency": dlog_latency.measure,
+    "fill": throughput.fill_log,
+    "catchup": throughput.catch_up_with_log,
+    "idle": idle.measure,
+    "logs": log_life.measure,
 }
-ROLES_OF_LOOP: dict[str, Role] = {
+OF_LOOP: dict[str, Role] = {
     "produce": loop_tail.produce,
     "consume": loop_tail.consume,
     "replicate": loop_replica.replicate,
 }
+OF_PEERS: dict[str, Role] = {
+    "produce": peer_tail.produce,
+    "consume": peer_tail.consume,
+    "latency": peer_latency.measure,
+    "append": throughput.append_to_peer,  # the command itself appends to DLog
+    "fill": throughput.fill_peer,
+    "catchup": throughput.catch_up_with_peer,
+    "idle": idle.measure_floor,
+    "logs": log_life.measure_floor,
+}
+ROLES = {"dlog": OF_DLOG, SYSTEM_OF_LOOP: OF_LOOP}
 
 
 def main() -> int:
     """Do the job; return the exit status."""
     link = Link()
     job = link.read_job()
-    role: Role | None
-    if job.system == SYSTEM_OF_LOOP:
-        role = ROLES_OF_LOOP[job.role]
-    else:
-        of_dlog, of_peer = ROLES[job.role]
-        role = of_dlog if job.system == "dlog" else of_peer
-    assert role is not None, f"no process has the role {job.role} of {job.system}"
-    role(job, link)
+    ROLES.get(job.system, OF_PEERS)[job.role](job, link)
     return 0
 
 

@@ -80,9 +80,9 @@ async def test_records_gather_until_a_majority_has_synced_the_entry_before() -> 
         async with trio.open_nursery() as nursery:
             for number in range(3):
                 nursery.start_soon(quorum.take_replies, number)
-            await quorum.append(b"one")
-            await quorum.append(b"two")
-            await quorum.append(b"three")
+            await quorum.append([b"one"])
+            await quorum.append([b"two"])
+            await quorum.append([b"three"])
             assert [await received(number) for number in range(3)] == [frame(0, b"one")] * 3
             await replicas[2].send_all(REPLY.pack(3))
             await trio.testing.wait_all_tasks_blocked()
