@@ -127,16 +127,12 @@ class JavaLog:
 
         Once, one returned only the first records of a completed segment, which another one had just read.
         """
-        for _ in range(READERS_MAX):
+
+        async def read_once() -> JavaRead:
             async with self.open_reader(start) as reader:
-                got = await reader.read_some(count + 1, timeout_s=READ_TIMEOUT_S)
-            has_ended = got.ended is not None and got.ended.code == END_OF_STREAM
-            if (has_ended and len(got.records) == count) or len(got.records) > count:
-                break
-            if got.ended is not None and not (has_ended or got.was_cancelled):
-                raise got.ended
-        assert has_ended, f"the log did not end behind {count} records; there were {len(got.records)}"
-        return got.records
+                return await reader.read_some(count + 1, timeout_s=READ_TIMEOUT_S)
+
+        return await _first_whole(read_once, count, end=END_OF_STREAM)
 
     async def read_synchronously(self, count: int, start: DLSN | int = FIRST) -> list[Record]:
         """Read ``count`` records, and all after them, by the first synchronous reader that finds them.
@@ -313,19 +309,28 @@ def numbered(count: int, first: int = 1) -> list[JavaRecord]:
     return [JavaRecord(txid, b"java %d" % txid) for txid in range(first, first + count)]
 
 
-async def _first_whole(read_once: Callable[[], Awaitable[JavaRead]], count: int) -> list[Record]:
-    """Read by up to ``READERS_MAX`` readers; return the records of the first with ``count`` and no error.
+async def _first_whole(
+    read_once: Callable[[], Awaitable[JavaRead]], count: int, *, end: int | None = None
+) -> list[Record]:
+    """Read by up to ``READERS_MAX`` readers; return the records of the first with ``count`` and a good end.
 
     An error other than ``READ_CANCELLED`` is raised at once. The result of the last reader is taken as it is.
+
+    Args:
+        end: The code of the error that is a good end; None: no error is.
     """
     for _ in range(READERS_MAX):
         got = await read_once()
-        was_whole = got.ended is None and len(got.records) >= count
-        if was_whole or (got.ended is not None and not got.was_cancelled):
+        code = None if got.ended is None else got.ended.code
+        if code == end and len(got.records) >= count:
             break
-    if got.ended is not None:
-        raise got.ended
-    return got.records
+        if code not in (None, end, READ_CANCELLED):
+            break
+    if code == end:
+        return got.records
+    raise got.ended or AssertionError(
+        f"no end behind {count} records; the last reader got {len(got.records)}"
+    )
 
 
 def _start(start: DLSN | int) -> dict[str, Any]:
