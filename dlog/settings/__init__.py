@@ -1,7 +1,8 @@
 """One client configuration for the library, the commands and Spark.
 
 Inside: the table of settings, the places that give them (file, environment, a URI's query, keywords), their
-precedence. Not inside: the classes that programs fill (``dlog.config``), the command (``dlog.cli.config``).
+precedence. Not inside: the classes that programs fill (``dlog.config``), the command
+(``dlog.cli.setup.config``).
 Begin at ``table``.
 """
 
