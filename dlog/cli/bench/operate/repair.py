@@ -1,11 +1,11 @@
 """The repair after a bookie's death: from the kill until every replica is there again.
 
-Inside: the data, the kill, the observation from outside through the metadata, the check of all replicas.
-Not inside: the processes that restore (``recoverers``), the writer beside them (``load``), the floor
-(``copying``).
+Inside: the data, the kill, the check of all replicas.
+Not inside: the look from outside (``watching``), the processes that restore (``recoverers``), the writer
+beside them (``load``), the floor (``copying``).
 Always: every ledger has a replica of each entry on the bookie that dies, so all systems restore the same
-number of entries. The repair is over when no ledger names the lost bookie and no mark is left. Then each of
-three bookies is asked for its list of entries, and a replica that is missing is an error.
+number of entries. After the repair each of three bookies is asked for its list of entries, and a replica
+that is missing is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import trio
 
 from dlog.cli.bench.operate.load import Load, open_load
 from dlog.cli.bench.operate.recoverers import Open, RepairCluster
+from dlog.cli.bench.operate.watching import POLL_S, RepairLooks, RepairTimes
 from dlog.cli.bench.work.link import BenchError
 from dlog.cluster import process
 from dlog.cluster.layout import LEDGERS_ROOT, bookie_id
@@ -29,14 +29,12 @@ from ledger.catalog.availability import Availability
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.fragments.entry_lists import EntryLists
-from ledger.fragments.registered import read_registered
-from ledger.replication import UnderReplicatedLedgers, current_auditor
+from ledger.replication import current_auditor
 from ledger.transport.dial import dial_tcp
 from namespace.store import MetadataStore
 from namespace.zookeeper import open_zookeeper_store
 
 REPLICAS = 3
-POLL_S = 0.05
 ELECTED_S = 60.0
 APPEND_BYTES = 4 << 20  # of one append_many
 LISTS_IN_FLIGHT = 8
@@ -66,14 +64,6 @@ def options_for(mib: int, *, size: int, ledgers: int, **more: float) -> RepairOp
     return RepairOptions(ledgers=ledgers, entries=entries, size=size, **more)  # type: ignore[arg-type]
 
 
-@attrs.frozen
-class _Times:
-    noticed_s: float  # from the kill
-    marked_s: float | None  # until the first mark was seen; None: no look saw one
-    healed_s: float
-    load_per_s: float | None  # of the writer beside it, from noticed to healed
-
-
 async def measure_repair(
     system: str, opened: Open, directory: Path, options: RepairOptions, *, with_load: bool
 ) -> dict[str, object]:
@@ -99,7 +89,7 @@ async def measure_repair(
         async with _running_load(client, survivors[:REPLICAS] if with_load else None) as load:
             before = await _steady_rate(load, options.steady_s)
             cpu_before_s = place.recoverer_cpu_s()
-            times = await _kill_and_wait(place, store, client, lost, ledgers, load, options.limit_s)
+            times = await _kill_and_watch(place, store, client, lost, ledgers, load, options.limit_s)
             cpu_after_s = place.recoverer_cpu_s()
             after = await _steady_rate(load, options.steady_s)
         found = await count_replicas(client, ledgers, options.entries)
@@ -177,10 +167,10 @@ async def _steady_rate(load: Load | None, seconds: float) -> float | None:
         return None
     interval = load.begin()
     await trio.sleep(seconds)
-    return interval.per_s()
+    return await interval.per_s()
 
 
-async def _kill_and_wait(
+async def _kill_and_watch(
     place: RepairCluster,
     store: MetadataStore,
     client: LedgerClient,
@@ -188,36 +178,18 @@ async def _kill_and_wait(
     ledgers: Sequence[int],
     load: Load | None,
     limit_s: float,
-) -> _Times:
-    marks = UnderReplicatedLedgers(store.current_session(), LEDGERS_ROOT)
-    noticed_s = marked_s = during = None
-    waiting = list(ledgers)
-    started = time.perf_counter()
+) -> RepairTimes:
+    looks = RepairLooks(store, client, lost, ledgers, load, lambda: process.is_alive(place.recoverer))
     place.cluster.kill(0)
     with trio.move_on_after(limit_s):
-        while process.is_alive(place.recoverer):
-            if noticed_s is None and lost not in (await read_registered(store, LEDGERS_ROOT)).all:
-                noticed_s = time.perf_counter() - started
-                during = load.begin() if load else None
-            if noticed_s is not None:
-                is_marked = bool(await marks.marked())
-                if is_marked and marked_s is None:
-                    marked_s = time.perf_counter() - started
-                while waiting and not await _names(client, waiting[-1], lost):
-                    waiting.pop()
-                if not waiting and not is_marked:
-                    healed_s = time.perf_counter() - started
-                    return _Times(noticed_s, marked_s, healed_s, during.per_s() if during else None)
-            await trio.sleep(POLL_S)
-        raise BenchError(f"the process that restores replicas ended; see {place.log}")
+        times = await looks.watch()
+        if times is None:
+            raise BenchError(f"the process that restores replicas ended; see {place.log}")
+        return times
     raise BenchError(
-        f"{len(waiting)} of {len(ledgers)} ledgers were not restored within {limit_s:g} s; give a"
+        f"{looks.unrestored} of {len(ledgers)} ledgers were not restored within {limit_s:g} s; give a"
         f" smaller --mib, or see {place.log}"
     )
-
-
-async def _names(client: LedgerClient, ledger_id: int, bookie: str) -> bool:
-    return any(bookie in ensemble.bookies for ensemble in (await client.metadata(ledger_id)).ensembles)
 
 
 async def count_replicas(client: LedgerClient, ledgers: Sequence[int], entries: int) -> int:
