@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from dlog.metadata.cursor_nodes import Cursor as Cursor
     from dlog.metadata.properties import LogProperties as LogProperties
     from dlog.metadata.properties import PropertiesConflictError as PropertiesConflictError
-    from dlog.metadata.retention import Retention as Retention
     from dlog.namespace_handle import Namespace as Namespace
     from dlog.promotion.sides import PromotionProgress as PromotionProgress
     from dlog.promotion.sides import PromotionStatus as PromotionStatus
@@ -109,6 +108,7 @@ if TYPE_CHECKING:
     from dlog.repair.orphans import OrphanLedger as OrphanLedger
     from dlog.repair.orphans import OrphanOrigin as OrphanOrigin
     from dlog.repair.orphans import OrphanOutcome as OrphanOutcome
+    from dlog.segments.retention import Retention as Retention
     from dlog.write.log_writer import LogWriter as LogWriter
     from dlog.write.pending import Pending as Pending
     from ledger.digest import DigestType as DigestType
@@ -187,7 +187,7 @@ _NAMES = {
         "LogProperties",
         "PropertiesConflictError",
     ),
-    "dlog.metadata.retention": ("Retention",),
+    "dlog.segments.retention": ("Retention",),
     "dlog.namespace_handle": ("Namespace",),
     "dlog.promotion.sides": (
         "PromotionProgress",

@@ -26,8 +26,8 @@ from dlog.federation.federated_store import FederatedStore
 from dlog.metadata.binding import Binding, new_binding
 from dlog.metadata.bindings import access_control_path, bind, resolve_binding
 from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
-from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.namespace_handle import Namespace
+from dlog.segments.segment import FIRST_SEGMENT_SEQNO
 from dlog.settings import has_settings, load_settings
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig

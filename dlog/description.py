@@ -9,7 +9,7 @@ from __future__ import annotations
 import attrs
 
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.segments.segment import LogSegment, TruncationStatus
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 Inside: the checks of a request, the table of routes, the routes by subject, metrics. Not inside: the work
 behind them (``bookie.gc``, ``disk_watch``, ``bookie.healing``, ``bookie.cluster``, ``ledger.replication``).
-Entry point: ``serve_admin``. A route is one entry of ``table.ROUTES``.
+Entry point: ``serve_admin``. A route is one entry of ``routes.table.ROUTES``.
 """
 
 from bookie.http.admin import Admin

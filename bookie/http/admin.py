@@ -1,7 +1,7 @@
 """What the routes of one bookie work on.
 
 Inside: the parts of the bookie, its state as a process, work in the background. Not inside: the routes
-(``table``), the server.
+(``routes.table``), the server.
 Always: a part that a bookie has only in a cluster may be missing; its routes say so.
 """
 

@@ -22,12 +22,12 @@ from bookie.errors import BookieConfigError, ListenError
 from bookie.http.admin import Admin
 from bookie.http.connections import AdminConnections
 from bookie.http.guard import AdminGuard, peer_of
-from bookie.http.health_routes import METRICS_TYPE
 from bookie.http.messages import BODY_BYTES_MAX, AdminRequest, Method
 from bookie.http.metrics import auto_recovery_metrics_text
 from bookie.http.router import OpenRoutes, Route, Router
+from bookie.http.routes.health import METRICS_TYPE
+from bookie.http.routes.table import ROUTES
 from bookie.http.secrets import AdminSecrets
-from bookie.http.table import ROUTES
 from ledger.replication import AutoRecoveryStats
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@
 All integers are big-endian. Keys below zero, which come last in the order of bytes, belong to no ledger.
 
 Inside: the keys and values. Not inside: RocksDB (``disk``), which bookie may open them (``apache_refusal``),
-building and exchanging an index (``storage.index_rebuild``).
+building and exchanging an index (``offline.index_rebuild``).
 Always: databases that are read are not changed. A key or value of another form is an error and never absence.
 
 Source: EntryLocationIndex.java, LedgerMetadataIndex.java, DbLedgerStorageDataFormats.proto.

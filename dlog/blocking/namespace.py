@@ -25,7 +25,6 @@ from dlog.errors import NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.metadata.policy import Policy
 from dlog.metadata.properties import LogProperties
-from dlog.metadata.retention import Retention
 from dlog.namespace_handle import Namespace as AsyncNamespace
 from dlog.operations.maintenance import SAFE_AGE
 from dlog.promotion.sides import PromotionProgress, PromotionStatus
@@ -34,6 +33,7 @@ from dlog.read.positioning import EARLIEST, Where
 from dlog.read.verifier import LogVerification
 from dlog.repair.mending import LogCheck, LogRepair
 from dlog.repair.orphans import OrphanLedger, OrphanOutcome
+from dlog.segments.retention import Retention
 from ledger.statistics import Statistics
 from ledger.tasks.loop_thread import Held, LoopThread
 from namespace.service_uri import without_user_info

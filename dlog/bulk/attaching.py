@@ -34,8 +34,8 @@ from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
 from dlog.metadata.properties import LogProperties, read_properties
 from dlog.metadata.properties.values import changed, encode_properties
-from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.metadata.segment_nodes import list_segments
+from dlog.segments.segment import LogSegment, encode_segment
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.tasks.task_errors import for_each

@@ -15,7 +15,7 @@ import attrs
 from dlog.bulk.errors import BatchOvertakenError
 from dlog.format.dlsn import DLSN
 from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.segment import LogSegment, start_sequence_id_after
+from dlog.segments.segment import LogSegment, start_sequence_id_after
 
 PROPERTY_PREFIX = "dlog.batch."  # of the property that holds the number of the last batch of a series
 SEGMENTS_MAX = 1_000  # in one transaction; ZooKeeper takes 1 MiB

@@ -36,12 +36,12 @@ from dlog.groups.balance import to_claim, to_give_up
 from dlog.groups.errors import ClaimLostError
 from dlog.metadata import paths
 from dlog.metadata.cursor_nodes import check_cursor_name
-from dlog.metadata.truncation import first_left
 from dlog.namespace_handle import Namespace
 from dlog.read.gaps import Gap
 from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.read.record_batch import RecordBatch
+from dlog.segments.truncation import first_left
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from namespace.errors import (
     ConnectionLostError,

@@ -1,9 +1,9 @@
 """The nodes of a namespace and of a log in the metadata store.
 
-Inside: paths, names, URIs, bindings, segment metadata, each change of a log as one conditional transaction.
-Not inside: the store itself (``namespace``), the ledgers of the segments.
+Inside: paths, names, URIs, bindings, each change of a log as one conditional transaction.
+Not inside: the store itself (``namespace``), segments as values (``dlog.segments``), their ledgers.
 """
 
-from dlog.metadata.segment import LogSegment
+from dlog.metadata.log_metadata import LogMetadata
 
-__all__ = ["LogSegment"]
+__all__ = ["LogMetadata"]

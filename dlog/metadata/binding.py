@@ -26,7 +26,7 @@ from typing import Any
 import attrs
 
 from dlog.errors import LogMetadataError
-from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
+from dlog.segments.segment import FIRST_SEGMENT_SEQNO
 
 _HEADER = "1\nBKDL\n"
 _FIELDS = {  # id: (attribute, tag)

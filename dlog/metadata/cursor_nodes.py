@@ -32,7 +32,7 @@ from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.metadata.logs import open_log
 from dlog.metadata.node_reads import read_nodes
 from dlog.metadata.segment_nodes import list_segments
-from dlog.metadata.truncation import first_left
+from dlog.segments.truncation import first_left
 from ledger.catalog.connection_retry import retry_lost_connection
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 from namespace.store import FORBIDDEN_CHARACTERS, Create, Delete, MetadataStore, Node, Operation, Put

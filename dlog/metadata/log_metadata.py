@@ -25,14 +25,14 @@ from dlog.errors import (
 )
 from dlog.metadata import paths
 from dlog.metadata.namespace_uri import parse_namespace_uri
-from dlog.metadata.segment import (
+from dlog.promotion_errors import LogPromotedError, PromotionError
+from dlog.segments.segment import (
     FIRST_SEGMENT_SEQNO,
     INVALID_TXID,
     MAX_TXID,
     UNASSIGNED_SEGMENT_SEQNO,
     LogSegment,
 )
-from dlog.promotion_errors import LogPromotedError, PromotionError
 from namespace.store import Node
 
 LAYOUT_VERSION = b"\xff\xff\xff\xff"  # -1, the only version

@@ -26,8 +26,8 @@ from dlog.metadata.origin import (
     log_not_found,
     origin_from,
 )
-from dlog.metadata.segment import decode_segment, is_segment_name
 from dlog.rename_errors import LogRenameError
+from dlog.segments.segment import decode_segment, is_segment_name
 from namespace.errors import (
     BadVersionError,
     NodeExistsError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dlog.errors import ConfigError, LogMetadataError, LogNotFoundError
 from dlog.metadata import paths
-from dlog.metadata.retention import Retention, decode_retention, encode_retention
+from dlog.segments.retention import Retention, decode_retention, encode_retention
 from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
 

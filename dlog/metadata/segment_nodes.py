@@ -21,8 +21,8 @@ from dlog.errors import LogFencedError, LogMetadataError, LogNotFoundError
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LAYOUT_VERSION, LogMetadata, check_start_txid
 from dlog.metadata.node_reads import read_nodes
-from dlog.metadata.segment import LogSegment, decode_segment, encode_segment, is_segment_name
-from dlog.metadata.segment_list import check_no_gap, check_same_log, sort_segments
+from dlog.segments.segment import LogSegment, decode_segment, encode_segment, is_segment_name
+from dlog.segments.segment_list import check_no_gap, check_same_log, sort_segments
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError, StoreError
 from namespace.store import Check, Create, Delete, MetadataStore, Node, Operation, Put
 

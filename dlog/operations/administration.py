@@ -19,12 +19,12 @@ from dlog.format.dlsn import DLSN
 from dlog.metadata import logs, segment_nodes
 from dlog.metadata.policy import Right
 from dlog.metadata.properties import LogProperties, change_properties, read_properties
-from dlog.metadata.retention import Retention
 from dlog.metadata.retention_node import read_retention, write_retention
-from dlog.metadata.segment import LogSegment
-from dlog.metadata.truncation import first_left
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
 from dlog.promotion_errors import PromotionError
+from dlog.segments.retention import Retention
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import first_left
 from dlog.write import space
 from ledger.audit import audited_async
 from namespace.store import MetadataStore

@@ -28,7 +28,6 @@ from dlog.errors import (
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.policies import Permissions
 from dlog.metadata.policy import Right
-from dlog.metadata.segment import FIRST_SEGMENT_SEQNO
 from dlog.promotion.nodes import read_source
 from dlog.promotion.promoted_log import PromotedLog
 from dlog.promotion.promoter import Promoter
@@ -37,6 +36,7 @@ from dlog.promotion.sides import Side
 from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.retry_policy import RetryPolicy
+from dlog.segments.segment import FIRST_SEGMENT_SEQNO
 from dlog.statistics_names import statistics_of
 from dlog.write.opening import locked
 from ledger.catalog.connection_retry import retry_lost_connection

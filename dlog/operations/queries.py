@@ -19,10 +19,10 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
 from dlog.metadata import logs
 from dlog.metadata.policy import Right
-from dlog.metadata.truncation import first_left
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
 from dlog.read.entry_verifier import EntryVerification, verify_entries
 from dlog.read.verifier import LogVerification, verify_log
+from dlog.segments.truncation import first_left
 from dlog.write.opening import lock_owner
 
 

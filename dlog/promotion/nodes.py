@@ -29,7 +29,6 @@ from dlog.metadata.log_metadata import (
 from dlog.metadata.logs import open_log
 from dlog.metadata.node_reads import read_children, read_nodes
 from dlog.metadata.origin import encode_origin
-from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.promotion.record import (
     SourcePhase,
     SourceRecord,
@@ -41,6 +40,7 @@ from dlog.promotion.record import (
     encode_target,
 )
 from dlog.promotion_errors import PromotionError
+from dlog.segments.segment import LogSegment, encode_segment
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import Check, Create, Delete, MetadataStore, Operation, Put, ancestors_of
 

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from dlog.errors import translated
-from dlog.metadata.segment import LogSegment
 from dlog.promotion.nodes import read_source
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.segments.segment import LogSegment
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.handle import ReadHandle

@@ -32,9 +32,7 @@ from dlog.errors import (
 from dlog.metadata import logs, paths
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.origin import read_origin
-from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import delete_segment, list_segments, record_allocation
-from dlog.metadata.truncation import purgeable
 from dlog.promotion import nodes
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
 from dlog.promotion.segment_copy import SegmentCopy
@@ -43,6 +41,8 @@ from dlog.promotion.steps import Step, next_step, next_undo_step
 from dlog.promotion_errors import PromotionError
 from dlog.read.entries import open_segment_ledger
 from dlog.retry_policy import RetryPolicy
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import purgeable
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.policy import LogMark
 from namespace import errors as namespace_errors

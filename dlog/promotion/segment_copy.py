@@ -18,9 +18,9 @@ from dlog.errors import ConfigError, CorruptLogError, EntryFormatError
 from dlog.format.compression import CODEC_MASK, Compression
 from dlog.format.dlsn import DLSN
 from dlog.format.envelope import ENVELOPE_HEADER, ENVELOPE_HEADER_BYTES, ENVELOPE_VERSION
-from dlog.metadata.segment import LogSegment
 from dlog.read.entries import open_segment_ledger
 from dlog.read.segment_reader import SegmentReader, last_record_of
+from dlog.segments.segment import LogSegment
 from ledger.client import LedgerClient
 from ledger.handle import ReadHandle, WriteHandle
 

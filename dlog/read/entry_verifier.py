@@ -17,9 +17,9 @@ import attrs
 from dlog.errors import EntryFormatError, LogMetadataError, translated
 from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX, Record
-from dlog.metadata.segment import LogSegment
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import PositionGapError, SegmentReader, last_record_of
+from dlog.segments.segment import LogSegment
 from ledger.errors import NoSuchLedgerError
 from ledger.read.replica_check import CheckedEntry, ReplicaCheck
 

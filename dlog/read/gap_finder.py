@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dlog.errors import CorruptLogError, DLogError, LogTruncatedError, SegmentGapError, translated
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment
 from dlog.read.gaps import Gap, GapCause, is_gone
 from dlog.read.positioning import ID_MAX, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import PositionGapError
+from dlog.segments.segment import LogSegment
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle
 

@@ -19,8 +19,8 @@ import attrs
 
 from dlog.errors import LogTruncatedError
 from dlog.format.dlsn import DLSN, INVALID_DLSN
-from dlog.metadata.segment import LogSegment
-from dlog.metadata.truncation import first_left
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import first_left
 
 
 class Start(enum.Enum):

@@ -37,13 +37,13 @@ from dlog.errors import (
 from dlog.format.dlsn import DLSN
 from dlog.format.large_record import parts_before
 from dlog.format.record import Record
-from dlog.metadata.segment import LogSegment, TruncationStatus
-from dlog.metadata.truncation import first_left
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import Start, last_before
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
 from dlog.retry_policy import RetryPolicy
+from dlog.segments.segment import LogSegment, TruncationStatus
+from dlog.segments.truncation import first_left
 from dlog.statistics_names import BYTES_FETCHED, ENTRIES_FETCHED
 from ledger.errors import LedgerReadError, NoSuchLedgerError
 from ledger.handle import ReadHandle

@@ -26,10 +26,7 @@ from dlog.errors import (
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.origin import log_not_found, read_origin
-from dlog.metadata.segment import LogSegment, sequence_id_base
-from dlog.metadata.segment_list import check_still_same_log
 from dlog.metadata.segment_nodes import list_segments
-from dlog.metadata.truncation import first_left
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.positioning import (
     EntrySearch,
@@ -40,6 +37,9 @@ from dlog.read.positioning import (
 )
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
 from dlog.rename_errors import LogRenamedError
+from dlog.segments.segment import LogSegment, sequence_id_base
+from dlog.segments.segment_list import check_still_same_log
+from dlog.segments.truncation import first_left
 from ledger.client import LedgerClient
 from ledger.errors import CorruptEntryError, NoSuchLedgerError
 from ledger.handle import ReadHandle

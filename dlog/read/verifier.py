@@ -16,10 +16,10 @@ from dlog.format.dlsn import DLSN
 from dlog.format.envelope import open_envelope
 from dlog.format.hash_chain import CHAIN_RECORD_BYTES, ChainValue, chain_start, chain_value_in, parse_head
 from dlog.format.record import Record
-from dlog.metadata.segment import LogSegment
-from dlog.metadata.truncation import first_left
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.read.segment_reader import SegmentReader
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import first_left
 from ledger.errors import (
     BookieUnavailableError,
     CorruptEntryError,

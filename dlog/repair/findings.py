@@ -19,8 +19,8 @@ import attrs
 
 from dlog.format.dlsn import DLSN
 from dlog.metadata.log_metadata import LAYOUT_VERSION
-from dlog.metadata.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode
+from dlog.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 
 UNFINISHED_MAX = 2  # segments in progress that an ordinary recovery can complete
 

@@ -19,7 +19,7 @@ from dlog.errors import LogMetadataError, LogUnavailableError
 from dlog.metadata.binding import decode_binding
 from dlog.metadata.node_reads import READS_AT_ONCE, read_children, read_nodes
 from dlog.metadata.paths import LOCK, ORIGIN, READ_LOCK, RENAMED_NODE, SUBSCRIBERS, UNPARTITIONED
-from dlog.metadata.segment import decode_segment, is_segment_name
+from dlog.segments.segment import decode_segment, is_segment_name
 from ledger.policy import POLICY_NODE
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore, Node, parent_of

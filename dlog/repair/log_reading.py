@@ -28,9 +28,9 @@ from dlog.format.record_set import SetBudget, decode_record_set
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import closed_by_promotion, initial_nodes
 from dlog.metadata.node_reads import read_nodes
-from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode, StoredNode
+from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.write.opening import lock_owner
 from ledger.client import LedgerClient
 from ledger.errors import (

@@ -13,7 +13,7 @@ import re
 import attrs
 
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 

@@ -19,7 +19,6 @@ import attrs
 from dlog.errors import LogFencedError, LogMetadataError, LogUnavailableError, translated
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LAYOUT_VERSION
-from dlog.metadata.segment import LogSegment, encode_segment, start_sequence_id_after
 from dlog.repair.findings import (
     CloseLedger,
     Complete,
@@ -34,6 +33,7 @@ from dlog.repair.findings import (
 )
 from dlog.repair.log_reading import LogPlace, ledger_end, read_state, with_ends
 from dlog.repair.log_state import LedgerEnd, LogState
+from dlog.segments.segment import LogSegment, encode_segment, start_sequence_id_after
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import Check, Create, Delete, Operation, Put
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 from namespace.events import event
 
 logger = logging.getLogger("dlog.write.segment_roller")

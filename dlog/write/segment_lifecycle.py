@@ -38,7 +38,6 @@ from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
 from dlog.metadata.retention_node import read_retention
-from dlog.metadata.segment import EMPTY_SEGMENT_TXID, LogSegment, encode_segment, start_sequence_id_after
 from dlog.metadata.segment_nodes import (
     complete_segment,
     delete_segment,
@@ -46,10 +45,11 @@ from dlog.metadata.segment_nodes import (
     record_allocation,
     start_segment,
 )
-from dlog.metadata.truncation import first_left, purgeable
 from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
+from dlog.segments.segment import EMPTY_SEGMENT_TXID, LogSegment, encode_segment, start_sequence_id_after
+from dlog.segments.truncation import first_left, purgeable
 from dlog.statistics_names import SEGMENTS_COMPLETED
 from dlog.write.space import mark_truncated, purge_segments, retain
 from ledger.catalog.catalog import CommitLedger

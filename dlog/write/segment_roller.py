@@ -37,9 +37,9 @@ from dlog.errors import (
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.hash_chain import ChainValue
-from dlog.metadata.segment import LogSegment
 from dlog.promotion_errors import LogPromotedError
 from dlog.retry_policy import RetryPolicy
+from dlog.segments.segment import LogSegment
 from dlog.statistics_names import ROLL
 from dlog.write import segment_events
 from dlog.write.batcher import Batch

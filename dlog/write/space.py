@@ -1,8 +1,8 @@
 """Giving back the space of records: marking segments by position or retention, deleting the marked ones.
 
 Inside: the steps, by any process, with or without the log's lock; the writer's task that does them.
-Not inside: which segments a position marks, which marked ones may go (``dlog.metadata.truncation``), the rule
-of retention (``dlog.metadata.retention``); the bookies' disks, whose garbage collection follows.
+Not inside: which segments a position marks, which marked ones may go (``dlog.segments.truncation``), the rule
+of retention (``dlog.segments.retention``); the bookies' disks, whose garbage collection follows.
 Always: a mark only moves forward, also when several processes truncate at once; only segments marked as
 truncated are deleted, oldest first, the ledger before the node that names it; a crash between two steps
 leaves a log that readers read as before, and the next call does the rest.
@@ -24,11 +24,11 @@ from dlog.metadata.cursor_nodes import list_cursors
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.logs import open_log
 from dlog.metadata.node_reads import READS_AT_ONCE
-from dlog.metadata.retention import first_retained
 from dlog.metadata.retention_node import read_retention
-from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import delete_segment, list_segments, set_truncation
-from dlog.metadata.truncation import marked_before, purgeable
+from dlog.segments.retention import first_retained
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
 from ledger.tasks.task_errors import for_each

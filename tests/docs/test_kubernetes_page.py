@@ -18,7 +18,7 @@ import trio
 import yaml
 
 from bookie.http.guard import OPEN_PATHS
-from bookie.http.table import ROUTES
+from bookie.http.routes.table import ROUTES
 from dlog.cli.main import main
 from dlog.cluster.ports import free_ports
 from dlog.cluster.zookeeper_process import open_zookeeper_process

@@ -14,9 +14,9 @@ from dlog.format.envelope import seal_envelope
 from dlog.format.record import encode_records
 from dlog.metadata import paths
 from dlog.metadata.logs import create_log
-from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.read.log_reader import open_log_reader
 from dlog.read.read_only_log import ReadOnlyLog
+from dlog.segments.segment import LogSegment, encode_segment
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.statistics import Recorder
 from namespace.memory import MemoryStore, MemoryTree

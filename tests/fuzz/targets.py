@@ -34,9 +34,9 @@ from dlog.metadata.binding import decode_binding
 from dlog.metadata.log_metadata import initial_nodes, log_metadata_from
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.namespace_uri import parse_namespace_uri
-from dlog.metadata.segment import decode_segment
 from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.read.segment_reader import SegmentReader, last_record_of, slot_not_before
+from dlog.segments.segment import decode_segment
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
 from ledger.catalog.paths import decode_layout, ledger_id_of
 from ledger.catalog.service_info import decode_service_info, encode_service_info

@@ -9,8 +9,8 @@ import trio
 
 from bookie.disk.real_disk import RealDisk
 from bookie.journal.format import NO_MARK, JournalMark, decode_mark
+from bookie.offline.index_rebuild import rebuild_indexes
 from bookie.storage.config import StorageConfig
-from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from ledger.digest import DigestType, EntryCodec, master_key
 from tests.interop.clients import PASSWORD, TEST_TIMEOUT_S, our_client

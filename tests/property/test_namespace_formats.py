@@ -11,7 +11,7 @@ from dlog.format.dlsn import DLSN
 from dlog.metadata.binding import Binding, decode_binding, encode_binding
 from dlog.metadata.log_name import check_log_name
 from dlog.metadata.namespace_uri import parse_namespace_uri
-from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
+from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
 from namespace.errors import InvalidStoreAddressError
 from namespace.lock import member_owner, member_prefix, member_sequence
 from namespace.service_uri import parse_metadata_service_uri

@@ -173,7 +173,7 @@ def accept_disks(config_path: Path, yes: bool, as_json: bool) -> None:
     from bookie.identity.cookie import Cookie
     from bookie.identity.cookie_check import read_instance_id
     from bookie.identity.restored_disks import accept_restored_disks
-    from bookie.storage.index_rebuild import locked
+    from bookie.offline.index_rebuild import locked
 
     config = load_config(config_path)
     identity = resolve_identity(config.address)

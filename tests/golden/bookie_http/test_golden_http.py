@@ -13,7 +13,7 @@ import attrs
 import pytest
 import trio
 
-from bookie.http.table import ROUTES
+from bookie.http.routes.table import ROUTES
 from ledger.client import open_ledger_client
 from ledger.digest import DigestType
 from ledger.replication.marks import UnderReplicatedLedgers

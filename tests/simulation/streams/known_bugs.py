@@ -15,10 +15,9 @@ from unittest.mock import patch
 import attrs
 
 from dlog.format.dlsn import DLSN
-from dlog.metadata import cursor_nodes, paths, segment_nodes, truncation
+from dlog.metadata import cursor_nodes, paths, segment_nodes
 from dlog.metadata.cursor_nodes import Cursor
 from dlog.metadata.log_metadata import LogMetadata
-from dlog.metadata.segment import LogSegment
 from dlog.operations.administration import LogAdministration
 from dlog.promotion import nodes as promotion_nodes
 from dlog.promotion import promoter, steps
@@ -27,6 +26,8 @@ from dlog.promotion.record import SourcePhase, SourceRecord, TargetRecord
 from dlog.promotion.steps import Step
 from dlog.read import entries, read_only_log
 from dlog.read.read_ahead import ReadAhead, _Fetched
+from dlog.segments import truncation
+from dlog.segments.segment import LogSegment
 from dlog.testing.history import Rule
 from dlog.write import segment_lifecycle, space
 from dlog.write.log_writer import LogWriter

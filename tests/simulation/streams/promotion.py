@@ -22,10 +22,10 @@ import trio
 
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LAYOUT_VERSION
-from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.namespace_handle import Namespace
 from dlog.promotion import promoter
 from dlog.promotion.record import SourcePhase, SourceRecord, decode_source
+from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from namespace.store import Node as StoredNode
 from tests.simulation.streams.process import SOURCE, STREAMS, TARGET_URI, StreamProcess
 

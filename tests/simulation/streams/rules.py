@@ -15,7 +15,7 @@ import attrs
 
 from dlog.errors import RecordOutcome
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.segments.segment import LogSegment, TruncationStatus
 from dlog.testing.history import Submission
 
 

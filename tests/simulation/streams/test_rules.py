@@ -9,8 +9,8 @@ import attrs
 from dlog.errors import RecordOutcome
 from dlog.format.dlsn import DLSN
 from dlog.metadata.log_metadata import LAYOUT_VERSION
-from dlog.metadata.segment import LogSegment
 from dlog.promotion.record import SourcePhase, SourceRecord
+from dlog.segments.segment import LogSegment
 from dlog.testing.history import Submission
 from tests.simulation.streams.promotion import (
     a_copy_is_kept_once_it_takes_records,

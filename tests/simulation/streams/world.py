@@ -20,9 +20,9 @@ import trio
 from dlog.errors import CorruptLogError, DLogError, LogMetadataError, LogNotFoundError, RecordOutcome
 from dlog.format.dlsn import DLSN
 from dlog.metadata import paths
-from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
+from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, is_segment_name
 from dlog.testing.history import History, LogHistory
 from ledger.catalog.paths import ledger_id_of
 from ledger.client import open_ledger_client

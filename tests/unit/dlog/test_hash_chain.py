@@ -27,8 +27,8 @@ from dlog.format.hash_chain import (
     parse_head,
 )
 from dlog.format.record import decode_records, encode_records
-from dlog.metadata.segment import TruncationStatus
 from dlog.read.verifier import LogVerification, verify_log
+from dlog.segments.segment import TruncationStatus
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
 from tests.fakes.log_by_hand import LOG, Log, open_log

@@ -8,9 +8,9 @@ import pytest
 
 import dlog
 from dlog.metadata.logs import create_log, open_log
-from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import delete_segment, list_segments, start_segment
 from dlog.namespace_handle import Namespace
+from dlog.segments.segment import LogSegment
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
 NS = "/ns"

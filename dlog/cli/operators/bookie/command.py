@@ -1,7 +1,7 @@
 """``dlog bookie``: run one bookie until a signal stops it; check and repair its directories while it is down.
 
 Inside: options and output. Not inside: the bookie (``bookie.__main__``), the rebuild of an index
-(``bookie.storage.index_rebuild``), the check (``bookie.damage.consistency_check``).
+(``bookie.offline.index_rebuild``), the check (``bookie.damage.consistency_check``).
 Always: the running bookie exits with the codes of Apache's bookie, because operators' scripts know them. The
 other commands exit with the codes of `dlog`.
 """
@@ -117,7 +117,7 @@ def format_(config_path: Path, yes: bool, as_json: bool) -> None:
     """
     from bookie.config.bookie_config import load_config
     from bookie.disk.real_disk import RealDisk
-    from bookie.storage.directory_format import format_directories
+    from bookie.offline.directory_format import format_directories
 
     config = load_config(config_path).storage
     named = [*config.journal_directories, *config.ledger_directories]
@@ -198,7 +198,7 @@ def _rebuild(
 ) -> int:
     from bookie.config.bookie_config import load_config
     from bookie.disk.real_disk import RealDisk
-    from bookie.storage.index_rebuild import entry_log_bytes, rebuild_indexes
+    from bookie.offline.index_rebuild import entry_log_bytes, rebuild_indexes
 
     print_warnings()
     config, disk = load_config(config_path).storage, RealDisk()
@@ -264,7 +264,7 @@ def check(config_path: Path, as_json: bool) -> int:
     from bookie.damage.consistency_check import check_directory
     from bookie.disk.read_only import ReadOnlyDisk
     from bookie.index.index_view import open_index_view
-    from bookie.storage.index_rebuild import directories_of, locked
+    from bookie.offline.index_rebuild import directories_of, locked
     from dlog.cli.terminal.exit_codes import ExitCode
 
     config, disk = load_config(config_path).storage, ReadOnlyDisk()
@@ -314,7 +314,7 @@ def show_ledger(config_path: Path, ledger_id: int, with_entries: bool, as_json: 
     from bookie.config.bookie_config import load_config
     from bookie.disk.read_only import ReadOnlyDisk
     from bookie.index.index_view import open_index_view
-    from bookie.storage.index_rebuild import directories_of, locked
+    from bookie.offline.index_rebuild import directories_of, locked
 
     config, disk = load_config(config_path).storage, ReadOnlyDisk()
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from bookie.http.messages import (
     json_reply,
 )
 from bookie.http.router import Route, Router, get
-from bookie.http.table import ROUTES
+from bookie.http.routes.table import ROUTES
 from ledger.errors import NoSuchLedgerError
 from namespace.errors import ConnectionLostError
 

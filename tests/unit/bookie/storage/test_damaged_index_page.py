@@ -11,8 +11,8 @@ from bookie.disk.real_disk import RealDisk
 from bookie.errors import EntryUnreadableError, StartError, StorageFailedError
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_file import page_file_path
+from bookie.offline.index_rebuild import rebuild_indexes
 from bookie.storage.config import CURRENT, StorageConfig
-from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from tests.fakes.storage_by_hand import add, entry
 

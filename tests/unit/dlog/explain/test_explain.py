@@ -23,7 +23,7 @@ from dlog.explain.facts import (
 )
 from dlog.explain.reasons import explain
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import TruncationStatus
+from dlog.segments.segment import TruncationStatus
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 
 FOUR = frozenset({"b1:1", "b2:1", "b3:1", "b4:1"})

@@ -20,8 +20,8 @@ from dlog.format.record import (
     encode_record,
 )
 from dlog.format.record_set import SetBudget, decode_record_set, encode_record_set
-from dlog.metadata.segment import LogSegment, decode_segment
 from dlog.read.segment_reader import SegmentReader, last_record_of
+from dlog.segments.segment import LogSegment, decode_segment
 from dlog.write.batcher import Batch
 from dlog.write.segment_writer import SegmentWriter
 from tests.places import GOLDEN_FILES

@@ -5,7 +5,7 @@ import pytest
 
 from dlog.errors import LogMetadataError
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 
 METADATA = LogMetadata(
     namespace_path="/ns",

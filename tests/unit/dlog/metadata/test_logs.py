@@ -17,8 +17,8 @@ from dlog.errors import (
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata, closed_by_promotion
 from dlog.metadata.logs import create_log, delete_log_nodes, list_logs, log_exists, open_log
-from dlog.metadata.segment import LogSegment
 from dlog.metadata.segment_nodes import list_segments, start_segment
+from dlog.segments.segment import LogSegment
 from namespace.lock import DistributedLock
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from namespace.store import Create, MetadataStore, Operation

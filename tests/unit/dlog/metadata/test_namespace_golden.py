@@ -13,7 +13,6 @@ from dlog.format.dlsn import DLSN
 from dlog.metadata import paths
 from dlog.metadata.binding import Binding, decode_binding, encode_binding, new_binding
 from dlog.metadata.logs import create_log, open_log
-from dlog.metadata.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
 from dlog.metadata.segment_nodes import (
     complete_segment,
     list_segments,
@@ -21,6 +20,7 @@ from dlog.metadata.segment_nodes import (
     set_truncation,
     start_segment,
 )
+from dlog.segments.segment import LogSegment, TruncationStatus, decode_segment, encode_segment
 from namespace.lock import in_order, member_owner, member_prefix, member_sequence
 from namespace.memory import MemoryTree, open_memory_store
 from namespace.store import MetadataStore

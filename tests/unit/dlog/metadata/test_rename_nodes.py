@@ -14,8 +14,8 @@ from dlog.metadata import logs, paths
 from dlog.metadata.origin import read_origin
 from dlog.metadata.properties import change_properties
 from dlog.metadata.rename_nodes import Rename, rename_nodes
-from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.metadata.segment_nodes import list_segments, set_truncation
+from dlog.segments.segment import LogSegment, encode_segment
 from namespace.errors import ConnectionLostError
 from namespace.lock import DistributedLock
 from namespace.memory import MemoryTree, open_memory_store

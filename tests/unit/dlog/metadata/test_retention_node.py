@@ -6,8 +6,8 @@ import pytest
 
 from dlog.errors import LogMetadataError, LogNotFoundError
 from dlog.metadata import logs
-from dlog.metadata.retention import Retention
 from dlog.metadata.retention_node import read_retention, write_retention
+from dlog.segments.retention import Retention
 from namespace.memory import MemoryTree, open_memory_store
 
 NS = "/shop"

@@ -18,7 +18,6 @@ from dlog.format.dlsn import DLSN
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.logs import create_log, list_logs, open_log
-from dlog.metadata.segment import MAX_TXID, LogSegment, encode_segment
 from dlog.metadata.segment_nodes import (
     complete_segment,
     delete_segment,
@@ -27,6 +26,7 @@ from dlog.metadata.segment_nodes import (
     set_truncation,
     start_segment,
 )
+from dlog.segments.segment import MAX_TXID, LogSegment, encode_segment
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from namespace.store import Children, MetadataStore, Node, Operation

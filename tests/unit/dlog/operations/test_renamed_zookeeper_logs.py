@@ -11,8 +11,8 @@ import dlog
 from dlog.cluster.zookeeper_process import open_zookeeper_process
 from dlog.metadata import logs, paths
 from dlog.metadata.rename_nodes import Rename, rename_nodes
-from dlog.metadata.segment import LogSegment, encode_segment
 from dlog.namespace_handle import Namespace
+from dlog.segments.segment import LogSegment, encode_segment
 from ledger.client import open_ledger_client
 from namespace.lock import DistributedLock
 from namespace.memory import MemoryTree

@@ -11,7 +11,7 @@ import dlog
 from dlog import EntryVerification, FaultKind
 from dlog.format.envelope import seal_envelope
 from dlog.format.record import encode_records
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 from ledger.codes import Code
 from ledger.digest import EntryCodec
 from ledger.read.replica_check import ReplicaCheck

@@ -11,9 +11,9 @@ import trio
 import dlog
 from dlog.format.record import Record
 from dlog.metadata.cursor_nodes import Cursor
-from dlog.metadata.segment import LogSegment
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import ID_MAX
+from dlog.segments.segment import LogSegment
 from ledger.errors import (
     BookieTimeoutError,
     BookieUnavailableError,

@@ -21,7 +21,7 @@ from dlog.format.record import (
     encode_records,
 )
 from dlog.metadata import paths
-from dlog.metadata.segment import LogSegment, encode_segment
+from dlog.segments.segment import LogSegment, encode_segment
 from ledger.errors import BookieUnavailableError, LedgerReadError
 from namespace.store import Create, Delete
 from tests.fakes.log_by_hand import LOG, NS, Ledger, entries_of, open_log, payloads

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from dlog.errors import LogTruncatedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import POSITION_MAX
-from dlog.metadata.segment import LogSegment
-from dlog.metadata.truncation import first_left
 from dlog.read.positioning import EntrySearch, TruncatedRange, segment_for_txid, truncated_ranges
+from dlog.segments.segment import LogSegment
+from dlog.segments.truncation import first_left
 from dlog.write.rolling import should_roll
 
 

@@ -21,7 +21,7 @@ from dlog.format.record import (
     encode_record,
     encode_records,
 )
-from dlog.metadata.truncation import first_left, marked_before
+from dlog.segments.truncation import first_left, marked_before
 from tests.fakes.log_by_hand import entries_of, open_log
 
 DLSNS = st.builds(DLSN, st.integers(1, 4), st.integers(0, 4), st.integers(-1, 3))

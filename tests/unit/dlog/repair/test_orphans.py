@@ -16,9 +16,9 @@ from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.logs import open_log
 from dlog.metadata.policy import Policy, Right, Rule
-from dlog.metadata.segment import LogSegment, segment_name
 from dlog.metadata.segment_nodes import record_allocation, start_segment
 from dlog.repair.ledger_references import log_references
+from dlog.segments.segment import LogSegment, segment_name
 from ledger.policy import LogMark
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import Create, Delete, Operation

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import dlog
-from dlog.metadata.segment import TruncationStatus
+from dlog.segments.segment import TruncationStatus
 from dlog.wal.snapshots import read_last, write
 from tests.unit.dlog.wal.test_snapshot_format import snapshot
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.metadata.segment import TruncationStatus
+from dlog.segments.segment import TruncationStatus
 from dlog.wal import (
     ApplyError,
     OperationConflictError,

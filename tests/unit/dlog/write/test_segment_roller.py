@@ -21,7 +21,7 @@ from dlog.errors import (
     WriteError,
 )
 from dlog.format.compression import Compression
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 from dlog.write.batcher import Batch
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller

@@ -15,16 +15,16 @@ import trio.lowlevel
 import dlog
 from dlog import DLSN
 from dlog.metadata import cursor_nodes, retention_node
-from dlog.metadata.retention import decode_retention
-from dlog.metadata.segment import LogSegment, TruncationStatus
 from dlog.metadata.segment_nodes import set_truncation
-from dlog.metadata.truncation import purgeable
+from dlog.segments.retention import decode_retention
+from dlog.segments.segment import LogSegment, TruncationStatus
+from dlog.segments.truncation import purgeable
 from dlog.write import space
 from ledger.client import LedgerClient
 from ledger.deploy.embedded import open_embedded_stack
 from namespace.errors import ConnectionLostError
 from tests.effort import sampled
-from tests.unit.dlog.metadata.test_truncation import segment
+from tests.unit.dlog.segments.test_truncation import segment
 
 pytestmark = pytest.mark.slow
 

@@ -20,16 +20,16 @@ from bookie.index.apache_refusal import shows_databases, stops_page_files
 from bookie.index.entry_index import EntryRange
 from bookie.index.index_factory import IndexConfig, open_existing_index
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
+from bookie.offline.index_places import READY, REBUILDING
+from bookie.offline.index_rebuild import rebuild_indexes
 from bookie.storage.config import StorageConfig
 from bookie.storage.dirty_marks import read_loss_mark, remove_loss_mark, write_loss_mark
-from bookie.storage.index_places import READY, REBUILDING
-from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from tests.effort import IS_SAMPLE
 from tests.fakes.bookie_work import CONFIG, body_of
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
-from tests.unit.bookie.storage.test_change_of_hands import cut_marks
-from tests.unit.bookie.storage.test_index_rebuild import CHUNKS, KEY, KINDS, PAGES, check, config_for, fill
+from tests.unit.bookie.offline.test_change_of_hands import cut_marks
+from tests.unit.bookie.offline.test_index_rebuild import CHUNKS, KEY, KINDS, PAGES, check, config_for, fill
 
 pytestmark = pytest.mark.slow
 

@@ -13,12 +13,12 @@ import pytest
 import trio
 
 from bookie.cluster.access import ClusterAccess
-from bookie.http import ledger_routes
 from bookie.http.admin import Admin
-from bookie.http.cluster_routes import space_texts
 from bookie.http.messages import AdminReply, AdminRequest, Method
 from bookie.http.router import Router
-from bookie.http.table import ROUTES
+from bookie.http.routes import ledgers as ledger_routes
+from bookie.http.routes.cluster import space_texts
+from bookie.http.routes.table import ROUTES
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, cookie_path
 from ledger.client import BookieSpace

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import cmp_to_key
 
 from dlog.errors import LogMetadataError, LogNotFoundError, SegmentGapError
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 
 
 def sort_segments(segments: Iterable[LogSegment]) -> tuple[LogSegment, ...]:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from dlog.errors import ConfigError
 from dlog.format.dlsn import DLSN
-from dlog.metadata.retention import (
+from dlog.segments.retention import (
     Retention,
     decode_retention,
     encode_retention,
     first_retained,
 )
-from dlog.metadata.segment import LogSegment
-from tests.unit.dlog.metadata.test_truncation import segment
+from dlog.segments.segment import LogSegment
+from tests.unit.dlog.segments.test_truncation import segment
 
 HOUR_MS = 3_600_000
 

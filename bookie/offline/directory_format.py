@@ -13,8 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bookie.offline.index_rebuild import locked
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
-from bookie.storage.index_rebuild import locked
 
 if TYPE_CHECKING:
     from bookie.disk.disk import Disk

@@ -41,10 +41,7 @@ from bookie.index.apache_refusal import DATABASES, refuse_apache, shows_database
 from bookie.index.entry_index import EntryIndex
 from bookie.index.index_factory import IndexConfig, IndexKind, open_index
 from bookie.journal.format import decode_mark, encode_mark
-from bookie.storage.config import CURRENT, LOCK, StorageConfig
-from bookie.storage.directory_set import DirectorySet
-from bookie.storage.dirty_marks import has_lost_unsynced, read_loss_mark, write_loss_mark
-from bookie.storage.index_places import (
+from bookie.offline.index_places import (
     READY,
     REBUILDING,
     exchange_index,
@@ -52,7 +49,10 @@ from bookie.storage.index_places import (
     has_sealed_databases,
     seal_databases,
 )
-from bookie.storage.index_source import IndexSource, open_source, read_source
+from bookie.offline.index_source import IndexSource, open_source, read_source
+from bookie.storage.config import CURRENT, LOCK, StorageConfig
+from bookie.storage.directory_set import DirectorySet
+from bookie.storage.dirty_marks import has_lost_unsynced, read_loss_mark, write_loss_mark
 
 
 @attrs.frozen(kw_only=True)

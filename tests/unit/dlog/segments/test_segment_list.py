@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from dlog.errors import LogMetadataError, LogNotFoundError
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.logs import create_log, delete_log_nodes, open_log
-from dlog.metadata.segment import LogSegment
-from dlog.metadata.segment_list import check_same_log, sort_segments
 from dlog.metadata.segment_nodes import complete_segment, delete_segment, list_segments, start_segment
+from dlog.segments.segment import LogSegment
+from dlog.segments.segment_list import check_same_log, sort_segments
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import Node
 

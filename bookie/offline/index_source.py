@@ -25,7 +25,7 @@ from bookie.index.index_factory import INDEX_DIRECTORY, open_existing_index, rea
 from bookie.index.index_view import IndexView, PageFilesView
 from bookie.journal.format import RECORD_IDS
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
-from bookie.storage.index_places import READY, REBUILDING
+from bookie.offline.index_places import READY, REBUILDING
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from bookie.errors import (
 from bookie.index.index_factory import IndexConfig, IndexKind
 from bookie.index.page_cache import PageIndexConfig
 from bookie.ledger_record import UNKNOWN_KEY, LedgerData
+from bookie.offline.index_rebuild import entry_log_bytes, rebuild_indexes
 from bookie.storage.config import StorageConfig
 from bookie.storage.dirty_marks import read_loss_mark
-from bookie.storage.index_rebuild import entry_log_bytes, rebuild_indexes
 from bookie.storage.opening import open_storage
 from tests.effort import IS_SAMPLE
 from tests.fakes.bookie_work import CONFIG, body_of

@@ -10,8 +10,8 @@ import trio
 
 import dlog
 from dlog import DLSN
-from dlog.metadata.segment import LogSegment, TruncationStatus
-from dlog.metadata.truncation import marked_before
+from dlog.segments.segment import LogSegment, TruncationStatus
+from dlog.segments.truncation import marked_before
 
 ACTIVE, PARTIAL, GONE = (
     TruncationStatus.ACTIVE,

@@ -8,9 +8,9 @@ import pytest
 
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import DirectoryInUseError
+from bookie.offline.directory_format import format_directories
+from bookie.offline.index_rebuild import locked
 from bookie.storage.config import CURRENT, StorageConfig
-from bookie.storage.directory_format import format_directories
-from bookie.storage.index_rebuild import locked
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 
 from dlog.errors import LogMetadataError
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import (
+from dlog.segments.segment import (
     INVALID_TXID,
     MAX_TXID,
     LogSegment,

@@ -16,14 +16,14 @@ from bookie.errors import IndexKindError, IndexMissingError, StartError
 from bookie.index.apache_refusal import stops_page_files
 from bookie.index.index_factory import IndexConfig
 from bookie.journal.last_mark import is_mark_name
+from bookie.offline.index_places import REPLACED
+from bookie.offline.index_rebuild import rebuild_indexes
 from bookie.storage.config import StorageConfig
-from bookie.storage.index_places import REPLACED
-from bookie.storage.index_rebuild import rebuild_indexes
 from bookie.storage.opening import open_storage
 from tests.effort import IS_SAMPLE
 from tests.fakes.bookie_work import CONFIG, body_of
 from tests.fakes.simulated_disk import PowerCutError, SimulatedDisk
-from tests.unit.bookie.storage.test_index_rebuild import CHUNKS, KEY, KINDS, PAGES, check, fill
+from tests.unit.bookie.offline.test_index_rebuild import CHUNKS, KEY, KINDS, PAGES, check, fill
 
 pytestmark = pytest.mark.slow
 

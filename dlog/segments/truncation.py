@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment, TruncationStatus
+from dlog.segments.segment import LogSegment, TruncationStatus
 
 VERSION_STATUS, VERSION_MIN_ACTIVE = 2, 3  # the first metadata versions that can hold each mark
 

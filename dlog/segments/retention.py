@@ -25,7 +25,7 @@ import attrs
 
 from dlog.errors import ConfigError
 from dlog.format.dlsn import DLSN
-from dlog.metadata.segment import LogSegment
+from dlog.segments.segment import LogSegment
 
 VERSION = 1
 _KEYS = {"version", "age_s", "size_bytes", "keep_unread"}
