@@ -242,6 +242,7 @@ PREFIXES_OF_OTHERS = (
 _PLUGIN = KeyGroup(Fate.OBEYED, "", frozenset())
 _OTHERS = next(group for group in GROUPS if group.names is _OF_OTHER_PROGRAMS)
 _UNKNOWN = KeyGroup(Fate.UNKNOWN, "", frozenset())
+_SIMILAR = 0.6  # of difflib: the least ratio of two names that are taken for similar
 
 # Keys that restrict access, protect data, or say which data and which identity are this bookie's. If one of
 # them is misspelt, the bookie does not start: it would run without the protection that was asked for.
@@ -289,8 +290,20 @@ def group_of(name: str) -> KeyGroup:
 @functools.lru_cache(maxsize=256)
 def nearest_key(name: str) -> str | None:
     """The known key most similar to a misspelt one; None if none is similar."""
-    found = difflib.get_close_matches(name.lower(), _LOWERED, n=1, cutoff=0.6)
-    return _LOWERED[found[0]] if found else None
+    matcher = difflib.SequenceMatcher()
+    matcher.set_seq2(name.lower())  # of which it remembers facts
+    bounds = []
+    for known in _LOWERED:
+        matcher.set_seq1(known)
+        if matcher.real_quick_ratio() >= _SIMILAR and (bound := matcher.quick_ratio()) >= _SIMILAR:
+            bounds.append((bound, known))
+    best = (_SIMILAR, "")
+    for bound, known in sorted(bounds, reverse=True):
+        if bound < best[0]:
+            break  # no key that follows can be more similar: the exact ratio is dear, and mostly not needed
+        matcher.set_seq1(known)
+        best = max(best, (matcher.ratio(), known))
+    return _LOWERED.get(best[1])
 
 
 def may_protect(name: str) -> bool:

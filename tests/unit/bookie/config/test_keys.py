@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bookie.config.bookie_config import parse_config
 from bookie.config.keys import (
@@ -135,6 +139,18 @@ def test_a_bookie_that_must_not_listen_is_refused() -> None:
     with pytest.raises(BookieConfigError, match="disableServerSocketBind = 'true': expected false"):
         parse("disableServerSocketBind=true\n")
     assert parse("disableServerSocketBind=false\n").warnings == ()
+
+
+@given(st.data())
+def test_the_nearest_key_is_that_of_a_comparison_with_every_key(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(KNOWN)) | st.text(max_size=30))
+    for _ in range(data.draw(st.integers(0, 6))):
+        place = data.draw(st.integers(0, len(name)))
+        kept = place + data.draw(st.integers(0, 3))
+        name = name[:place] + data.draw(st.text("abcdeLMN._ß", max_size=2)) + name[kept:]
+    lowered = {key.lower(): key for key in KNOWN}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1)
+    assert nearest_key(name) == (lowered[found[0]] if found else None)
 
 
 def test_a_key_like_no_other_has_no_nearest() -> None:
