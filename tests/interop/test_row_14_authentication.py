@@ -107,10 +107,10 @@ async def our_client(
     *,
     tls: ssl.SSLContext | None = None,
     version: Literal[2, 3] = 2,
+    connect_timeout_s: float = 10.0,
 ) -> AsyncIterator[LedgerClient]:
-    config = ClientConfig(
-        transport=TransportConfig(add_version=version, auth=auth, tls=tls), unavailable_timeout_s=0.5
-    )
+    transport = TransportConfig(add_version=version, auth=auth, tls=tls, connect_timeout_s=connect_timeout_s)
+    config = ClientConfig(transport=transport, unavailable_timeout_s=0.5)
     async with (
         open_zookeeper_store(cluster.originals.zookeeper_hosts) as store,
         open_ledger_client(store, dial_tcp, config, root=cluster.root) as client,
@@ -176,7 +176,8 @@ async def test_we_are_refused_with_a_wrong_password(
 ) -> None:
     auth = None if section is None else SaslAuth(jaas_file=world.jaas, section=section)
     with trio.fail_after(TEST_TIMEOUT_S):
-        async with our_client(java_sasl, auth) as client:
+        # Java's bookie says nothing to a wrong password and keeps the connection.
+        async with our_client(java_sasl, auth, connect_timeout_s=3) as client:
             writer = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD)
             with pytest.raises(LedgerError):
                 await writer.append(b"never")
