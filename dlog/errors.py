@@ -112,13 +112,13 @@ class NamespaceLostError(LogUnavailableError):
 
 
 class LogNotFoundError(DLogError):
-    """The log does not exist, or was deleted. Create it with ``create_log``."""
+    """The log does not exist, or was deleted. Create it with ``create_log`` or `dlog log create`."""
 
     code = 510
 
     def __init__(self, log: str, evidence: str = "") -> None:
-        because = f" ({evidence})" if evidence else ""
-        super().__init__(f"log {log!r} does not exist{because}; create it with create_log({log!r})")
+        do = f"`dlog log create {log}` or create_log() creates it"
+        super().__init__(f"log {log!r} does not exist{evidence and f' ({evidence})'}; {do}")
         self.log, self.evidence = log, evidence
 
 

@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from dlog.cli.terminal.completion import complete, is_asked
+from dlog.cli.terminal.groups import CommandGroup
 
 # Section of `dlog --help` -> name -> module with the click command ``command``, summary in `dlog --help`.
 SECTIONS = {
@@ -66,7 +67,7 @@ class OutputClosedError(Exception):
     """The program that reads our output closed the pipe."""
 
 
-class LazyGroup(click.Group):
+class LazyGroup(CommandGroup):
     """A group that imports a command when it is called, not when it is listed."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -122,6 +123,11 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="dlog-streams", prog_name="dlog")
 @click.option("--debug", is_flag=True, envvar="DLOG_DEBUG", help="Show the traceback of an error.")
 @click.option(
+    "--uri",
+    metavar="URI",
+    help="The namespace; also behind the name of a command. It outranks DLOG_URI and DLOG_SERVICE.",
+)
+@click.option(
     "--config",
     type=click.Path(dir_okay=False),
     envvar="DLOG_CONFIG",
@@ -143,6 +149,7 @@ class LazyGroup(click.Group):
 def program(
     context: click.Context,
     debug: bool,
+    uri: str | None,
     config: str | None,
     zk_security: str | None,
     bookie_security: str | None,
@@ -155,6 +162,9 @@ def program(
     """
     context.obj["debug"] = debug
     # By the environment, so that the programs that a command starts have them too.
+    if uri is not None:
+        os.environ["DLOG_URI"] = uri
+        os.environ.pop("DLOG_SERVICE", None)
     if config is not None:
         os.environ["DLOG_CONFIG"] = config
     if zk_security is not None:

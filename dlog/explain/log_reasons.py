@@ -73,7 +73,7 @@ def _readers(facts: LogFacts, name: str) -> Iterable[Reason]:
     if newest is None or (facts.last_dlsn is None and facts.unread is None):
         yield Reason(
             "a reader waits: the log has no record yet",
-            f"{len(facts.segments)} segments",
+            f"segments: {len(facts.segments)}",
             f"dlog log show {name}",
             is_fault=False,
         )
@@ -88,7 +88,7 @@ def _readers(facts: LogFacts, name: str) -> Iterable[Reason]:
         waits = "no later record will come" if facts.is_sealed else "a reader behind it waits for the writer"
         yield Reason(
             f"readers see records up to {_text(facts.last_dlsn)}",
-            f"{len(facts.segments)} segments; {waits}",
+            f"segments: {len(facts.segments)}; {waits}",
             f"dlog log show {name}",
             is_fault=False,
         )

@@ -33,6 +33,7 @@ from dlog.cli.bench.rows import print_rows
 from dlog.cli.bench.spark import command as spark
 from dlog.cli.bench.storage import command as storage
 from dlog.cli.bench.target import LEDGERS_ROOT, Target, open_ledgers, open_target
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json
 from dlog.cli.terminal.scratch import open_scratch
@@ -82,7 +83,7 @@ def _with_options(callback: Callback) -> Callback:
     return callback
 
 
-@click.group("bench")
+@click.group("bench", cls=CommandGroup)
 def command() -> None:
     """Measure speed, and compare it with the speed of the disk.
 

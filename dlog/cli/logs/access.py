@@ -6,12 +6,13 @@ import click
 
 import dlog
 from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 
 
-@click.group("access")
+@click.group("access", cls=CommandGroup)
 def command() -> None:
     """Show and change what is denied on logs, to everyone.
 

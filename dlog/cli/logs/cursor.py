@@ -6,13 +6,15 @@ import click
 
 import dlog
 from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_text, position_option
 from dlog.cli.terminal.signals import run
 
 
-@click.group("cursor")
+@click.group("cursor", cls=CommandGroup)
 def command() -> None:
     """List, show, move and delete the cursors of a log.
 
@@ -47,7 +49,7 @@ def list_(log: str, uri: str, as_json: bool, read_only: bool) -> None:
 @uri_option
 @json_option("the cursor")
 @read_only_option
-def show(log: str, name: str, uri: str, as_json: bool, read_only: bool) -> None:
+def show(log: str, name: str, uri: str, as_json: bool, read_only: bool) -> int:
     """Show one cursor of LOG."""
 
     async def go() -> dict[str, object] | None:
@@ -58,11 +60,13 @@ def show(log: str, name: str, uri: str, as_json: bool, read_only: bool) -> None:
 
     document = run(go)
     if document is None:
-        raise click.ClickException(f"log {log!r} has no cursor {name!r}; `dlog cursor list {log}` lists them")
+        print_note(f"dlog: log {log!r} has no cursor {name!r}; `dlog cursor list {log}` lists them")
+        return ExitCode.NOT_FOUND
     if as_json:
         print_json(document)
     else:
         print_facts((key, str(value)) for key, value in document.items())
+    return ExitCode.OK
 
 
 @command.command("set")

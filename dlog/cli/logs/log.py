@@ -16,15 +16,17 @@ from dlog.cli.logs.properties import properties
 from dlog.cli.logs.repair import check, recover, repair
 from dlog.cli.logs.retention import retain, retention
 from dlog.cli.terminal.completion import log_names
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
-from dlog.cli.terminal.output import print_facts, print_json, print_name, print_note, print_table
+from dlog.cli.terminal.output import counted, print_facts, print_json, print_name, print_note, print_table
 from dlog.cli.terminal.position import Position, dlsn_option, dlsn_text, position_option
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.shards.creation import create_sharded_log, delete_sharded_log
 from dlog.shards.layout import SHARDS_MAX
 
 
-@click.group("log")
+@click.group("log", cls=CommandGroup)
 def command() -> None:
     """Create, list, show, rename, truncate, seal and delete logs."""
 
@@ -50,7 +52,7 @@ def create(logs: tuple[str, ...], uri: str, exist_ok: bool, shards: int | None) 
                     print_note(f"created {log}")
                 else:
                     await create_sharded_log(namespace, log, shards, exist_ok=exist_ok)
-                    print_note(f"created {log} with {shards} shards")
+                    print_note(f"created {log} with {counted(shards, 'shard')}")
 
     run(go)
 
@@ -235,7 +237,7 @@ def seal(logs: tuple[str, ...], uri: str, yes: bool) -> None:
     The records stay. A log whose writer is open is not sealed: close the writer first.
     """
     if not yes:
-        click.confirm(f"Seal {', '.join(logs)} permanently?", abort=True, err=True)
+        confirm(f"Seal {', '.join(logs)} permanently?")
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:
@@ -267,7 +269,7 @@ def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool, read_on
             for log in logs:
                 found[log] = await namespace.purge_log(log, dry_run=dry_run)
                 verb = "would delete" if dry_run else "deleted"
-                print_note(f"{log}: {verb} {len(found[log])} truncated segments")
+                print_note(f"{log}: {verb} {counted(len(found[log]), 'truncated segment')}")
         return found
 
     purged = run(go)
@@ -283,7 +285,7 @@ def purge(logs: tuple[str, ...], uri: str, dry_run: bool, as_json: bool, read_on
 def delete(logs: tuple[str, ...], uri: str, yes: bool, sharded: bool) -> None:
     """Delete logs and all their records permanently."""
     if not yes:
-        click.confirm(f"Delete {', '.join(logs)} and all records permanently?", abort=True, err=True)
+        confirm(f"Delete {', '.join(logs)} and all records permanently?")
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:

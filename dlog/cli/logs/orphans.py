@@ -16,7 +16,8 @@ import dlog
 from dlog.cli.logs.retention import parse_age
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
-from dlog.cli.terminal.output import print_json, print_note, print_table, progress_bar
+from dlog.cli.terminal.output import counted, print_json, print_note, print_table, progress_bar
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 
 
@@ -74,7 +75,7 @@ def orphans(
     # An id that is no orphan goes on: its outcome tells the reason.
     wanted = list(ledgers) or [each.ledger_id for each in found]
     if wanted and not yes:
-        click.confirm(f"Delete {len(wanted)} ledgers permanently?", abort=True, err=True)
+        confirm(f"Delete {counted(len(wanted), 'ledger')} permanently?")
     outcomes = run(partial(_delete, uri, wanted, older_than)) if wanted else []
     if as_json:
         print_json([attrs.asdict(each) for each in outcomes])

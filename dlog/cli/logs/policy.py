@@ -8,13 +8,15 @@ from pathlib import Path
 import click
 
 import dlog
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.metadata.policy import Policy, Right, encode_policy, parse_policy
 
 
-@click.group("policy")
+@click.group("policy", cls=CommandGroup)
 def command() -> None:
     """Show and change the rights of principals on the logs of a namespace.
 
@@ -72,7 +74,7 @@ def set_(file: Path, uri: str) -> None:
 def delete(uri: str, yes: bool) -> None:
     """Delete the policy: everything is allowed to every program then."""
     if not yes:
-        click.confirm("Delete the policy, so that everything is allowed?", abort=True, err=True)
+        confirm("Delete the policy, so that everything is allowed?")
 
     async def go() -> None:
         async with dlog.open_namespace(uri) as namespace:

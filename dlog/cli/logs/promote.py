@@ -10,7 +10,8 @@ import click
 
 import dlog
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_json, print_note, print_table, progress_bar
+from dlog.cli.terminal.output import counted, print_json, print_note, print_table, progress_bar
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 
 COLUMNS = ["log", "phase", "target", "segments", "copied", "takes records"]
@@ -56,7 +57,7 @@ def command(
     if to is not None and action not in (None, "undo"):
         raise click.UsageError(f"--{action} takes the target from SOURCE; leave out --to")
     if action == "purge" and not yes:
-        click.confirm(f"Delete the segments of promoted logs in {source}?", abort=True, err=True)
+        confirm(f"Delete the segments of promoted logs in {source}?")
     given: dict[str, Any] = {"create": True} if create else {}
     if not_shared_with_java:
         given["shared_with_java"] = False
@@ -147,7 +148,9 @@ async def _purge(
             status = await namespace.promotion(log)
             if logs is None and (status is None or status.phase != "done"):
                 continue
-            print_note(f"{log}: deleted {await namespace.purge_promoted_log(log)} segments in {source}")
+            print_note(
+                f"{log}: deleted {counted(await namespace.purge_promoted_log(log), 'segment')} in {source}"
+            )
             if (status := await namespace.promotion(log)) is not None:
                 found.append(status)
     return found

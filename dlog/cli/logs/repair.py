@@ -16,7 +16,8 @@ import dlog
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
-from dlog.cli.terminal.output import print_json, print_note, progress_bar
+from dlog.cli.terminal.output import counted, print_json, print_note, progress_bar
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 
 
@@ -77,7 +78,7 @@ def repair(log: str, uri: str, yes: bool, lock_timeout_s: float, as_json: bool) 
         print_note(f"{log}: nothing to repair")
         return ExitCode.OK if planned.is_consistent else ExitCode.DAMAGED
     if not yes:
-        click.confirm(f"Repair {log} like this?", abort=True, err=True)
+        confirm(f"Repair {log} like this?")
     result = run(mend)
     if as_json:
         done = [_finding(each) for each in result.done]
@@ -104,7 +105,7 @@ def recover(logs: Sequence[str], uri: str, lock_timeout_s: float, as_json: bool)
     completed = run(partial(go))
     for log, segments in completed.items():
         records = sum(each.record_count or 0 for each in segments)
-        print_note(f"{log}: completed {len(segments)} segments with {records} records")
+        print_note(f"{log}: completed {counted(len(segments), 'segment')} with {counted(records, 'record')}")
     if as_json:
         print_json(
             {
@@ -125,7 +126,7 @@ async def _check(namespace: dlog.Namespace, log: str, *, read_ledgers: bool) -> 
 
 
 def _print(found: dlog.LogCheck) -> None:
-    print_note(f"{found.log}: {found.segments} segments, writer: {found.writer or 'none'}")
+    print_note(f"{found.log}: {counted(found.segments, 'segment')}, writer: {found.writer or 'none'}")
     for each in found.findings:
         level = "wrong" if each.is_error else "note"
         action = f"repair: {each.repair}" if each.repair else f"not repairable: {each.advice}"

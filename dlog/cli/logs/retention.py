@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 import click
@@ -15,7 +15,7 @@ import click
 import dlog
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
-from dlog.cli.terminal.output import print_facts, print_json, print_note
+from dlog.cli.terminal.output import counted, print_facts, print_json, print_note
 from dlog.cli.terminal.signals import run
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -44,6 +44,24 @@ def parse_size(text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise ValueError(f"{text!r} is no size; give bytes, or a number with K, M, G or T, such as 50G")
     return int(found[1]) * _BYTES[found[2]]
+
+
+def age_text(seconds: float) -> str:
+    """An age in the largest unit up to days that divides it, as `--age` takes it if the seconds are whole."""
+    if not seconds.is_integer():
+        return f"{seconds:g}s"
+    return _in_units(int(seconds), {unit: _SECONDS[unit] for unit in "smhd"})
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as `--size` takes it, in the largest unit that divides it, such as ``50GiB``."""
+    text = _in_units(size_bytes, _BYTES)
+    return f"{text}B" if text.isdecimal() else f"{text}iB"
+
+
+def _in_units(number: int, units: Mapping[str, int]) -> str:
+    unit = max((unit for unit in units if number % units[unit] == 0), key=lambda unit: units[unit])
+    return f"{number // units[unit]}{unit}"
 
 
 def _age_option(
@@ -110,8 +128,8 @@ def retention(
 
 def _facts(found: dlog.Retention) -> list[tuple[str, str]]:
     return [
-        ("age", "-" if found.age_s is None else str(datetime.timedelta(seconds=found.age_s))),
-        ("size", "-" if found.size_bytes is None else f"{found.size_bytes} bytes"),
+        ("age", "-" if found.age_s is None else age_text(found.age_s)),
+        ("size", "-" if found.size_bytes is None else size_text(found.size_bytes)),
         ("keep unread", "yes" if found.keep_unread else "no"),
     ]
 
@@ -134,7 +152,7 @@ def retain(logs: Sequence[str], uri: str, all_logs: bool, as_json: bool) -> None
         async with dlog.open_namespace(uri) as namespace:
             for log in await namespace.list_logs() if all_logs else logs:
                 deleted[log] = len(await namespace.retain_log(log))
-                print_note(f"{log}: deleted {deleted[log]} segments")
+                print_note(f"{log}: deleted {counted(deleted[log], 'segment')}")
         return deleted
 
     counts = run(go)

@@ -27,7 +27,7 @@ from dlog.cli.terminal.options import (
     statistics_settings,
     uri_option,
 )
-from dlog.cli.terminal.output import print_json, print_note, progress_bar
+from dlog.cli.terminal.output import counted, print_json, print_note, progress_bar
 from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
 
@@ -217,6 +217,7 @@ def _report(log: str, written: Written, *, as_json: bool) -> None:
             print_note(f"{log}: nothing to write")
     else:
         where = f"{dlsn_text(written.first)} to {dlsn_text(written.last)}"
-        print_note(f"{log}: {written.records:,} records, {written.size_bytes:,} bytes, durable at {where}")
+        what = f"{counted(written.records, 'record')}, {counted(written.size_bytes, 'byte')}"
+        print_note(f"{log}: {what}, durable at {where}")
     if written.statistics is not None and not as_json:
         print_note(written.statistics.prometheus())

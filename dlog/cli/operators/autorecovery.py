@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
@@ -68,7 +69,7 @@ async def opened_cluster(service: Service) -> AsyncIterator[OpenedCluster]:
         )
 
 
-@click.group("autorecovery", invoke_without_command=True)
+@click.group("autorecovery", cls=CommandGroup, invoke_without_command=True)
 @service_options
 @click.option(
     "--id", "candidate", help="The id in the vote for the auditor. [default: the name of this machine]"

@@ -18,6 +18,7 @@ from bookie.cluster.cluster_root import create_cluster
 from dlog.cli.operators.erase import format_, instance_id, nuke, open_store
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
@@ -51,7 +52,7 @@ class DiskSpace:
     error: str | None = None
 
 
-@click.group("bookies")
+@click.group("bookies", cls=CommandGroup)
 def command() -> None:
     """Create, show and erase a cluster of bookies. For Apache's bookies and ours."""
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
@@ -37,7 +38,7 @@ def directory_option(command: Command) -> Command:
     )(command)
 
 
-@click.group("daemon")
+@click.group("daemon", cls=CommandGroup)
 def command() -> None:
     """Run a bookie, auto-recovery or ZooKeeper in the background."""
 

@@ -21,6 +21,7 @@ from bookie.identity.cookie_check import read_instance_id
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from dlog.ledgers import UNNAMED
 from dlog.settings import load_settings
@@ -84,7 +85,7 @@ def format_(service_uri: str, yes: bool, as_json: bool) -> None:
     where = parse_metadata_service_uri(service_uri)
     root = where.ledgers_root
     if not yes:
-        click.confirm(f"Delete ALL ledgers of the cluster at {root}?", abort=True, err=True)
+        confirm(f"Delete ALL ledgers of the cluster at {root}?")
     new_id = str(uuid.uuid4())
 
     async def go() -> None:
@@ -128,12 +129,8 @@ def nuke(service_uri: str, root: str, wanted_id: str, yes: bool, as_json: bool) 
     if root != where.ledgers_root:
         raise click.UsageError(f"--root {root}: URI names {where.ledgers_root}")
     if not yes:
-        click.confirm(f"Delete ALL ledgers of the cluster at {root}?", abort=True, err=True)
-        click.confirm(
-            f"Delete the cluster {wanted_id} at {root} for good? No command brings it back",
-            abort=True,
-            err=True,
-        )
+        confirm(f"Delete ALL ledgers of the cluster at {root}?")
+        confirm(f"Delete the cluster {wanted_id} at {root} for good? No command brings it back")
 
     async def go() -> None:
         async with open_store(service_uri) as store, audited_async("nuke cluster", root):

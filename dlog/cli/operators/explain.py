@@ -17,6 +17,7 @@ import dlog
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_wrapped
 from dlog.cli.terminal.signals import run
@@ -26,7 +27,7 @@ from dlog.explain.collecting import collect_cluster
 _OF_LOGS = ("log", "cursor", "access")  # commands that take --uri; the others take --service
 
 
-@click.group("explain")
+@click.group("explain", cls=CommandGroup)
 def command() -> None:
     """Say why a log, a ledger or a bookie does not do what you expect, and what to do next.
 

@@ -24,6 +24,7 @@ import trio
 from dlog.cli.operators.autorecovery import underreplicated
 from dlog.cli.operators.ledger_checks import check, diff, export, import_, recover
 from dlog.cli.operators.service import Service, open_ledgers, service_options
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option
 from dlog.cli.terminal.output import (
     payload_lines,
@@ -35,6 +36,7 @@ from dlog.cli.terminal.output import (
     write_out,
 )
 from dlog.cli.terminal.position import payload_document
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.client import LedgerClient
@@ -51,7 +53,7 @@ class SimpleTestError(LedgerError):
     """The bookies returned other entries than the written ones. The ledger is kept as evidence."""
 
 
-@click.group("ledger")
+@click.group("ledger", cls=CommandGroup)
 def command() -> None:
     """List, show, read, test and delete ledgers of Apache's bookies or ours."""
 
@@ -182,7 +184,7 @@ def delete(ledger_ids: tuple[int, ...], service: Service, yes: bool) -> None:
     """
     if not yes:
         ids = ", ".join(map(str, ledger_ids))
-        click.confirm(f"Delete ledger {ids} and all entries permanently?", abort=True, err=True)
+        confirm(f"Delete ledger {ids} and all entries permanently?")
 
     async def go() -> None:
         async with open_ledgers(service) as ledgers:

@@ -22,7 +22,8 @@ from dlog.cli.operators.autorecovery import opened_cluster
 from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.output import counted, print_json, print_note, print_table
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
@@ -47,7 +48,7 @@ _file_argument = click.argument(
 def recover(ledger_id: int, yes: bool, service: Service, as_json: bool) -> None:
     """Fence the writer of LEDGER and close the ledger at its last entry. A closed ledger stays as it is."""
     if not yes:
-        click.confirm(f"Close ledger {ledger_id}, so that its writer fails?", abort=True, err=True)
+        confirm(f"Close ledger {ledger_id}, so that its writer fails?")
 
     async def go() -> LedgerMetadata:
         async with open_ledgers(service) as ledgers:
@@ -133,7 +134,7 @@ def check(ledger_ids: tuple[int, ...], percentage: int, service: Service, as_jso
         ]
         if rows:
             print_table(["ledger", "entries", "missing on"], rows)
-        print_note(f"{count} ledgers checked, {len(found)} problems")
+        print_note(f"{counted(count, 'ledger')} checked, {counted(len(found), 'problem')}")
     return ExitCode.FAILED if found else ExitCode.OK
 
 
@@ -180,7 +181,7 @@ def import_(ledger_id: int, file: Path, update: bool, yes: bool, service: Servic
     """
     data = _read(file)
     if not yes:
-        click.confirm(f"Store the metadata in {file} for ledger {ledger_id}?", abort=True, err=True)
+        confirm(f"Store the metadata in {file} for ledger {ledger_id}?")
 
     async def go() -> None:
         async with open_ledgers(service) as ledgers:

@@ -18,8 +18,10 @@ import click
 
 from dlog.cli.operators.erase import open_store
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_json, print_name, print_note
+from dlog.cli.terminal.output import counted, print_json, print_name, print_note
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.backup_file import ClusterBackup, decode_backup, encode_backup
@@ -40,7 +42,7 @@ _service = click.option(
 _existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group("metadata")
+@click.group("metadata", cls=CommandGroup)
 def command() -> None:
     """Back up and restore the metadata of a whole cluster."""
 
@@ -76,7 +78,7 @@ def backup(file: Path, service_uri: str, namespaces: tuple[str, ...], as_json: b
     if as_json:
         print_json({"nodes": len(found.nodes), "sha256": hashlib.sha256(data).hexdigest()})
     else:
-        print_note(f"{len(found.nodes):,} nodes of {', '.join(found.tops)} are in {file}")
+        print_note(f"stored {counted(len(found.nodes), 'node')} of {', '.join(found.tops)} in {file}")
 
 
 @command.command("restore")
@@ -101,7 +103,7 @@ def restore(file: Path, service_uri: str, yes: bool, as_json: bool) -> None:
             f"{file} is of the ledgers root {found.ledgers_root}, and --service names {root}"
         )
     if not yes:
-        click.confirm(f"Write {len(found.nodes)} nodes to {service_uri}?", abort=True, err=True)
+        confirm(f"Write {counted(len(found.nodes), 'node')} to {service_uri}?")
 
     async def go() -> int:
         async with open_store(service_uri) as store, audited_async("restore metadata", service_uri):
@@ -118,7 +120,7 @@ def restore(file: Path, service_uri: str, yes: bool, as_json: bool) -> None:
         print_json({"nodes": len(found.nodes), "id_series": series})
     else:
         print_note(
-            f"{len(found.nodes):,} nodes are restored. New ledgers get ids from {series << 32} on. Run"
+            f"restored {counted(len(found.nodes), 'node')}. New ledgers get ids from {series << 32} on. Run"
             " `dlog metadata accept-disks` on each bookie before it starts. Bookies delete no ledger until"
             " `dlog metadata release`"
         )
@@ -179,10 +181,8 @@ def accept_disks(config_path: Path, yes: bool, as_json: bool) -> None:
     identity = resolve_identity(config.address)
     root = config.metadata.ledgers_root
     if not yes:
-        click.confirm(
-            f"Are these the disks that bookie {identity.bookie_id} had when it last ran, and no older copy?",
-            abort=True,
-            err=True,
+        confirm(
+            f"Are these the disks that bookie {identity.bookie_id} had when it last ran, and no older copy?"
         )
 
     async def go() -> None:
@@ -222,9 +222,7 @@ def release(service_uri: str, yes: bool, as_json: bool) -> None:
     """
     root = parse_metadata_service_uri(service_uri).ledgers_root
     if not yes:
-        click.confirm(
-            f"Let the bookies of {root} delete all ledgers created after the backup?", abort=True, err=True
-        )
+        confirm(f"Let the bookies of {root} delete all ledgers created after the backup?")
 
     async def go() -> None:
         async with open_store(service_uri) as store, audited_async("release restored cluster", root):
@@ -244,7 +242,7 @@ def _progress(done: str) -> Callable[[int], None]:
         nonlocal noted
         if nodes - noted >= PROGRESS_NODES:
             noted = nodes
-            print_note(f"{nodes:,} nodes {done}")
+            print_note(f"{counted(nodes, 'node')} {done}")
 
     return show
 

@@ -8,7 +8,7 @@ import click
 from dlog.cli.pipelines.session import client_options, progress_lines, spark_options, spark_session
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import json_option, uri_option
-from dlog.cli.terminal.output import print_json, print_note
+from dlog.cli.terminal.output import counted, print_json, print_note
 from dlog.cli.terminal.position import dlsn_text
 
 
@@ -67,11 +67,9 @@ def archive(
     if as_json:
         print_json({**attrs.asdict(result), "truncated_before": before})
         return
-    print_note(
-        f"{log}: archived {result.records:,} records in {result.segments} segments,"
-        f" {result.size_bytes:,} bytes; {result.archive} has {result.records_total:,} records"
-        f" in {result.segments_total} segments"
-    )
+    new = f"{counted(result.records, 'record')} in {counted(result.segments, 'segment')}"
+    total = f"{counted(result.records_total, 'record')} in {counted(result.segments_total, 'segment')}"
+    print_note(f"{log}: archived {new}, {counted(result.size_bytes, 'byte')}; {result.archive} has {total}")
     if truncate:
         print_note(f"{log}: " + ("nothing to truncate" if before is None else f"truncated before {before}"))
 
@@ -121,7 +119,9 @@ def table(
     if as_json:
         print_json({"log": log, **attrs.asdict(found), "rows": str(found.rows)})
         return
-    print_note(f"{log}: {found.records:,} records in {found.rows}" + " (was there)" * found.is_repeated)
+    print_note(
+        f"{log}: {counted(found.records, 'record')} in {found.rows}" + " (was there)" * found.is_repeated
+    )
 
 
 @click.command("restore")
@@ -154,4 +154,5 @@ def restore(
         print_json(attrs.asdict(result))
         return
     before = f"; {result.records_before:,} were there" if result.records_before else ""
-    print_note(f"{log}: restored {result.records:,} records in {result.segments} segments{before}")
+    what = f"{counted(result.records, 'record')} in {counted(result.segments, 'segment')}"
+    print_note(f"{log}: restored {what}{before}")

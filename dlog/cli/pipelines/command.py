@@ -12,9 +12,10 @@ from dlog.cli.pipelines.archive import archive, restore, table
 from dlog.cli.pipelines.compact import compact
 from dlog.cli.pipelines.copy import copy
 from dlog.cli.pipelines.verify import verify
+from dlog.cli.terminal.groups import CommandGroup
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=CommandGroup)
 def command() -> None:
     """Work on whole logs with Spark.
 

@@ -17,6 +17,7 @@ import click
 
 from dlog.cli.running import hosts as several
 from dlog.cli.running.hosts import hosts_options, refuse_options
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
@@ -39,7 +40,7 @@ def directory_option(command: Command) -> Command:
     )(command)
 
 
-@click.group("cluster")
+@click.group("cluster", cls=CommandGroup)
 def command() -> None:
     """Start, stop and show ZooKeeper and bookies on this machine, or on the hosts of a hosts file."""
 

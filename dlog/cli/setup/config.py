@@ -15,15 +15,16 @@ import click
 from click.core import ParameterSource
 
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, uri_option
-from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.output import counted, print_json, print_note, print_table
 from dlog.metadata.namespace_uri import NamespaceUri, parse_namespace_uri
 from dlog.settings import NONE, SETTINGS, Applies, ClientSettings, Source, load_settings, read_file, shown
 
 UNNAMED = "distributedlog://localhost/unnamed"  # parsed only
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def command() -> None:
     """Show the settings of this client, or check a file with settings.
 
@@ -45,7 +46,10 @@ def show(context: click.Context, uri: str, given: bool, as_json: bool) -> None:
     """
     settings = load_settings(uri)
     where = parse_namespace_uri(settings.uri)
-    is_argument = context.get_parameter_source("uri") is ParameterSource.COMMANDLINE
+    is_argument = (
+        context.get_parameter_source("uri") is ParameterSource.COMMANDLINE
+        or context.find_root().params.get("uri") is not None  # `dlog --uri` reaches us as a variable
+    )
     rows = _rows(settings, where, uri_is_argument=is_argument)
     rows = [row for row in rows if not given or row["source"] != Source.DEFAULT.value]
     if as_json:
@@ -99,7 +103,7 @@ def check(file: Path, kind: str | None, strict: bool, as_json: bool) -> int:
     if as_json:
         print_json({"file": str(file), "settings": given})
     else:
-        print_note(f"{file}: {len(given)} settings, all of them usable")
+        print_note(f"{file}: {counted(len(given), 'setting')}, all of them usable")
     return ExitCode.OK
 
 
@@ -145,7 +149,7 @@ def _check_bookie(file: Path, *, strict: bool, as_json: bool) -> int:
         for problem in report.problems:
             print_note(f"error: {problem}")
         if not report.problems:
-            print_note(f"{file}: {len(report.keys)} keys; a bookie can start with them")
+            print_note(f"{file}: {counted(len(report.keys), 'key')}; a bookie can start with them")
     return ExitCode.USAGE if report.problems else ExitCode.OK
 
 

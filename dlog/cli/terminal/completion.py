@@ -70,7 +70,7 @@ def complete(program: click.Command) -> None:
 def log_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The logs of the command's namespace that begin with the incomplete name; none if that fails."""
     given = context.find_root().params
-    for name in ("config", "zk_security", "bookie_security"):
+    for name in ("uri", "config", "zk_security", "bookie_security"):
         if given.get(name):
             os.environ[f"DLOG_{name.upper()}"] = given[name]  # as the command itself would do
     with suppress(Exception):

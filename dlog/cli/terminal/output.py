@@ -29,6 +29,11 @@ def print_json(document: object) -> None:
     print(json.dumps(document), flush=True)
 
 
+def counted(number: int, noun: str, nouns: str | None = None) -> str:
+    """A number with its noun, such as ``1 segment`` or ``2,000 records``."""
+    return f"{number:,} {noun if number == 1 else nouns or f'{noun}s'}"
+
+
 def print_name(name: str) -> None:
     """Print a name on a line of stdout: as it is stored, or escaped on a terminal."""
     print(escaped(name) if sys.stdout.isatty() else name)

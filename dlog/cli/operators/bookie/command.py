@@ -26,15 +26,17 @@ from dlog.cli.operators.bookie.gc import gc
 from dlog.cli.operators.bookie.inspect import entry_log, index_file, journal, print_places
 from dlog.cli.operators.bookie.readonly import readonly
 from dlog.cli.operators.bookie.removal import decommission, recover
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.log_lines import print_warnings
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_facts, print_json, print_note, progress_bar
+from dlog.cli.terminal.questions import confirm
 from ledger.audit import audited
 
 CONFIG = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("bookie", invoke_without_command=True)
+@click.group("bookie", cls=CommandGroup, invoke_without_command=True)
 @click.option(
     "--config", "config_path", metavar="FILE", type=CONFIG, help="A bk_server.conf of Apache BookKeeper."
 )
@@ -123,7 +125,7 @@ def format_(config_path: Path, yes: bool, as_json: bool) -> None:
     named = [*config.journal_directories, *config.ledger_directories]
     if not yes:
         question = f"Delete ALL entries of this bookie in {', '.join(map(str, dict.fromkeys(named)))}?"
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
     with audited("format bookie", str(config_path)):
         directories = format_directories(RealDisk(), config)
     if as_json:

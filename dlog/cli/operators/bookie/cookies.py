@@ -21,8 +21,10 @@ from dlog.cli.operators.autorecovery import OpenedCluster, opened_cluster
 from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.escapes import escaped
 from dlog.cli.terminal.exit_codes import ExitCode
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import INSTANCE_ID, check_bookie_id, cookie_path
@@ -46,7 +48,7 @@ def _checked_id(_context: click.Context, _option: click.Parameter, value: str) -
 _bookie_argument = click.argument("bookie", metavar="BOOKIE", callback=_checked_id)
 
 
-@click.group("cookie")
+@click.group("cookie", cls=CommandGroup)
 def cookie() -> None:
     """Show, create, change and delete the cookies of bookies in the metadata store.
 
@@ -113,7 +115,7 @@ def update(bookie: str, cookie_file: Path, yes: bool, service: Service) -> int:
     """
     data = _read(bookie, cookie_file)
     if not yes:
-        click.confirm(f"Replace the cookie of {bookie}?", abort=True, err=True)
+        confirm(f"Replace the cookie of {bookie}?")
 
     async def go() -> bool:
         async with opened_cluster(service) as opened:
@@ -147,7 +149,7 @@ def delete(bookie: str, yes: bool, service: Service) -> int:
     Refused while the bookie is registered or a ledger names it (exit code 5).
     """
     if not yes:
-        click.confirm(f"Delete the cookie of {bookie}, so that it leaves the cluster?", abort=True, err=True)
+        confirm(f"Delete the cookie of {bookie}, so that it leaves the cluster?")
 
     async def go() -> bool:
         async with opened_cluster(service) as opened:

@@ -21,7 +21,7 @@ from dlog.cli.operators.bookie.admin_server import BookieServer, server_options
 from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_json, print_note
+from dlog.cli.terminal.output import counted, print_json, print_note
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
@@ -84,7 +84,7 @@ def drain(
         nonlocal left, shown
         left = found
         if found and len(found) != shown:
-            print_note(f"{len(found)} ledgers are still written to it")
+            print_note(f"writers still send it entries of {counted(len(found), 'ledger')}")
         shown = len(found)
 
     async def go() -> tuple[bool, list[dict[str, Any]], int]:
@@ -125,10 +125,10 @@ def drain(
         )
         return ExitCode.FAILED
     if not_moved:
-        print_note(f"dlog: {len(not_moved)} ledgers still name {bookie}; run it again")
+        print_note(f"dlog: {bookie} is still named by {counted(len(not_moved), 'ledger')}; run it again")
         return ExitCode.FAILED
     if not as_json:
-        copies = f"; {moved} ledgers were moved to other bookies" if move else ""
+        copies = f"; {counted(moved, 'ledger')} moved to other bookies" if move else ""
         print_note(f"no open ledger is written to {bookie}{copies}; it can be stopped")
     return ExitCode.OK
 

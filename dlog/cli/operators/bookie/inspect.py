@@ -53,8 +53,9 @@ from bookie.journal.format import (
 )
 from bookie.journal.replay import JournalScan
 from bookie.length_prefixes import LENGTH
+from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
+from dlog.cli.terminal.output import counted, print_facts, print_json, print_note, print_table
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NONE_YET = -1  # a LAC before the first entry is confirmed
@@ -83,7 +84,7 @@ def data_option(command: Callable[..., None]) -> Callable[..., None]:
     )(command)
 
 
-@click.group("inspect")
+@click.group("inspect", cls=CommandGroup)
 def command() -> None:
     """Print the files of a stopped bookie, Apache's or ours.
 
@@ -119,9 +120,9 @@ def journal(file: Path, journal_id: str | None, with_data: bool, show_secrets: b
                 is_shown = with_data and (show_secrets or record.kind != RecordKind.KEY.value)
                 _print_record(record, with_data=is_shown, as_json=as_json)
         except (FormatError, JournalCorruptError) as exc:
-            raise FormatError(f"{file}: {exc}; {count:,} records before it were printed") from exc
+            raise FormatError(f"{file}: {exc}; {counted(count, 'record')} printed before it") from exc
     why = f" ({scan.ending})" if scan.ending else ""
-    print_note(f"{file.name}: {count:,} records, up to offset {scan.end}{why}")
+    print_note(f"{file.name}: {counted(count, 'record')}, up to offset {scan.end}{why}")
 
 
 @command.command("entry-log")
@@ -141,8 +142,8 @@ def entry_log(file: Path, ledger_id: int | None, with_data: bool, as_json: bool)
                 record = _record(found, read, whole=with_data)
                 _print_record(record, with_data=with_data, as_json=as_json)
     if scan.damage is not None:
-        raise FormatError(f"{file}: {scan.damage}; {count:,} entries before it were printed")
-    print_note(f"{file.name}: {count:,} entries")
+        raise FormatError(f"{file}: {scan.damage}; {counted(count, 'entry', 'entries')} printed before it")
+    print_note(f"{file.name}: {counted(count, 'entry', 'entries')}")
 
 
 @command.command("index")
@@ -179,7 +180,7 @@ def index_file(file: Path, as_json: bool) -> None:
         for entry_range in page_file_ranges(read, ledger_id):
             count += len(entry_range.entry_ids)
             print_places(entry_range, as_json=as_json)
-    print_note(f"{file.name}: {count:,} entries in {size_bytes:,} bytes")
+    print_note(f"{file.name}: {counted(count, 'entry', 'entries')} in {counted(size_bytes, 'byte')}")
 
 
 def print_places(entry_range: EntryRange, *, as_json: bool) -> None:

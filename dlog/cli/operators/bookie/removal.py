@@ -21,6 +21,7 @@ from dlog.cli.operators.service import Service, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.options import json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
+from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
@@ -75,7 +76,7 @@ def recover(
         return _show_plan(service, bookies, ledger_id, as_json=as_json)
     names = ", ".join(bookies)
     if not yes:
-        click.confirm(f"Move all entries of {names} to other bookies?", abort=True, err=True)
+        confirm(f"Move all entries of {names} to other bookies?")
     config = ReplicationConfig(rate_bytes_max=rate_bytes_max)
 
     async def go() -> tuple[list[Evacuated], dict[str, int]]:
@@ -145,7 +146,7 @@ def decommission(
     """
     _check_ids([bookie])
     if not yes:
-        click.confirm(f"Remove bookie {bookie} from its cluster?", abort=True, err=True)
+        confirm(f"Remove bookie {bookie} from its cluster?")
     seen = RemovalProgress(0, 0)
 
     def show(progress: RemovalProgress) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dlog.cli.logs.retention import parse_age, parse_size
+from dlog.cli.logs.retention import age_text, parse_age, parse_size, size_text
 from dlog.cli.main import main
 
 Run = pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ def test_cursors_are_set_listed_shown_and_deleted(orders: None, capfd: Run) -> N
     assert "2:0:0" in capfd.readouterr().out
     assert main(["cursor", "delete", "orders", "billing", "nothing"]) == 0
     assert capfd.readouterr().err == "deleted cursor billing\nthere is no cursor nothing\n"
-    assert main(["cursor", "show", "orders", "billing"]) == 1
+    assert main(["cursor", "show", "orders", "billing"]) == 3
     assert "dlog cursor list orders" in capfd.readouterr().err
 
 
@@ -56,7 +56,7 @@ def test_retention_is_shown_set_applied_and_removed(orders: None, capfd: Run) ->
     rule = {"age_s": None, "size_bytes": 2, "keep_unread": True}
     assert json.loads(capfd.readouterr().out) == rule
     assert main(["log", "retention", "orders"]) == 0
-    assert "2 bytes" in capfd.readouterr().out
+    assert "2B" in capfd.readouterr().out
     assert main(["cursor", "set", "orders", "billing", "--at", "2:0:0"]) == 0
     capfd.readouterr()
     assert main(["log", "retain", "--all", "--json"]) == 0
@@ -100,3 +100,12 @@ def test_ages_and_sizes_have_units() -> None:
     ]
     sizes = [parse_size(text) for text in ("1000", "2K", "3MB", "4GiB", "5T")]
     assert sizes == [1000, 2 << 10, 3 << 20, 4 << 30, 5 << 40]
+
+
+def test_ages_and_sizes_are_shown_as_the_options_take_them() -> None:
+    ages = [age_text(each) for each in (90.0, 120.0, 129_600.0, 604_800.0, 0.5)]
+    assert ages == ["90s", "2m", "36h", "7d", "0.5s"]
+    sizes = [1000, 2 << 10, 3 << 20, 5 << 40, (1 << 30) + 1]
+    texts = [size_text(each) for each in sizes]
+    assert texts == ["1000B", "2KiB", "3MiB", "5TiB", "1073741825B"]
+    assert [parse_size(each) for each in texts] == sizes

@@ -62,9 +62,14 @@ def test_orphans_are_listed_and_deleted_after_a_question(
     assert outcome == {"ledger_id": marked, "is_deleted": True, "reason": ""}
     assert found(capfd) == [unmarked]
     asked: list[str] = []
-    monkeypatch.setattr("click.confirm", lambda text, **_more: asked.append(text))
+
+    def yes(text: str, **_more: object) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr("click.confirm", yes)
     assert main(["log", "orphans", str(unmarked), "--older-than", "0", "--delete"]) == 0
-    assert asked == ["Delete 1 ledgers permanently?"]
+    assert asked == ["Delete 1 ledger permanently?"]
     capfd.readouterr()
     assert found(capfd) == []
     capfd.readouterr()

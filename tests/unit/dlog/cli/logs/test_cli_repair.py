@@ -54,7 +54,12 @@ def test_a_damaged_log_is_checked_and_repaired_after_a_question(
     assert [each["kind"] for each in found["findings"]] == ["max_seqno_wrong", "max_txid_wrong"]
     assert found["findings"][0]["repair"] == "write 2"
     asked: list[str] = []
-    monkeypatch.setattr("click.confirm", lambda text, **_more: asked.append(text))
+
+    def yes(text: str, **_more: object) -> bool:
+        asked.append(text)
+        return True
+
+    monkeypatch.setattr("click.confirm", yes)
     assert main(["log", "repair", "orders"]) == 0
     assert asked == ["Repair orders like this?"]
     assert "orders: done: write 2" in capfd.readouterr().err

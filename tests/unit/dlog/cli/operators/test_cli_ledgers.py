@@ -54,6 +54,18 @@ def with_log(dlog: Dlog, tmp_path: Path) -> Dlog:
     return dlog
 
 
+def test_a_uri_before_the_command_outranks_the_variables(
+    with_log: Dlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = with_log("ledger", "list", "--json").out
+    uri = (tmp_path / "namespace").as_uri()
+    monkeypatch.setenv("DLOG_URI", (tmp_path / "other").as_uri())
+    monkeypatch.setenv("DLOG_SERVICE", (tmp_path / "third").as_uri())
+    assert with_log("--uri", uri, "ledger", "list", "--json").out == listed
+    assert with_log("--uri", uri, "log", "list").out == "orders\n"
+    assert [each.name for each in tmp_path.iterdir() if each.is_dir()] == ["namespace"]
+
+
 def test_the_ledgers_of_logs_are_listed_shown_and_read(with_log: Dlog) -> None:
     segment = json.loads(with_log("log", "show", "orders", "--json").out)["segments"][0]
     ledger_id = segment["ledger_id"]

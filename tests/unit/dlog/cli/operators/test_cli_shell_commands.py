@@ -165,8 +165,9 @@ def test_a_cluster_is_erased_only_with_its_id_after_two_questions(
     wanted = ["bookies", "nuke", URI, "--root", "/ledgers", "--instance-id"]
     asked: list[str] = []
 
-    def confirm(text: str, **_: object) -> None:
+    def confirm(text: str, **_: object) -> bool:
         asked.append(text)
+        return True
 
     monkeypatch.setattr("click.confirm", confirm)
     trio.run(lambda: layout_and_bookie(register=True))

@@ -99,6 +99,11 @@ def test_a_setting_without_effect_is_marked(dlog: Dlog, file: Path, tmp_path: Pa
     assert not (tmp_path / "log").exists()
 
 
+def test_a_uri_before_the_command_is_an_argument(dlog: Dlog, file: Path, tmp_path: Path) -> None:
+    done = dlog("--uri", (tmp_path / "log").as_uri(), "config", "show", "--json")
+    assert (done.rows["uri"]["source"], done.rows["uri"]["place"]) == ("keyword", "--uri")
+
+
 def test_a_wrong_file_ends_every_command_before_it_begins(dlog: Dlog, file: Path, tmp_path: Path) -> None:
     file.write_text("write_quorom = 2\n")
     for arguments in (

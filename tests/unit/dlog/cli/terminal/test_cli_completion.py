@@ -89,6 +89,8 @@ def test_the_namespace_is_the_one_that_the_command_would_use(
     monkeypatch.setenv("DLOG_URI", "")
     monkeypatch.setenv("DLOG_CONFIG", "")
     assert completed(f"read --uri {uri} ord") == ["orders"]
+    assert completed(f"--uri {uri} read ord") == ["orders"]
+    monkeypatch.setenv("DLOG_URI", "")
     file = tmp_path / "dlog.toml"
     file.write_text(f'uri = "{uri}"\n')
     assert completed(f"--config {file} read ord") == ["orders"]

@@ -127,7 +127,7 @@ def test_a_damaged_journal_is_printed_up_to_the_damage(dlog: Dlog, tmp_path: Pat
     assert result.code == 7
     assert [each["kind"] for each in result.documents] == ["ledger key", "entry"]
     assert "1f.txn at offset 8192" in result.err
-    assert "2 records before it were printed" in result.err
+    assert "2 records printed before it" in result.err
 
 
 def test_a_journal_under_another_name_needs_its_id(dlog: Dlog, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_damaged_entry_log_is_printed_up_to_the_damage(dlog: Dlog, tmp_path: P
     result = dlog("inspect", "entry-log", str(path), "--json")
     assert result.code == 7
     assert result.documents == entries[:3]
-    assert f"length 2147483647 at offset {at}; 3 entries before it were printed" in result.err
+    assert f"length 2147483647 at offset {at}; 3 entries printed before it" in result.err
 
 
 @pytest.mark.parametrize(
