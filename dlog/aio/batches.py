@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dlog.aio.bridge import Bridge
 from dlog.bulk import detached
 from dlog.bulk.plan import DetachedSegment
-from dlog.write.log_writer import as_bytes
+from dlog.format.arguments import as_bytes
 
 
 class DetachedSegmentWriter:

@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from dlog.aio.bridge import Bridge, Held
 from dlog.aio.namespace import Namespace, closing
+from dlog.format.arguments import as_bytes
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
-from dlog.write.log_writer import as_bytes
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from collections.abc import Generator
 
 from dlog.aio.bridge import Bridge, passed
 from dlog.errors import RecordOutcome
+from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.write import log_writer, pending
-from dlog.write.log_writer import as_bytes
 from ledger.statistics.tracing import MESSAGE_ID
 
 

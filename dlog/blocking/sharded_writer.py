@@ -9,10 +9,10 @@ from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.writer import LogWriter
+from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.shards import writer
 from dlog.shards.layout import ShardedPosition, shard_of
-from dlog.write.log_writer import as_bytes
 from ledger.tasks.loop_thread import Held, LoopThread
 
 Buffer = bytes | bytearray | memoryview

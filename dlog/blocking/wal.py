@@ -14,9 +14,9 @@ import trio
 
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.namespace import Namespace
+from dlog.format.arguments import as_bytes
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
-from dlog.write.log_writer import as_bytes
 from ledger.tasks.loop_thread import Held, LoopThread
 
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
+from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
-from dlog.write.log_writer import as_bytes
 from dlog.write.pending import settle_future
 from ledger.tasks.forks import call_in_child
 from ledger.tasks.loop_thread import Held, LoopThread

@@ -18,12 +18,12 @@ import trio
 from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
 from dlog.errors import RecordTooLongError, TxidOutOfOrderError, translated
+from dlog.format.arguments import as_bytes, as_txid
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
 from dlog.metadata.log_metadata import ALLOCATION_KEY
 from dlog.write.batcher import Batch, Batcher
-from dlog.write.log_writer import as_bytes
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
@@ -80,7 +80,7 @@ class DetachedSegmentWriter:
         longest = max(map(len, taken), default=0)
         if longest > (longest_allowed := self._config.writer.record_bytes_max):
             raise RecordTooLongError(longest, longest_allowed)
-        ids = [self._planned.txid] * len(taken) if txids is None else list(txids)
+        ids = [self._planned.txid] * len(taken) if txids is None else list(map(as_txid, txids))
         self._check_txids(ids, len(taken))
         if taken:
             self._first_txid = ids[0] if self._first_txid is None else self._first_txid

@@ -422,6 +422,8 @@ async def join_group(
         InvalidCursorNameError, LogNotFoundError
     """
     group = check_cursor_name(group)
+    if isinstance(logs, str):
+        raise TypeError(f"the logs of a group are several names, not {logs!r}; write [{logs!r}]")
     if not logs or len(set(logs)) != len(logs):
         raise ValueError(f"group {group!r}: name one log or more, each once, not {list(logs)}")
     if start not in (EARLIEST, LATEST):

@@ -57,6 +57,8 @@ def check_cursor_name(name: str) -> str:
     Raises:
         InvalidCursorNameError: The message gives the reason.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a cursor name is a str, not {name!r}")
     if not 1 <= len(name) <= NAME_MAX:
         raise InvalidCursorNameError(f"cursor name {name[:40]!r}: it has 1 to {NAME_MAX} characters")
     if name in (".", "..") or "/" in name or FORBIDDEN_CHARACTERS.search(name):

@@ -24,6 +24,8 @@ def check_log_name(name: str) -> str:
     def refusal(reason: str) -> InvalidLogNameError:
         return InvalidLogNameError(f"log name {name!r}: {reason}")
 
+    if not isinstance(name, str):
+        raise TypeError(f"a log name is a str, not {name!r}")
     log_name = name.removeprefix("/")
     if not log_name:
         raise refusal("it is empty")

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dlog.access_control.entries import Denial
 from dlog.description import SegmentDescription
 from dlog.errors import LogFencedError, LogInUseError, LogNotFoundError, translated
+from dlog.format.arguments import as_dlsn
 from dlog.format.dlsn import DLSN
 from dlog.metadata import logs, segment_nodes
 from dlog.metadata.policy import Right
@@ -117,7 +118,7 @@ class LogAdministration(NamespaceBase):
         Raises:
             LogNotFoundError, LogMetadataError
         """
-        name = self._checked(name, Right.ADMIN)
+        name, before = self._checked(name, Right.ADMIN), as_dlsn(before)
         with translated(name, "truncating it"):
             async with audited_async("truncate log", f"{self.uri} {name} before {before}"):
                 await self._permitted(name, Right.ADMIN, Denial.TRUNCATE)
@@ -189,6 +190,8 @@ class LogAdministration(NamespaceBase):
             LogNotFoundError
         """
         name = self._checked(name, Right.ADMIN)
+        if not isinstance(retention, Retention | None):
+            raise TypeError(f"a retention is a dlog.Retention or None, not {retention!r}")
         with translated(name, "changing its retention"):
             async with audited_async("change retention", f"{self.uri} {name} {retention}"):
                 await self._permitted(name, Right.ADMIN, Denial.TRUNCATE)

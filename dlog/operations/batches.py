@@ -66,11 +66,15 @@ class LogBatches(NamespaceBase):
             ConfigError: The namespace is federated, or a log has a hash chain, or the settings ask for one or
                 for encryption.
         """
+        if isinstance(logs, str):
+            raise TypeError(f"the logs of a batch are several names, not {logs!r}; write [{logs!r}]")
         names = sorted({self._checked(name, Right.WRITE) for name in logs})
         if not names:
             raise ValueError("a batch needs at least one log")
         if series is not None and (not 0 < len(series) <= 100 or not series.isprintable() or "=" in series):
             raise ConfigError(f'series {series!r}: 1 to 100 printable characters, without "="')
+        if type(number) is not int:
+            raise TypeError(f"the number of a batch is an int, not {number!r}")
         if number < 0:
             raise ValueError(f"batch {number}: the number is negative")
         record_log = names[0] if record_log is None else self._checked(record_log, Right.WRITE)

@@ -17,6 +17,7 @@ from typing import TypeVar
 import attrs
 
 from dlog.errors import CursorConflictError, translated
+from dlog.format.arguments import as_dlsn
 from dlog.format.dlsn import DLSN
 from dlog.metadata import cursor_nodes
 from dlog.metadata.cursor_nodes import Cursor, check_cursor_name
@@ -92,7 +93,7 @@ class LogCursors:
             LogTruncatedError: The log begins behind the position.
             CursorConflictError: Another client has moved the cursor just now.
         """
-        name = check_cursor_name(name)
+        name, position = check_cursor_name(name), as_dlsn(position)
         if (elsewhere := await self._moved(Right.WRITE)) is not None:
             return await elsewhere.set(name, position)
         with translated(self.log, f"moving cursor {name!r}"):

@@ -28,6 +28,7 @@ from dlog.errors import (
     LogTruncatedError,
     NamespaceClosedError,
 )
+from dlog.format.arguments import as_dlsn
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.metadata.cursor_nodes import Cursor
@@ -261,7 +262,7 @@ class LogReader:
             CursorConflictError: Another reader has moved the cursor. Each later call raises the same error.
             LogNotFoundError, LogUnavailableError, AccessDeniedError
         """
-        if last is not None and (self.position is None or last >= self.position):
+        if last is not None and (self.position is None or as_dlsn(last) >= self.position):
             raise ValueError(f"log {self.log!r}: {last} was not returned yet, so it cannot be committed")
         return await self.commit_to(self.position if last is None else self._behind(last))
 
@@ -271,7 +272,7 @@ class LogReader:
             raise ValueError(f"log {self.log!r}: the reader has no cursor; open it with cursor=NAME")
         if position is None:
             return self._cursor.seen
-        if self.position is None or position > self.position:
+        if self.position is None or as_dlsn(position) > self.position:
             raise ValueError(f"log {self.log!r}: the reader has not come to {position} yet")
         return await self._cursor.commit(position)
 

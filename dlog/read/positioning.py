@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import attrs
 
 from dlog.errors import LogTruncatedError
+from dlog.format.arguments import as_dlsn, as_txid
 from dlog.format.dlsn import DLSN, INVALID_DLSN
 from dlog.segments.segment import LogSegment
 from dlog.segments.truncation import first_left
@@ -58,8 +59,24 @@ def txid_at(moment: datetime.datetime) -> int:
 
 
 def position_or_txid(where: Where) -> DLSN | int | Start:
-    """The same place, with a moment replaced by its transaction id."""
-    return txid_at(where) if isinstance(where, datetime.datetime) else where
+    """The same place, with a moment replaced by its transaction id.
+
+    Raises:
+        TypeError: It is no place. A text such as "latest" would otherwise be taken for the beginning.
+        ValueError: A moment has no time zone.
+    """
+    if isinstance(where, Start):
+        return where
+    if isinstance(where, datetime.datetime):
+        return txid_at(where)
+    if isinstance(where, DLSN):
+        return as_dlsn(where)
+    if hasattr(where, "__index__") and not isinstance(where, bool):
+        return as_txid(where)
+    raise TypeError(
+        "a place in a log is EARLIEST, LATEST, a DLSN, a transaction id (int) or a datetime with a time zone,"
+        f" not {where!r}"
+    )
 
 
 def last_before(position: DLSN | None) -> DLSN:

@@ -41,7 +41,7 @@ class Retention:
     all cursors have left are given up; a log without a cursor keeps all.
 
     Raises:
-        ConfigError: Nothing is set, or a number is not positive.
+        ConfigError: Nothing is set, a value has a wrong type, or a number is not positive.
     """
 
     age_s: float | None = None
@@ -49,6 +49,12 @@ class Retention:
     keep_unread: bool = False
 
     def __attrs_post_init__(self) -> None:
+        if (
+            not (self.age_s is None or type(self.age_s) in (int, float))
+            or not (self.size_bytes is None or type(self.size_bytes) is int)
+            or not isinstance(self.keep_unread, bool)
+        ):
+            raise ConfigError(f"the retention has a value of the wrong type: {self}")
         if self.age_s is not None and not (0 < self.age_s < math.inf):
             raise ConfigError(f"retention: an age of {self.age_s} s; it must be positive and finite")
         if self.size_bytes is not None and self.size_bytes <= 0:
@@ -61,6 +67,8 @@ class Retention:
         *, age: datetime.timedelta | None = None, size_bytes: int | None = None, keep_unread: bool = False
     ) -> Retention:
         """The rule for these limits. Raises like the class."""
+        if not isinstance(age, datetime.timedelta | None):
+            raise ConfigError(f"retention: an age is a datetime.timedelta, not {age!r}")
         age_s = None if age is None else age.total_seconds()
         return Retention(age_s=age_s, size_bytes=size_bytes, keep_unread=keep_unread)
 
@@ -123,11 +131,5 @@ def decode_retention(data: bytes) -> Retention:
         raise ConfigError(f"the retention is not JSON: {exc}") from exc
     if not isinstance(document, dict) or set(document) != _KEYS or document["version"] != VERSION:
         raise ConfigError(f"the retention is not an object of version {VERSION} with its keys")
-    age_s, size_bytes, keep_unread = document["age_s"], document["size_bytes"], document["keep_unread"]
-    if (
-        not (age_s is None or (isinstance(age_s, int | float) and not isinstance(age_s, bool)))
-        or not (size_bytes is None or (isinstance(size_bytes, int) and not isinstance(size_bytes, bool)))
-        or not isinstance(keep_unread, bool)
-    ):
-        raise ConfigError("the retention has a value of the wrong type")
-    return Retention(age_s=age_s, size_bytes=size_bytes, keep_unread=keep_unread)
+    del document["version"]
+    return Retention(**document)

@@ -163,7 +163,11 @@ def segment_seqno_of(name: str) -> int | None:
 
 
 def encode_segment(segment: LogSegment) -> bytes:
-    """The text to store, in the segment's own version."""
+    """The text to store, in the segment's own version.
+
+    Raises:
+        TypeError: A value is no integer. Stored, its text would make the log unreadable.
+    """
     assert segment.version in _FIELD_COUNTS, segment.version
     version, head = segment.version, segment.version
     if not segment.in_progress:
@@ -186,6 +190,8 @@ def encode_segment(segment: LogSegment) -> bytes:
         # While the segment is in progress, readers compute this id from the segment before it.
         fields.append(UNASSIGNED_START_SEQUENCE_ID if segment.in_progress else segment.start_sequence_id)
     assert len(fields) == _FIELD_COUNTS[version][not segment.in_progress]
+    if not all(isinstance(field, int) for field in fields):
+        raise TypeError(f"a log segment has a value that is no integer: {segment}")
     return ";".join(map(str, fields)).encode("ascii")
 
 

@@ -44,7 +44,10 @@ def check_count(shards: int) -> int:
 
     Raises:
         ValueError: It is not from 1 to ``SHARDS_MAX``.
+        TypeError: It is no integer.
     """
+    if type(shards) is not int:
+        raise TypeError(f"the number of shards is an int, not {shards!r}")
     if not 1 <= shards <= SHARDS_MAX:
         raise ValueError(f"shards={shards}: from 1 to {SHARDS_MAX}")
     return shards

@@ -14,11 +14,12 @@ import trio
 
 from dlog.config import WriterConfig
 from dlog.errors import DLogError, RecordOutcome
+from dlog.format.arguments import as_bytes
 from dlog.metadata.log_name import check_log_name
 from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
-from dlog.write.log_writer import LogWriter, as_bytes
+from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 
 Buffer = bytes | bytearray | memoryview

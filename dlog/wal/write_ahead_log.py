@@ -28,6 +28,7 @@ from dlog.errors import (
     WriteError,
     WriterOverloadedError,
 )
+from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST, Start
@@ -40,7 +41,7 @@ from dlog.wal.errors import (
     WalStoppedError,
 )
 from dlog.wal.snapshot_format import Snapshot
-from dlog.write.log_writer import LogWriter, as_bytes
+from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.tasks.service_tasks import open_service_tasks
 from namespace.events import event

@@ -30,6 +30,7 @@ from dlog.errors import (
     WriterOverloadedError,
     translated,
 )
+from dlog.format.arguments import as_bytes, as_dlsn, as_txid
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.read.read_only_log import ReadOnlyLog
@@ -221,7 +222,7 @@ class LogWriter:
             TxidOutOfOrderError: The log has greater ids, and no record with this one that is not truncated.
             The errors of ``append`` and ``outcome``.
         """
-        payload = as_bytes(payload)
+        payload, txid = as_bytes(payload), as_txid(txid)
         while self._sender.is_over_limit:
             await self.wait_capacity()
         if txid > self._last_txid:
@@ -241,6 +242,7 @@ class LogWriter:
             LogFencedError, LogWriteError: The writer has stopped.
             LogUnavailableError, LogMetadataError, CorruptLogError
         """
+        txid = as_txid(txid)
         if txid > self._last_txid:
             await trio.lowlevel.checkpoint()
             return None
@@ -316,6 +318,7 @@ class LogWriter:
             LogUnavailableError, LogMetadataError
             AccessDeniedError: The policy of the namespace does not allow it.
         """
+        first_kept = as_dlsn(first_kept)
         await self._check_truncation()
         with translated(self.log, "truncating it"):
             async with audited_async("truncate log", f"{self.log} before {first_kept}"):
@@ -386,6 +389,7 @@ class LogWriter:
 
     async def _expect_last(self, last: DLSN | None) -> None:
         """Return, without a checkpoint behind the check, if the log's last record is at this position."""
+        last = None if last is None else as_dlsn(last)
         while True:
             if self._sender.is_over_limit:
                 await self.wait_capacity()
@@ -431,8 +435,11 @@ class LogWriter:
         last_txid = self._last_txid
         if txid is None:
             txid = max(last_txid, self._wall_ms())
-        elif not last_txid <= txid < TXID_MAX or txid < 0:
-            raise TxidOutOfOrderError(self.log, txid, last_txid)
+        else:
+            if txid.__class__ is not int:
+                txid = as_txid(txid)
+            if not last_txid <= txid < TXID_MAX or txid < 0:
+                raise TxidOutOfOrderError(self.log, txid, last_txid)
         if sender.waiting_bytes > self._submit_bytes_max:
             raise WriterOverloadedError(self.log, sender.waiting_bytes, self._submit_bytes_max)
         if self._sealer is not None:
@@ -477,7 +484,7 @@ class LogWriter:
         last_txid = self._last_txid
         if txids is None:
             return records, [max(last_txid, self._wall_ms())] * len(records)
-        ids = list(txids)
+        ids = [each if each.__class__ is int else as_txid(each) for each in txids]
         if len(ids) != len(records):
             raise ValueError(f"{len(records)} payloads and {len(ids)} txids: give one txid for each payload")
         for txid in ids:
@@ -485,14 +492,3 @@ class LogWriter:
                 raise TxidOutOfOrderError(self.log, txid, last_txid)
             last_txid = txid
         return records, ids
-
-
-def as_bytes(payload: object) -> bytes:
-    """The payload as bytes; a buffer is copied, since its owner may reuse it.
-
-    Raises:
-        TypeError: The payload is neither bytes nor a bytearray or memoryview.
-    """
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise TypeError(f"a payload is bytes, a bytearray or a memoryview, not {type(payload).__name__}")

@@ -52,8 +52,11 @@ def changed(values: Mapping[str, str], changes: Mapping[str, str | None]) -> dic
 
     Raises:
         ConfigError: A key is empty, too long, or has a character that is not printable or "=".
+        TypeError: A key or a value is no text.
     """
-    for key in changes:
+    for key, value in changes.items():
+        if not isinstance(key, str) or not isinstance(value, str | None):
+            raise TypeError(f"property {key!r}: keys and values are texts, not {value!r}")
         if not 0 < len(key) <= KEY_CHARACTERS_MAX or not key.isprintable() or "=" in key:
             raise ConfigError(
                 f'property {key!r}: a key has 1 to {KEY_CHARACTERS_MAX} printable characters, without "="'

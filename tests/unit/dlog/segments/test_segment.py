@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -92,6 +94,12 @@ def test_every_version_and_state_has_its_stored_text(text: str, segment: LogSegm
 def test_an_invalid_segment_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(LogMetadataError, match=reason):
         decode_segment(text.encode())
+
+
+@pytest.mark.parametrize("wrong", [{"first_txid": 1.9e18}, {"min_active_entry_id": 0.5}, {"ledger_id": "7"}])
+def test_a_segment_that_could_not_be_read_again_is_not_stored(wrong: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="a value that is no integer"):
+        encode_segment(attrs.evolve(DONE, **wrong))
 
 
 def test_a_segment_in_progress_has_neither_end_nor_start_sequence_id() -> None:

@@ -1,0 +1,98 @@
+"""Arguments of wrong types: each is an error of its own call, and the log stays as it was and in use."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dlog
+from dlog import DLSN
+from dlog.shards import create_sharded_log
+
+Wrong = Callable[[Any, dlog.LogWriter], Awaitable[object]]
+HALF = DLSN(1, 0.5, 0)  # type: ignore[arg-type]
+
+WRONG: dict[str, Wrong] = {
+    "append": lambda _, log: log.append(b"x", txid=1.9e18),  # type: ignore[arg-type]
+    "append_many": lambda _, log: log.append_many([b"x", b"y"], txids=[2**61, 2.0**61]),  # type: ignore[list-item]
+    "append_once": lambda _, log: log.append_once(b"x", txid=2.0**62),  # type: ignore[arg-type]
+    "outcome": lambda _, log: log.outcome("7"),  # type: ignore[arg-type]
+    "append_after": lambda _, log: log.append_after(b"x", (1, 0, 0)),  # type: ignore[arg-type]
+    "truncate": lambda _, log: log.truncate(HALF),
+    "truncate_log": lambda namespace, _: namespace.truncate_log("log", HALF),
+    "cursors.set": lambda namespace, _: namespace.cursors("log").set("c", "1:0:0"),
+    "cursor name": lambda namespace, _: namespace.cursors("log").set(7, DLSN(1, 0, 0)),
+    "set_retention": lambda namespace, _: namespace.set_retention("log", 7),
+    "property": lambda namespace, _: namespace.change_properties("log", {"owner": 7}),
+    "property of bytes": lambda namespace, _: namespace.change_properties("log", {"owner": b"shop"}),
+    "batch": lambda namespace, _: namespace.begin_batch(["log"], series="s", number=1.5),
+    "logs of a batch": lambda namespace, _: namespace.begin_batch("log"),
+    "create_log": lambda namespace, _: namespace.create_log(7),
+    "rename_log": lambda namespace, _: namespace.rename_log("log", 7),
+    "shards": lambda namespace, _: create_sharded_log(namespace, "sharded", 2.0),  # type: ignore[arg-type]
+}
+
+
+@pytest.fixture
+async def namespace(tmp_path: Path) -> AsyncIterator[dlog.Namespace]:
+    async with dlog.open_namespace(f"file://{tmp_path}") as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("call", WRONG.values(), ids=WRONG)
+async def test_a_wrong_argument_is_an_error_and_the_log_stays_in_use(
+    namespace: dlog.Namespace, call: Wrong
+) -> None:
+    async with namespace.open_writer("log", create=True) as log:
+        with pytest.raises(TypeError, match=r"not |texts"):
+            await call(namespace, log)
+        await log.append(b"first")
+        with pytest.raises(TypeError, match=r"not |texts"):
+            await call(namespace, log)
+        await log.append(b"second")
+    async with namespace.open_writer("log") as log:
+        await log.append(b"third")
+    async with namespace.open_reader("log", follow=False) as reader:
+        assert [record.payload async for record in reader] == [b"first", b"second", b"third"]
+    assert await namespace.list_logs() == ["log"]
+    assert await namespace.retention("log") is None
+    assert dict((await namespace.properties("log")).values) == {}
+    assert await namespace.cursors("log").list() == []
+    assert (await namespace.check_log("log")).is_consistent
+
+
+@pytest.mark.parametrize("place", ["latest", 3.5, True, (1, 0, 0), datetime.date(2026, 1, 1), HALF])
+@pytest.mark.parametrize("end", [False, True], ids=["start", "end"])
+async def test_a_reader_does_not_begin_or_end_where_no_place_is(
+    namespace: dlog.Namespace, place: Any, end: bool
+) -> None:
+    await namespace.create_log("log")
+    with pytest.raises(TypeError, match="in a log is"):
+        namespace.open_reader("log", **{"end" if end else "start": place})
+
+
+async def test_a_reader_commits_positions_only(namespace: dlog.Namespace) -> None:
+    async with namespace.open_writer("log", create=True) as log:
+        last = await log.append(b"x")
+    async with namespace.open_reader("log", cursor="c", follow=False) as reader:
+        assert [record.dlsn async for record in reader] == [last]
+        for wrong in (7, "1:0:0", HALF):
+            with pytest.raises(TypeError, match="a position in a log is a DLSN"):
+                await reader.commit(wrong)  # type: ignore[arg-type]
+        cursor = await reader.commit(last)
+    assert cursor is not None
+    assert cursor.position == last.next_slot()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size_bytes": 1.5}, {"size_bytes": True}, {"age_s": "7d"}, {"size_bytes": 5, "keep_unread": 1}]
+)
+def test_a_retention_that_could_not_be_read_again_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(dlog.ConfigError, match="wrong type"):
+        dlog.Retention(**wrong)
+    with pytest.raises(dlog.ConfigError, match="is a datetime"):
+        dlog.Retention.of(age=7)  # type: ignore[arg-type]
