@@ -26,6 +26,7 @@ from ledger.deploy.deployment import open_client as open_async
 from ledger.digest import DigestType, Entry
 from ledger.errors import ClientClosedError
 from ledger.metadata import LedgerMetadata
+from ledger.payloads import as_payload
 from ledger.read.handle import ReadHandle as AsyncReadHandle
 from ledger.statistics import Statistics
 from ledger.tasks.loop_thread import Held, LoopThread
@@ -73,11 +74,11 @@ class WriteHandle:
 
     def append(self, payload: Buffer) -> int:
         """See ``ledger.WriteHandle.append``."""
-        return self._loop.run(self._handle.append, bytes(payload))
+        return self._loop.run(self._handle.append, as_payload(payload))
 
     def append_many(self, payloads: Iterable[Buffer]) -> range:
         """See ``ledger.WriteHandle.append_many``."""
-        return self._loop.run(self._handle.append_many, [bytes(each) for each in payloads])
+        return self._loop.run(self._handle.append_many, list(map(as_payload, payloads)))
 
     def submit(self, payload: Buffer) -> Future[int]:
         """Add an entry; the future has its id once it is confirmed.
@@ -91,7 +92,7 @@ class WriteHandle:
             LedgerWriteError: The handle failed; the reasons are in it.
             ClientClosedError: The client was closed.
         """
-        payload = bytes(payload)  # the caller may fill its buffer again at once
+        payload = as_payload(payload)  # the caller may fill its buffer again at once
         if self._queued_bytes + self._handle.bytes_in_flight > self._bytes_in_flight_max:
             self.wait_capacity()
         future: Future[int] = Future()

@@ -49,11 +49,12 @@ class Retention:
     keep_unread: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if (
-            not (self.age_s is None or type(self.age_s) in (int, float))
-            or not (self.size_bytes is None or type(self.size_bytes) is int)
-            or not isinstance(self.keep_unread, bool)
-        ):
+        numbers = ((self.age_s, int | float), (self.size_bytes, int))
+        are_numbers = all(
+            number is None or (isinstance(number, kind) and not isinstance(number, bool))
+            for number, kind in numbers
+        )
+        if not are_numbers or not isinstance(self.keep_unread, bool):
             raise ConfigError(f"the retention has a value of the wrong type: {self}")
         if self.age_s is not None and not (0 < self.age_s < math.inf):
             raise ConfigError(f"retention: an age of {self.age_s} s; it must be positive and finite")

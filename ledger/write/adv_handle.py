@@ -9,12 +9,14 @@ Source: LedgerHandleAdv.java; docs/protocol.md 5.10.
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
 
 import trio
 
 from ledger.errors import DuplicateEntryIdError, LedgerError
 from ledger.metadata import LedgerMetadata
+from ledger.payloads import as_payload
 from ledger.write.entry_sequence import EntrySequence
 from ledger.write.handle import WriteHandle
 
@@ -63,10 +65,12 @@ class AdvWriteHandle:
 
         Raises:
             ValueError: The id is negative.
+            TypeError: The id is no integer, or the payload no buffer.
             DuplicateEntryIdError: An entry with this id was submitted before.
             EntryTooLargeError: The entry was not taken.
             LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
+        entry_id, payload = operator.index(entry_id), as_payload(payload)
         if entry_id < 0:
             raise ValueError(f"entry {entry_id}: ids begin at 0")
         if self._sequence.is_taken(entry_id):

@@ -38,6 +38,7 @@ from ledger.errors import (
     LedgerWriteError,
 )
 from ledger.metadata import LedgerMetadata
+from ledger.payloads import as_payload
 from ledger.wire import v2, v3
 from ledger.write.actions import Action, Adopt, Confirm, End, MakeError, Step, Suspect, Warn
 from ledger.write.closing import close_at, close_or_leave
@@ -81,8 +82,7 @@ class WriteHandle:
         Args:
             connections: ``Transport.connection_to`` of each bookie, from before the metadata was written.
         """
-        metadata, config = current.metadata, context.config
-        self.ledger_id = current.ledger_id
+        self.ledger_id, metadata, config = current.ledger_id, current.metadata, context.config
         ack_rule = context.placer.ack_rule(metadata.write_quorum)
         self._depends_on_locations = ack_rule is not None
         self._durable = durable = Durable() if deferred_sync else None
@@ -117,8 +117,7 @@ class WriteHandle:
         self._has_capacity = self._window.has_capacity
         self._submitted = trio.Event()  # set when entries wait to be sent; perhaps no caller waits for them
         self._make_error: MakeError | None = None  # once the handle has ended, the reason
-        self._is_accepting = True
-        self._is_closed = False
+        self._is_accepting, self._is_closed = True, False
         self._close_lock = trio.Lock()
 
     def __repr__(self) -> str:
@@ -167,9 +166,10 @@ class WriteHandle:
         ``send_now`` or ``send_soon``. Use ``wait_capacity`` to bound memory.
 
         Raises:
-            EntryTooLargeError: The entry was not taken.
+            EntryTooLargeError, TypeError (no buffer): The entry was not taken.
             LedgerClosedError, LedgerFencedError, LedgerWriteError, AccessDeniedError: The handle has ended.
         """
+        payload = payload if payload.__class__ is bytes else as_payload(payload)
         if not self._is_accepting or len(payload) > self._payload_bytes_max:
             self.check_submit(payload)
         entry_id = self._append(payload)
@@ -252,8 +252,8 @@ class WriteHandle:
 
         If this is cancelled or raises, any number of them, from the first on, may become durable later.
         """
-        first = self._writer.last_pushed + 1
-        last = first - 1
+        payloads = list(map(as_payload, payloads))  # all before the first one is taken
+        first, last = self._writer.last_pushed + 1, self._writer.last_pushed
         for payload in payloads:
             await self.wait_capacity()
             last = self.submit(payload)

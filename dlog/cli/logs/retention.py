@@ -48,7 +48,7 @@ def parse_size(text: str) -> int:
 
 def age_text(seconds: float) -> str:
     """An age in the largest unit up to days that divides it, as `--age` takes it if the seconds are whole."""
-    if not seconds.is_integer():
+    if not float(seconds).is_integer():
         return f"{seconds:g}s"
     return _in_units(int(seconds), {unit: _SECONDS[unit] for unit in "smhd"})
 

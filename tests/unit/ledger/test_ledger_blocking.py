@@ -94,3 +94,17 @@ def test_a_closed_client_says_so(tmp_path: Path) -> None:
     client.close()
     with pytest.raises(ClientClosedError, match="open another"):
         client.ledger_ids()
+
+
+def test_a_number_is_no_payload(client: blocking.LedgerClient) -> None:
+    with create(client) as writer:
+        for wrong in (5, "text", None):
+            with pytest.raises(TypeError, match="a payload is bytes or another buffer"):
+                writer.append(wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="a payload is bytes or another buffer"):
+                writer.append_many([b"x", wrong])  # type: ignore[list-item]
+            with pytest.raises(TypeError, match="a payload is bytes or another buffer"):
+                writer.submit(wrong)  # type: ignore[arg-type]
+        assert writer.append(memoryview(b"abcd").cast("I")) == 0
+    with client.open(writer.ledger_id) as reader:
+        assert reader.read_payloads(0, 0) == [b"abcd"]

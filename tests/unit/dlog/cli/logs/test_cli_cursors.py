@@ -103,7 +103,7 @@ def test_ages_and_sizes_have_units() -> None:
 
 
 def test_ages_and_sizes_are_shown_as_the_options_take_them() -> None:
-    ages = [age_text(each) for each in (90.0, 120.0, 129_600.0, 604_800.0, 0.5)]
+    ages = [age_text(each) for each in (90, 120.0, 129_600.0, 604_800, 0.5)]
     assert ages == ["90s", "2m", "36h", "7d", "0.5s"]
     sizes = [1000, 2 << 10, 3 << 20, 5 << 40, (1 << 30) + 1]
     texts = [size_text(each) for each in sizes]
