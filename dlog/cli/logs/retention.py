@@ -31,7 +31,10 @@ def parse_age(text: str) -> datetime.timedelta:
     found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
     if found is None or int(found[1]) == 0:
         raise ValueError(f"{text!r} is no age; give a number with s, m, h, d or w, such as 7d")
-    return datetime.timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+    try:
+        return datetime.timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
+    except OverflowError:
+        raise ValueError(f"{text!r} is longer than {datetime.timedelta.max.days}d") from None
 
 
 def parse_size(text: str) -> int:

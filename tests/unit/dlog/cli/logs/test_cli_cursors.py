@@ -76,6 +76,7 @@ BAD_ARGUMENTS: list[tuple[list[str], int]] = [
     (["log", "retention", "nothing", "--age", "1d"], 3),
     (["log", "retention", "orders", "--age", "0d"], 2),
     (["log", "retention", "orders", "--age", "7"], 2),
+    (["log", "retention", "orders", "--age", "999999999w"], 2),
     (["log", "retention", "orders", "--size", "-1"], 2),
     (["log", "retention", "orders", "--size", "1X"], 2),
     (["log", "retention", "orders", "--forever", "--age", "1d"], 2),
