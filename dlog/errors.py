@@ -458,7 +458,7 @@ class translated:  # noqa: N801 - used as a function, on hot paths
 
 def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
     """The error of this package for an error of ``ledger`` or ``namespace``."""
-    subject = "the namespace" if log is None else f"log {log!r}"
+    place = doing if log is None else f"log {log!r}, {doing}"
     match exc:
         case DLogError():
             return exc
@@ -467,34 +467,33 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
         case namespace_errors.InvalidStoreAddressError():
             return InvalidUriError(str(exc))
         case namespace_errors.StoreFormatError() | ledger_errors.MetadataFormatError():
-            return LogMetadataError(f"{subject}, {doing}: {exc}; nothing was changed")
+            return LogMetadataError(f"{place}: {exc}; nothing was changed")
         case ledger_errors.SecuritySettingsError() | ledger_errors.TracingError():
             return ConfigError(str(exc))
         case ledger_errors.AuditError():
             return DLogError(str(exc))
         case ledger_errors.AccessDeniedError() | ledger_errors.LedgerReadError(is_denied=True):
-            return AccessDeniedError(f"{subject}, {doing}: {exc}")
+            return AccessDeniedError(f"{place}: {exc}")
         case namespace_errors.ReadOnlyStoreError() | ledger_errors.ReadOnlyError():
-            return ReadOnlyError(f"{subject}, {doing}")
+            return ReadOnlyError(f"{place}")
         case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
-            return AccessDeniedError(f"{subject}, {doing}: {exc}")
+            return AccessDeniedError(f"{place}: {exc}")
         case namespace_errors.SessionExpiredError():
             return NamespaceLostError(
-                f"{subject}, {doing}: the session with the metadata store is over ({exc}); "
-                "open the namespace again"
+                f"{place}: the session with the metadata store is over ({exc}); open the namespace again"
             )
         case namespace_errors.ConnectionLostError() | namespace_errors.StoreUnreachableError():
             return LogUnavailableError(
-                f"{subject}, {doing}: the metadata store cannot be reached ({exc}); try again later"
+                f"{place}: the metadata store cannot be reached ({exc}); try again later"
             )
         case namespace_errors.NamespaceError():
-            return LogMetadataError(f"{subject}, {doing}: unexpected state of the metadata: {exc}")
+            return LogMetadataError(f"{place}: unexpected state of the metadata: {exc}")
         case ledger_errors.DirectoryUnusableError():
             return EmbeddedStoreError(str(exc))
         case ledger_errors.NotEnoughBookiesError():
-            message = f"{subject}, {doing}: {exc}"
+            message = f"{place}: {exc}"
             return TooFewBookiesError(message, exc.wanted, exc.bookies, exc.readonly)
         case ledger_errors.CorruptEntryError():
             return CorruptLogError(log or "", doing, str(exc))
         case _:
-            return LogUnavailableError(f"{subject}, {doing}: {exc}")
+            return LogUnavailableError(f"{place}: {exc}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 from functools import partial
 from typing import Any
@@ -18,7 +17,15 @@ from dlog.cli.logs.retention import retain, retention
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option, uri_option
-from dlog.cli.terminal.output import counted, print_facts, print_json, print_name, print_note, print_table
+from dlog.cli.terminal.output import (
+    counted,
+    moment_text,
+    print_facts,
+    print_json,
+    print_name,
+    print_note,
+    print_table,
+)
 from dlog.cli.terminal.position import Position, dlsn_option, dlsn_text, position_option
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
@@ -133,8 +140,7 @@ def _row(segment: dict[str, Any]) -> list[str]:
         state += ", " + segment["truncation"].replace("_", " ")
     completed = "-"
     if segment["completed_ms"] is not None:
-        moment = datetime.datetime.fromtimestamp(segment["completed_ms"] / 1000)
-        completed = moment.isoformat(" ", "seconds")
+        completed = moment_text(segment["completed_ms"])
     return [
         str(segment["segment_seqno"]),
         str(segment["ledger_id"]),

@@ -27,7 +27,7 @@ from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option
-from dlog.cli.terminal.output import print_facts, print_json, print_note, print_table
+from dlog.cli.terminal.output import moment_text, print_facts, print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
 from ledger.audit import audited_async
 from ledger.catalog.paths import check_bookie_id
@@ -245,9 +245,20 @@ def status(service: Service, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        print_facts(
-            (name.replace("_", " "), "-" if value is None else str(value)) for name, value in document.items()
-        )
+        print_facts([_fact(name, value) for name, value in document.items()])
+
+
+def _fact(name: str, value: Any) -> tuple[str, str]:
+    match value:
+        case None:
+            text = "-"
+        case bool():
+            text = "yes" if value else "no"
+        case int() if name.endswith("_ms"):
+            text = moment_text(value)
+        case _:
+            text = str(value)
+    return name.removesuffix("_ms").replace("_", " "), text
 
 
 @command.command("auditor")

@@ -8,7 +8,6 @@ Source: BookKeeper, LedgerMetaDataCommand.java, ReadLedgerCommand.java, SimpleTe
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import time
@@ -27,6 +26,7 @@ from dlog.cli.operators.service import Service, open_ledgers, service_options
 from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import json_option, read_only_option
 from dlog.cli.terminal.output import (
+    moment_text,
     payload_lines,
     print_facts,
     print_json,
@@ -96,8 +96,7 @@ def show(ledger_id: int, service: Service, as_json: bool, read_only: bool) -> No
     ensembles = document.pop("ensembles")
     custom = document.pop("custom")
     if document["ctime_ms"] is not None:
-        moment = datetime.datetime.fromtimestamp(document["ctime_ms"] / 1000)
-        document["ctime_ms"] = moment.isoformat(" ", "seconds")
+        document["ctime_ms"] = moment_text(document["ctime_ms"])
     facts = {name.removesuffix("_ms").replace("_", " "): value for name, value in document.items()}
     facts |= {f"custom {name}": shown.get("payload", shown) for name, shown in custom.items()}
     print_facts((name, "-" if value is None else str(value)) for name, value in facts.items())

@@ -8,8 +8,10 @@ runs: a pager that stops reading must not stop the loop, because the loop may se
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -22,11 +24,17 @@ from rich.text import Text
 from dlog.cli.terminal.escapes import escaped, escaped_bytes
 
 WIDTH_IN_FILES = 160  # columns, if stdout is no terminal
+_NUMBER = re.compile(r"-|-?[\d,]+(\.\d+)?( ?[a-zA-Z%]{1,3})?")  # with a unit; "-" stands for none
 
 
 def print_json(document: object) -> None:
     """Print one JSON document on one line of stdout, in ASCII: nothing in it can control a terminal."""
     print(json.dumps(document), flush=True)
+
+
+def moment_text(epoch_ms: int) -> str:
+    """A date and time for people, in the zone of this machine."""
+    return datetime.datetime.fromtimestamp(epoch_ms / 1000).isoformat(" ", "seconds")
 
 
 def counted(number: int, noun: str, nouns: str | None = None) -> str:
@@ -55,7 +63,7 @@ def make_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A table for people, with numbers aligned to the right and without control characters."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
-        numeric = bool(rows) and all(row[index][:1].isdigit() or row[index] == "-" for row in rows)
+        numeric = bool(rows) and all(_NUMBER.fullmatch(row[index]) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(escaped(cell)) for cell in row))

@@ -105,7 +105,7 @@ def test_the_switch_the_delay_and_the_auditor_are_shown_and_set(world: CommandWo
     }
     assert "is disabled" in world.dlog("autorecovery", "disable").err
     assert "already disabled" in world.dlog("autorecovery", "disable").err
-    assert "False" in world.dlog("autorecovery", "status").out
+    assert "enabled                  no" in world.dlog("autorecovery", "status").out
     assert "is enabled" in world.dlog("autorecovery", "enable").err
     assert world.dlog("autorecovery", "delay", "120").out == "120\n"
     assert world.dlog("autorecovery", "delay", "--json").document == {"delay_s": 120}

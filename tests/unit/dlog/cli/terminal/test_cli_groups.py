@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 
 from dlog.cli.main import COMMANDS, main, program
-from dlog.cli.terminal.output import counted
 
 
 def groups() -> list[tuple[str, ...]]:
@@ -45,12 +44,3 @@ def test_a_misspelt_command_gets_the_nearest_one(
 def test_a_command_like_no_other_has_no_nearest(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["xyzzy"]) == 2
     assert "No such command 'xyzzy'.\n" in capfd.readouterr().err
-
-
-def test_one_of_a_kind_is_singular() -> None:
-    assert [counted(number, "segment") for number in (0, 1, 2000)] == [
-        "0 segments",
-        "1 segment",
-        "2,000 segments",
-    ]
-    assert [counted(number, "entry", "entries") for number in (1, 2)] == ["1 entry", "2 entries"]
