@@ -52,11 +52,22 @@ class Right(enum.Enum):
 
 @attrs.frozen
 class Rule:
-    """Rights of the principals that match, on the logs that match."""
+    """Rights of the principals that match, on the logs that match.
+
+    Raises:
+        PolicyError: A pattern or a right could be stored and not be read, and then nothing would be allowed.
+    """
 
     principal: str
     logs: str
     rights: frozenset[Right]
+
+    def __attrs_post_init__(self) -> None:
+        for pattern in (self.principal, self.logs):
+            if not isinstance(pattern, str) or not 1 <= len(pattern) <= PATTERN_MAX:
+                raise PolicyError(f"a pattern of a rule has 1 to {PATTERN_MAX} characters, not {pattern!r}")
+        if not self.rights or not all(isinstance(right, Right) for right in self.rights):
+            raise PolicyError(f"a rule grants one Right or more, not {self.rights!r}")
 
     def grants(self, principal: str, log: str, right: Right) -> bool:
         """True if this rule gives the principal the right on the log."""

@@ -33,9 +33,18 @@ class Denial(enum.Enum):
 
 @attrs.frozen
 class AccessControlEntry:
-    """The operations that are denied on a log, or by default on every log without an entry."""
+    """The operations that are denied on a log, or by default on every log without an entry.
+
+    Raises:
+        TypeError: One of them is no ``Denial``. The entry would not deny it.
+    """
 
     denied: frozenset[Denial] = frozenset()
+
+    def __attrs_post_init__(self) -> None:
+        for each in self.denied:
+            if not isinstance(each, Denial):
+                raise TypeError(f"what is denied is a dlog.Denial, such as Denial.WRITE, not {each!r}")
 
 
 def encode_entry(entry: AccessControlEntry) -> bytes:

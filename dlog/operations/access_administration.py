@@ -49,12 +49,13 @@ class AccessAdministration(NamespaceBase):
         """
         self._check_open(Right.ADMIN)
         name = None if name is None else self._checked(name, Right.ADMIN)
+        entry = None if denied is None else AccessControlEntry(denied)
         names = sorted(each.name.lower() for each in denied or ())
         text = "no entry" if denied is None else f"denies {','.join(names) or 'nothing'}"
         with translated(name, "changing its access control entry"):
             async with audited_async("change access control", f"{self.uri} {name or '(default)'} {text}"):
                 await self._permissions.check_administrator()
-                await self._access.replace(name, None if denied is None else AccessControlEntry(denied))
+                await self._access.replace(name, entry)
 
     async def enable_access_control(self) -> None:
         """Give the namespace a place for access control entries (``.acls``) if its binding names none.

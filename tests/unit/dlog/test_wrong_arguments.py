@@ -29,6 +29,7 @@ WRONG: dict[str, Wrong] = {
     "set_retention": lambda namespace, _: namespace.set_retention("log", 7),
     "property": lambda namespace, _: namespace.change_properties("log", {"owner": 7}),
     "property of bytes": lambda namespace, _: namespace.change_properties("log", {"owner": b"shop"}),
+    "set_access_control": lambda namespace, _: namespace.set_access_control("log", {"write"}),
     "batch": lambda namespace, _: namespace.begin_batch(["log"], series="s", number=1.5),
     "logs of a batch": lambda namespace, _: namespace.begin_batch("log"),
     "create_log": lambda namespace, _: namespace.create_log(7),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ledger.errors import MetadataFormatError, PolicyError
@@ -44,3 +46,19 @@ def test_only_a_rule_that_names_the_unmarked_ledgers_restricts_them() -> None:
 def test_a_policy_that_could_never_be_changed_is_refused() -> None:
     with pytest.raises(PolicyError, match="never be changed"):
         Policy((Rule("root", "shop", frozenset({Right.ADMIN})),))
+
+
+@pytest.mark.parametrize(
+    ("principal", "logs", "rights"),
+    [
+        (7, "*", {Right.READ}),
+        ("", "*", {Right.READ}),
+        ("alice", None, {Right.READ}),
+        ("alice", "x" * 256, {Right.READ}),
+        ("alice", "*", {"read"}),
+        ("alice", "*", set()),
+    ],
+)
+def test_a_rule_that_could_not_be_read_again_is_refused(principal: Any, logs: Any, rights: Any) -> None:
+    with pytest.raises(PolicyError, match=r"a pattern of a rule|a rule grants"):
+        Rule(principal, logs, frozenset(rights))
