@@ -99,7 +99,10 @@ def test_a_setting_without_effect_is_marked(dlog: Dlog, file: Path, tmp_path: Pa
     assert not (tmp_path / "log").exists()
 
 
-def test_a_uri_before_the_command_is_an_argument(dlog: Dlog, file: Path, tmp_path: Path) -> None:
+def test_a_uri_before_the_command_is_an_argument(
+    dlog: Dlog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DLOG_URI", "")  # so that the value that --uri leaves behind is undone
     done = dlog("--uri", (tmp_path / "log").as_uri(), "config", "show", "--json")
     assert (done.rows["uri"]["source"], done.rows["uri"]["place"]) == ("keyword", "--uri")
 
