@@ -44,7 +44,7 @@ class AccessControlEntry:
     def __attrs_post_init__(self) -> None:
         for each in self.denied:
             if not isinstance(each, Denial):
-                raise TypeError(f"what is denied is a dlog.Denial, such as Denial.WRITE, not {each!r}")
+                raise TypeError(f"a denial is a dlog.Denial, such as Denial.WRITE, not {each!r}")
 
 
 def encode_entry(entry: AccessControlEntry) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dlog.aio.bridge import Bridge
 from dlog.bulk import detached
 from dlog.bulk.plan import DetachedSegment
-from dlog.format.arguments import as_bytes
+from ledger.payloads import as_payload
 
 
 class DetachedSegmentWriter:
@@ -31,7 +31,7 @@ class DetachedSegmentWriter:
         """See ``dlog.bulk.DetachedSegmentWriter.append_many``."""
         ids = None if txids is None else list(txids)
         # Copied now: the caller may reuse its buffers during the wait.
-        await self._bridge.run(self._inner.append_many, list(map(as_bytes, payloads)), txids=ids)
+        await self._bridge.run(self._inner.append_many, list(map(as_payload, payloads)), txids=ids)
 
     def give_up(self) -> None:
         """See ``dlog.bulk.DetachedSegmentWriter.give_up``."""

@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from dlog.aio.bridge import Bridge, Held
 from dlog.aio.namespace import Namespace, closing
-from dlog.format.arguments import as_bytes
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
+from ledger.payloads import as_payload
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class WriteAheadLog(Generic[T]):
 
     async def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
         """See ``dlog.wal.WriteAheadLog.append``."""
-        return await self._bridge.run(self._inner.append, as_bytes(operation), index=index)
+        return await self._bridge.run(self._inner.append, as_payload(operation), index=index)
 
     async def snapshot(self) -> bool:
         """See ``dlog.wal.WriteAheadLog.snapshot``."""

@@ -7,9 +7,9 @@ from collections.abc import Generator
 
 from dlog.aio.bridge import Bridge, passed
 from dlog.errors import RecordOutcome
-from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.write import log_writer, pending
+from ledger.payloads import as_payload
 from ledger.statistics.tracing import MESSAGE_ID
 
 
@@ -75,7 +75,7 @@ class LogWriter:
     async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
         if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
-            payload = as_bytes(payload)  # copied now: the caller may reuse its buffer during the wait
+            payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
         with self._inner._appending() as span:
             if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:
                 await self.wait_capacity()

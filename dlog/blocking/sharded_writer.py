@@ -9,10 +9,10 @@ from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.writer import LogWriter
-from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.shards import writer
 from dlog.shards.layout import ShardedPosition, shard_of
+from ledger.payloads import as_payload
 from ledger.tasks.loop_thread import Held, LoopThread
 
 Buffer = bytes | bytearray | memoryview
@@ -67,7 +67,7 @@ class ShardedWriter:
 
     def append_many(self, records: Iterable[tuple[Buffer, Buffer]]) -> list[ShardedPosition]:
         """See ``dlog.shards.ShardedWriter.append_many``. The calling thread consumes the iterable."""
-        copied = [(as_bytes(key), as_bytes(payload)) for key, payload in records]
+        copied = [(as_payload(key), as_payload(payload)) for key, payload in records]
         return self._loop.run(self._writer.append_many, copied)
 
     def wait_capacity(self, key: Buffer | None = None) -> None:

@@ -14,9 +14,9 @@ import trio
 
 from dlog.blocking.closing import close_after_block
 from dlog.blocking.namespace import Namespace
-from dlog.format.arguments import as_bytes
 from dlog.wal import write_ahead_log
 from dlog.wal.write_ahead_log import OPERATIONS_BETWEEN_SNAPSHOTS
+from ledger.payloads import as_payload
 from ledger.tasks.loop_thread import Held, LoopThread
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class WriteAheadLog(Generic[T]):
 
     def append(self, operation: bytes | bytearray | memoryview, *, index: int | None = None) -> T:
         """See ``dlog.wal.WriteAheadLog.append``."""
-        return self._loop.run(self._log.append, as_bytes(operation), index=index)
+        return self._loop.run(self._log.append, as_payload(operation), index=index)
 
     def snapshot(self) -> bool:
         """See ``dlog.wal.WriteAheadLog.snapshot``."""

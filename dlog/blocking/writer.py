@@ -13,10 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from dlog.blocking.closing import close_after_block
-from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.write.log_writer import LogWriter as AsyncLogWriter
 from dlog.write.pending import settle_future
+from ledger.payloads import as_payload
 from ledger.tasks.forks import call_in_child
 from ledger.tasks.loop_thread import Held, LoopThread
 
@@ -48,7 +48,7 @@ class LogWriter:
 
     def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
-        payload = as_bytes(payload)
+        payload = as_payload(payload)
         pending = self._loop.wait_settled(lambda: self._writer._submit_now(payload, txid))
         if pending is None:
             return self._loop.run(self._writer.append, payload, txid=txid)
@@ -64,14 +64,14 @@ class LogWriter:
         """See ``dlog.LogWriter.append_many``. The calling thread consumes the iterables."""
         txids = None if txids is None else list(txids)
         return self._loop.run(
-            self._writer.append_many, [as_bytes(each) for each in payloads], txids=txids, atomic=atomic
+            self._writer.append_many, [as_payload(each) for each in payloads], txids=txids, atomic=atomic
         )
 
     def append_after(
         self, payload: bytes | bytearray | memoryview, last: DLSN | None, *, txid: int | None = None
     ) -> DLSN:
         """See ``dlog.LogWriter.append_after``."""
-        return self._loop.run(self._writer.append_after, as_bytes(payload), last, txid=txid)
+        return self._loop.run(self._writer.append_after, as_payload(payload), last, txid=txid)
 
     def append_many_after(
         self,
@@ -83,12 +83,12 @@ class LogWriter:
         """See ``dlog.LogWriter.append_many_after``. The calling thread consumes the iterables."""
         txids = None if txids is None else list(txids)
         return self._loop.run(
-            self._writer.append_many_after, [as_bytes(each) for each in payloads], last, txids=txids
+            self._writer.append_many_after, [as_payload(each) for each in payloads], last, txids=txids
         )
 
     def append_once(self, payload: bytes | bytearray | memoryview, *, txid: int) -> DLSN:
         """See ``dlog.LogWriter.append_once``."""
-        return self._loop.run(self._writer.append_once, as_bytes(payload), txid=txid)
+        return self._loop.run(self._writer.append_once, as_payload(payload), txid=txid)
 
     def outcome(self, txid: int) -> DLSN | None:
         """See ``dlog.LogWriter.outcome``."""
@@ -102,7 +102,7 @@ class LogWriter:
         its buffer at once.
         """
         if payload.__class__ is not bytes:
-            payload = as_bytes(payload)  # copied now: the loop takes it later
+            payload = as_payload(payload)  # copied now: the loop takes it later
         if self._queued_bytes + self._writer.bytes_in_flight > self._writer.bytes_in_flight_max:
             self.wait_capacity()
         future: Future[DLSN] = Future()

@@ -18,7 +18,7 @@ import trio
 from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
 from dlog.errors import RecordTooLongError, TxidOutOfOrderError, translated
-from dlog.format.arguments import as_bytes, as_txid
+from dlog.format.arguments import as_txid
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
@@ -27,6 +27,7 @@ from dlog.write.batcher import Batch, Batcher
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
+from ledger.payloads import as_payload
 from ledger.policy import LogMark
 from namespace.errors import NamespaceError
 
@@ -76,7 +77,7 @@ class DetachedSegmentWriter:
             RecordTooLongError: A payload is longer than ``WriterConfig.record_bytes_max``. None was added.
             LogUnavailableError: Bookies are out of reach. Give the segment up, and write another.
         """
-        taken = list(map(as_bytes, payloads))
+        taken = list(map(as_payload, payloads))
         longest = max(map(len, taken), default=0)
         if longest > (longest_allowed := self._config.writer.record_bytes_max):
             raise RecordTooLongError(longest, longest_allowed)

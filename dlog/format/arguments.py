@@ -1,5 +1,6 @@
-"""Values that callers give, checked before anything is taken: payloads, transaction ids, positions.
+"""Values that callers give, checked before anything is taken: transaction ids and positions.
 
+Not inside: payloads (``ledger.payloads``).
 Always: a value of a wrong type is an error of its own call, and reaches neither a record nor the metadata.
 """
 
@@ -9,17 +10,6 @@ import operator
 from typing import SupportsIndex, cast
 
 from dlog.format.dlsn import DLSN
-
-
-def as_bytes(payload: object) -> bytes:
-    """The payload as bytes; a buffer is copied, since its owner may reuse it.
-
-    Raises:
-        TypeError: The payload is neither bytes nor a bytearray or memoryview.
-    """
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    raise TypeError(f"a payload is bytes, a bytearray or a memoryview, not {type(payload).__name__}")
 
 
 def as_txid(txid: object) -> int:

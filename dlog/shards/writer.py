@@ -14,13 +14,13 @@ import trio
 
 from dlog.config import WriterConfig
 from dlog.errors import DLogError, RecordOutcome
-from dlog.format.arguments import as_bytes
 from dlog.metadata.log_name import check_log_name
 from dlog.namespace_handle import Namespace
 from dlog.shards.creation import shard_names
 from dlog.shards.layout import ShardedPosition, shard_of
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
+from ledger.payloads import as_payload
 
 Buffer = bytes | bytearray | memoryview
 
@@ -97,7 +97,7 @@ class ShardedWriter:
         order: list[int] = []
         for key, payload in records:
             order.append(shard := shard_of(key, self._count))
-            payloads.setdefault(shard, []).append(as_bytes(payload))
+            payloads.setdefault(shard, []).append(as_payload(payload))
         for shard in payloads:
             await self._writers[shard].wait_capacity()
         # No other task runs from here until all records are taken.

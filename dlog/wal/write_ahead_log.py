@@ -28,7 +28,6 @@ from dlog.errors import (
     WriteError,
     WriterOverloadedError,
 )
-from dlog.format.arguments import as_bytes
 from dlog.format.dlsn import DLSN
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST, Start
@@ -43,6 +42,7 @@ from dlog.wal.errors import (
 from dlog.wal.snapshot_format import Snapshot
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
+from ledger.payloads import as_payload
 from ledger.tasks.service_tasks import open_service_tasks
 from namespace.events import event
 
@@ -126,7 +126,7 @@ class WriteAheadLog(Generic[T]):
             ApplyError: ``apply`` raised.
             WalStoppedError: An earlier failure stopped the log.
         """
-        operation = as_bytes(operation)  # the caller may reuse its buffer during the wait
+        operation = as_payload(operation)  # the caller may reuse its buffer during the wait
         self._check_running()
         if self._writer.bytes_in_flight >= self._writer.bytes_in_flight_max:
             await self._writer.wait_capacity()

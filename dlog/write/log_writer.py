@@ -30,7 +30,7 @@ from dlog.errors import (
     WriterOverloadedError,
     translated,
 )
-from dlog.format.arguments import as_bytes, as_dlsn, as_txid
+from dlog.format.arguments import as_dlsn, as_txid
 from dlog.format.dlsn import DLSN
 from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
 from dlog.read.read_only_log import ReadOnlyLog
@@ -39,6 +39,7 @@ from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
+from ledger.payloads import as_payload
 from ledger.statistics.tracing import Span
 from ledger.tasks.forks import RULE, call_in_child
 from namespace.clock import wall_ms
@@ -133,7 +134,7 @@ class LogWriter:
             WriterClosedError: The record was not written.
         """
         if self._sender.is_over_limit:
-            payload = as_bytes(payload)  # copied now: the caller may reuse its buffer during the wait
+            payload = as_payload(payload)  # copied now: the caller may reuse its buffer during the wait
             await self.wait_capacity()
         batch, slot = self._take(payload, txid, waits=True)
         if not batch.is_settled:
@@ -165,7 +166,7 @@ class LogWriter:
                 ``durable`` has the positions of the records before it.
         """
         if self._sender.is_over_limit:
-            payloads = [as_bytes(each) for each in payloads]
+            payloads = [as_payload(each) for each in payloads]
             await self.wait_capacity()
         # No other task runs from here to the end of _take_many: the checked ids stay in order, and no other
         # record comes between these. The sender limits how much is in flight.
@@ -188,7 +189,7 @@ class LogWriter:
             PositionConflictError: The last record is another one. Nothing was written.
             The errors of ``append``.
         """
-        payload = as_bytes(payload)
+        payload = as_payload(payload)
         await self._expect_last(last)  # no other task runs from its end until the record is taken
         return await Pending(*self._take(payload, txid, waits=True))
 
@@ -205,7 +206,7 @@ class LogWriter:
             PositionConflictError: The last record is another one. Nothing was written.
             The errors of ``append_many`` with ``atomic``.
         """
-        payloads = [as_bytes(each) for each in payloads]
+        payloads = [as_payload(each) for each in payloads]
         await self._expect_last(last)  # no other task runs from its end until the records are taken
         records, ids = self._checked(payloads, txids)
         return await self._settled(self._take_many(records, ids, atomic=True) if records else [])
@@ -222,7 +223,7 @@ class LogWriter:
             TxidOutOfOrderError: The log has greater ids, and no record with this one that is not truncated.
             The errors of ``append`` and ``outcome``.
         """
-        payload, txid = as_bytes(payload), as_txid(txid)
+        payload, txid = as_payload(payload), as_txid(txid)
         while self._sender.is_over_limit:
             await self.wait_capacity()
         if txid > self._last_txid:
@@ -429,7 +430,7 @@ class LogWriter:
         if sender.refusal is not None:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
         if payload.__class__ is not bytes:
-            payload = as_bytes(payload)
+            payload = as_payload(payload)
         if len(payload) > self._payload_bytes_max:
             raise RecordTooLongError(len(payload), self._payload_bytes_max)
         last_txid = self._last_txid
@@ -478,7 +479,7 @@ class LogWriter:
     def _checked(
         self, payloads: Iterable[bytes | bytearray | memoryview], txids: Iterable[int] | None
     ) -> tuple[list[bytes], list[int]]:
-        records = [each if each.__class__ is bytes else as_bytes(each) for each in payloads]
+        records = [each if each.__class__ is bytes else as_payload(each) for each in payloads]
         if records and (longest := max(map(len, records))) > self._payload_bytes_max:
             raise RecordTooLongError(longest, self._payload_bytes_max)
         last_txid = self._last_txid

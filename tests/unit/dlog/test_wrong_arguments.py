@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import datetime
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -64,6 +65,15 @@ async def test_a_wrong_argument_is_an_error_and_the_log_stays_in_use(
     assert dict((await namespace.properties("log")).values) == {}
     assert await namespace.cursors("log").list() == []
     assert (await namespace.check_log("log")).is_consistent
+
+
+async def test_a_buffer_of_larger_elements_is_a_payload(namespace: dlog.Namespace) -> None:
+    buffer: Any = memoryview(b"abcdefgh").cast("I")
+    async with namespace.open_writer("log", create=True) as log:
+        await log.append(buffer)
+        await log.append_many([buffer, array.array("B", b"x")])  # type: ignore[list-item]
+    async with namespace.open_reader("log", follow=False) as reader:
+        assert [record.payload async for record in reader] == [b"abcdefgh", b"abcdefgh", b"x"]
 
 
 @pytest.mark.parametrize("place", ["latest", 3.5, True, (1, 0, 0), datetime.date(2026, 1, 1), HALF])

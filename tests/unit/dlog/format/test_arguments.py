@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlog.format.arguments import as_bytes, as_dlsn, as_txid
+from dlog.format.arguments import as_dlsn, as_txid
 from dlog.format.dlsn import DLSN
 
 
@@ -32,9 +32,3 @@ def test_what_is_no_position_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="a position in a log is a DLSN, not"):
         as_dlsn(value)
     assert as_dlsn(DLSN(1, 2, 3)) == DLSN(1, 2, 3)
-
-
-@pytest.mark.parametrize("value", ["text", 7, None, [b"x"]])
-def test_what_is_no_buffer_is_no_payload(value: object) -> None:
-    with pytest.raises(TypeError, match="a payload is bytes, a bytearray or a memoryview, not"):
-        as_bytes(value)
