@@ -12,6 +12,7 @@ import pytest
 
 import dlog
 from dlog import DLSN
+from dlog.groups import join_group
 from dlog.shards import create_sharded_log
 
 Wrong = Callable[[Any, dlog.LogWriter], Awaitable[object]]
@@ -84,6 +85,27 @@ async def test_a_reader_does_not_begin_or_end_where_no_place_is(
     await namespace.create_log("log")
     with pytest.raises(TypeError, match="in a log is"):
         namespace.open_reader("log", **{"end" if end else "start": place})
+
+
+async def test_a_detached_segment_takes_integers_as_transaction_ids(namespace: dlog.Namespace) -> None:
+    await namespace.create_log("log")
+    plan = await namespace.begin_batch(["log"])
+    assert plan is not None
+    async with namespace.open_detached_segment(plan, "log") as segment:
+        with pytest.raises(TypeError, match="a transaction id is an int"):
+            await segment.append_many([b"x"], txids=[2.0**61])  # type: ignore[list-item]
+        await segment.append_many([b"y"], txids=[2**61])
+    assert segment.result is not None
+    await namespace.attach_batch(plan, [segment.result])
+    async with namespace.open_reader("log", follow=False) as reader:
+        assert [(record.txid, record.payload) async for record in reader] == [(2**61, b"y")]
+
+
+async def test_a_group_is_given_several_logs(namespace: dlog.Namespace) -> None:
+    await namespace.create_log("log")
+    with pytest.raises(TypeError, match="several names"):
+        async with join_group(namespace, "billing", "log"):
+            pass
 
 
 async def test_a_reader_commits_positions_only(namespace: dlog.Namespace) -> None:
