@@ -58,6 +58,7 @@ WALL_CLOCK_ROOM = "namespace/clock.py"
 SHELLS: tuple[str, ...] = (
     "ledger/blocking.py",
     "ledger/deploy/",
+    "ledger/tasks/failure_domain.py",
     "ledger/tasks/loop_thread.py",
     "ledger/tasks/service_tasks.py",
     "ledger/tasks/thread_calls.py",
