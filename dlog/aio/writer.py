@@ -72,6 +72,11 @@ class LogWriter:
         """See ``dlog.LogWriter.bytes_in_flight_max``."""
         return self._inner.bytes_in_flight_max
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """See ``dlog.LogWriter.payload_bytes_max``."""
+        return self._inner.payload_bytes_max
+
     async def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
         if self._inner.bytes_in_flight >= self._inner.bytes_in_flight_max:

@@ -46,6 +46,11 @@ class LogWriter:
         """See ``dlog.LogWriter.last_txid``."""
         return self._writer.last_txid
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """See ``dlog.LogWriter.payload_bytes_max``."""
+        return self._writer.payload_bytes_max
+
     def append(self, payload: bytes | bytearray | memoryview, *, txid: int | None = None) -> DLSN:
         """See ``dlog.LogWriter.append``."""
         payload = as_payload(payload)

@@ -81,10 +81,10 @@ class LogWriter:
         self._use(roller)
         # The first call of the provider: a writer without a usable key is not opened.
         self._sealer = None if config.encryption is None else PayloadSealer(origin, config.encryption)
-        self._payload_bytes_max = config.record_bytes_max
+        self.payload_bytes_max = config.record_bytes_max  # a longer payload is refused
         self._takes_large = config.record_bytes_max > PAYLOAD_BYTES_MAX
         if self._sealer is not None and not self._takes_large:
-            self._payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX)
+            self.payload_bytes_max = min(config.record_bytes_max, PAYLOAD_BYTES_MAX - OVERHEAD_BYTES_MAX)
         self._submit_bytes_max = OVERLOAD_FACTOR * config.bytes_in_flight_max
         call_in_child(self, LogWriter._refuse_in_child)
 
@@ -431,8 +431,8 @@ class LogWriter:
             raise sender.refusal.about(RecordOutcome.NOT_WRITTEN)
         if payload.__class__ is not bytes:
             payload = as_payload(payload)
-        if len(payload) > self._payload_bytes_max:
-            raise RecordTooLongError(len(payload), self._payload_bytes_max)
+        if len(payload) > self.payload_bytes_max:
+            raise RecordTooLongError(len(payload), self.payload_bytes_max)
         last_txid = self._last_txid
         if txid is None:
             txid = max(last_txid, self._wall_ms())
@@ -480,8 +480,8 @@ class LogWriter:
         self, payloads: Iterable[bytes | bytearray | memoryview], txids: Iterable[int] | None
     ) -> tuple[list[bytes], list[int]]:
         records = [each if each.__class__ is bytes else as_payload(each) for each in payloads]
-        if records and (longest := max(map(len, records))) > self._payload_bytes_max:
-            raise RecordTooLongError(longest, self._payload_bytes_max)
+        if records and (longest := max(map(len, records))) > self.payload_bytes_max:
+            raise RecordTooLongError(longest, self.payload_bytes_max)
         last_txid = self._last_txid
         if txids is None:
             return records, [max(last_txid, self._wall_ms())] * len(records)

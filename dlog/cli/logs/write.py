@@ -1,7 +1,8 @@
 """`dlog write`: every line of a file or of stdin becomes a record.
 
-Always: a counted line is durable. Lines are appended in order. A batch holds the lines that have arrived, so
-that lines of a slow pipe are written one by one and lines of a file by the thousand.
+Always: a counted line is durable. One line is one record: a longer line ends the command, and no part of it
+is written. Lines are appended in order. A batch holds the lines that have arrived, so that lines of a slow
+pipe are written one by one and lines of a file by the thousand.
 """
 
 from __future__ import annotations
@@ -32,6 +33,19 @@ from dlog.cli.terminal.position import dlsn_text
 from dlog.cli.terminal.signals import run
 
 CHUNK_BYTES = 1 << 20
+_COUNTED_BYTES_MAX = 1 << 30  # of a line that is too long: its end is looked for up to here
+
+
+class LineTooLongError(dlog.DLogError):
+    """A line is longer than a record can hold. The lines before it were read, and nothing of it."""
+
+    def __init__(self, line: int, size_bytes: int, limit_bytes: int, *, has_end: bool) -> None:
+        """``has_end``: False if the size counts only what was looked at."""
+        size = f"{size_bytes} bytes" if has_end else f"more than {size_bytes} bytes"
+        super().__init__(
+            f"line {line} has {size}; a record holds at most {limit_bytes} (writer.record_bytes_max)"
+        )
+        self.line, self.size_bytes, self.limit_bytes = line, size_bytes, limit_bytes
 
 
 @attrs.define
@@ -135,7 +149,7 @@ async def _write(
     ):
         try:
             with progress_bar(f"writing {log}", _size_of(file), unit="bytes", quiet=quiet) as show:
-                reader = LineReader(file.fileno(), batch)
+                reader = LineReader(file.fileno(), batch, writer.payload_bytes_max)
                 read_bytes = 0
                 while lines := await reader.next_batch():
                     # An interruption waits for the batch in flight, so that the count equals the number of
@@ -144,6 +158,8 @@ async def _write(
                         await _append(writer, lines, written, txid_from)
                     read_bytes += sum(map(len, lines)) + len(lines)
                     show(read_bytes)
+        except LineTooLongError as exc:
+            raise click.ClickException(f"{exc}. {_way_on(log, exc.line, txid_from)}") from exc
         finally:
             # An interrupted segment is completed too. Otherwise a reader would see its last records only
             # after the next write. The writer's retry timeout bounds this.
@@ -167,32 +183,72 @@ async def _append(
         raise
 
 
+def _way_on(log: str, line: int, txid_from: int | None) -> str:
+    """How to continue after the lines before ``line``, which are durable."""
+    txids = "" if txid_from is None else f" --txid-from {txid_from + line - 1}"
+    return (
+        f"The {counted(line - 1, 'line')} before it are durable, and nothing of it was written. Shorten it,"
+        f" then continue from line {line}: tail -n +{line} FILE | dlog write{txids} {log}"
+    )
+
+
 class LineReader:
     """The lines of a file descriptor in batches as they arrive, without their line ends."""
 
-    def __init__(self, descriptor: int, lines_max: int) -> None:
-        self._descriptor, self._lines_max = descriptor, lines_max
+    def __init__(self, descriptor: int, lines_max: int, line_bytes_max: int) -> None:
+        self._descriptor, self._lines_max, self._line_bytes_max = descriptor, lines_max, line_bytes_max
         self._lines: list[bytes] = []  # complete lines, not returned yet
-        self._rest = b""
+        self._rest: list[bytes] = []  # the pieces of a line that has no end yet
+        self._rest_bytes = 0
         self._is_over = False
+        self._returned = 0
 
     async def next_batch(self) -> list[bytes]:
         """Return 1 to ``lines_max`` lines; an empty list at the end. A last line without an end counts.
 
-        A line longer than the maximum payload is returned before it is complete. The writer rejects it.
         If cancelled, a thread may still read and drop input.
+
+        Raises:
+            LineTooLongError: The next line has more than ``line_bytes_max`` bytes.
         """
         while not self._lines and not self._is_over:
-            chunk = await trio.to_thread.run_sync(
-                os.read, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True
-            )
-            *self._lines, self._rest = (self._rest + chunk).split(b"\n")
-            self._is_over = not chunk
-            if self._rest and (self._is_over or len(self._rest) > dlog.PAYLOAD_BYTES_MAX):
-                self._lines.append(self._rest)
-                self._rest = b""
-        batch, self._lines = self._lines[: self._lines_max], self._lines[self._lines_max :]
+            await self._read()
+            if self._rest_bytes > self._line_bytes_max and not self._lines:
+                raise await self._too_long()
+        batch = self._lines[: self._lines_max]
+        if batch and max(map(len, batch)) > self._line_bytes_max:
+            at = next(at for at, line in enumerate(batch) if len(line) > self._line_bytes_max)
+            if not at:
+                raise LineTooLongError(self._returned + 1, len(batch[0]), self._line_bytes_max, has_end=True)
+            batch = batch[:at]
+        del self._lines[: len(batch)]
+        self._returned += len(batch)
         return batch
+
+    async def _read(self) -> None:
+        chunk = await trio.to_thread.run_sync(os.read, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True)
+        first, *others = chunk.split(b"\n")
+        self._rest.append(first)
+        self._rest_bytes += len(first)
+        self._is_over = not chunk
+        if others:
+            self._lines.append(b"".join(self._rest))
+            *complete, last = others
+            self._lines += complete
+            self._rest, self._rest_bytes = [last], len(last)
+        elif self._is_over and self._rest_bytes:
+            self._lines.append(b"".join(self._rest))
+            self._rest, self._rest_bytes = [], 0
+
+    async def _too_long(self) -> LineTooLongError:
+        """Look for the end of the line, to tell its size; keep nothing of it."""
+        size_bytes = self._rest_bytes
+        while not self._lines and not self._is_over and size_bytes < _COUNTED_BYTES_MAX:
+            self._rest, self._rest_bytes = [], 0
+            await self._read()
+            size_bytes += len(self._lines[0]) if self._lines else self._rest_bytes
+        has_end = bool(self._lines) or self._is_over
+        return LineTooLongError(self._returned + 1, size_bytes, self._line_bytes_max, has_end=has_end)
 
 
 def _size_of(file: BinaryIO) -> int | None:

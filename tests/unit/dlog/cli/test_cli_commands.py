@@ -13,6 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from dlog import PAYLOAD_BYTES_MAX
 from dlog.cli.main import COMMANDS, main
 
 pytestmark = pytest.mark.slow
@@ -51,6 +52,33 @@ def file(tmp_path: Path) -> Path:
     lines = tmp_path / "lines.txt"
     lines.write_bytes(b"first\n\nthird\n\xff\xfe\nlast, without an end")
     return lines
+
+
+LONG = b"x" * (1 << 21)
+
+
+@pytest.mark.parametrize("end", [b"\nlast\n", b"\n", b""])
+def test_a_line_that_is_too_long_for_a_record_ends_the_command_and_no_part_of_it_is_written(
+    dlog: Dlog, tmp_path: Path, end: bytes
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"first\nsecond\n" + LONG + end)
+    result = dlog("write", "orders", str(lines), "--create", "--txid-from", "7")
+    assert result.code == 1
+    assert f"line 3 has {len(LONG)} bytes; a record holds at most" in result.err
+    assert "The 2 lines before it are durable" in result.err
+    assert "tail -n +3 FILE | dlog write --txid-from 9 orders" in result.err
+    assert dlog("read", "orders").out == "first\nsecond\n"
+
+
+def test_a_line_of_the_greatest_size_is_one_record(dlog: Dlog, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"y" * PAYLOAD_BYTES_MAX + b"\n" + b"z" * PAYLOAD_BYTES_MAX)
+    assert "2 records" in dlog("write", "orders", str(lines), "--create").err
+    lines.write_bytes(b"y" * (PAYLOAD_BYTES_MAX + 1) + b"\nz")
+    result = dlog("write", "orders", str(lines))
+    assert result.code == 1
+    assert f"line 1 has {PAYLOAD_BYTES_MAX + 1} bytes" in result.err
 
 
 def test_written_lines_are_read_back(dlog: Dlog, file: Path) -> None:
