@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from dlog.errors import RecordTooLongError as RecordTooLongError
     from dlog.errors import TooFewBookiesError as TooFewBookiesError
     from dlog.errors import TxidOutOfOrderError as TxidOutOfOrderError
+    from dlog.errors import TxidReusedError as TxidReusedError
     from dlog.errors import WriteError as WriteError
     from dlog.errors import WriterClosedError as WriterClosedError
     from dlog.errors import WriterOverloadedError as WriterOverloadedError
@@ -171,6 +172,7 @@ _NAMES = {
         "RecordTooLongError",
         "TooFewBookiesError",
         "TxidOutOfOrderError",
+        "TxidReusedError",
         "WriteError",
         "WriterClosedError",
         "WriterOverloadedError",
@@ -327,6 +329,7 @@ __all__ = [
     "Statistics",
     "TooFewBookiesError",
     "TxidOutOfOrderError",
+    "TxidReusedError",
     "WriteError",
     "WriterClosedError",
     "WriterConfig",

@@ -203,6 +203,14 @@ class PayloadSealer:
         )
 
 
+def sealed_with(stored: bytes) -> str | None:
+    """The id of the key that a stored payload names, if it has the form of an encrypted one; else None."""
+    size = stored[4] if len(stored) > 4 else 0
+    if stored[:4] != _MAGIC or len(stored) < 5 + size + _SALT_BYTES + _COUNTER.size + _TAG_BYTES:
+        return None
+    return stored[5 : 5 + size].decode("utf-8", "replace")
+
+
 class PayloadOpener:
     """Decrypts the payloads of one log for one reader.
 

@@ -346,6 +346,20 @@ class TxidOutOfOrderError(WriteError):
         self.log, self.txid, self.last_txid = log, txid, last_txid
 
 
+class TxidReusedError(WriteError):
+    """``append_once`` found a record with this transaction id and another payload. Nothing was written.
+
+    A repeat has the payload of the first call. Give a new record a transaction id of its own.
+    """
+
+    def __init__(self, log: str, txid: int, dlsn: object) -> None:
+        super().__init__(
+            f"log {log!r}: the record with txid {txid} at {dlsn} has another payload, so this is no repeat of"
+            " it and was not written: give each new record a transaction id of its own"
+        )
+        self.log, self.txid, self.dlsn = log, txid, dlsn
+
+
 class PositionConflictError(WriteError):
     """The log's last record is not the one that the caller expected. Nothing was written.
 

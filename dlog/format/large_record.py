@@ -44,8 +44,12 @@ def parts_of(payload: bytes) -> Iterator[bytes]:
 
 def head_of(payload: bytes) -> bytes:
     """The payload of the head."""
-    count = _part_count(payload)
-    return _HEAD.pack(_HEAD_MAGIC, count, len(payload)) + payload[count * PART_BYTES_MAX :]
+    return _HEAD.pack(_HEAD_MAGIC, _part_count(payload), len(payload)) + rest_of(payload)
+
+
+def rest_of(payload: bytes) -> bytes:
+    """The bytes of the payload that the head has."""
+    return payload[_part_count(payload) * PART_BYTES_MAX :]
 
 
 def _part_count(payload: bytes) -> int:

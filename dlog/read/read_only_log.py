@@ -332,8 +332,12 @@ class ReadOnlyLog:
         record = await self.last_record(await self.segments())
         return None if record is None else record.dlsn
 
-    async def find_txid(self, txid: int) -> DLSN | None:
-        """The position of the first visible record with this transaction id; None if there is none left."""
+    async def find_txid(self, txid: int) -> Record | None:
+        """The first visible record with this transaction id; None if there is none left.
+
+        Its payload is as stored: encrypted, and of a large record the last part. Its ``sequence_id`` counts
+        from 1 in its segment.
+        """
         segments = await self.segments()
         position = await self._locate_txid(segments, txid)
         for segment in segments:
@@ -342,7 +346,7 @@ class ReadOnlyLog:
             start = position if segment.segment_seqno == position.segment_seqno else segment.first_dlsn
             record = await self._first_record(segment, start, txid)
             if record is not None:
-                return record.dlsn if record.txid == txid else None
+                return record if record.txid == txid else None
         return None
 
     async def last_record(self, segments: Sequence[LogSegment]) -> Record | None:

@@ -18,13 +18,14 @@ from contextlib import AbstractContextManager
 import trio
 
 from dlog.config import WriterConfig
-from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadSealer
+from dlog.encryption import OVERHEAD_BYTES_MAX, PayloadOpener, PayloadSealer
 from dlog.errors import (
     BatchTooLongError,
     PositionConflictError,
     RecordOutcome,
     RecordTooLongError,
     TxidOutOfOrderError,
+    TxidReusedError,
     WriteError,
     WriterClosedError,
     WriterOverloadedError,
@@ -32,11 +33,12 @@ from dlog.errors import (
 )
 from dlog.format.arguments import as_dlsn, as_txid
 from dlog.format.dlsn import DLSN
-from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX
+from dlog.format.record import PAYLOAD_BYTES_MAX, TXID_MAX, Record
 from dlog.read.read_only_log import ReadOnlyLog
 from dlog.statistics_names import APPEND, FLUSHES
 from dlog.write.batcher import Batch, encoded_bytes
 from dlog.write.pending import Pending, wait_settled
+from dlog.write.repeats import is_repeat_of
 from dlog.write.segment_roller import SegmentRoller
 from ledger.audit import audited_async
 from ledger.payloads import as_payload
@@ -80,7 +82,10 @@ class LogWriter:
         self._has_looked = False
         self._use(roller)
         # The first call of the provider: a writer without a usable key is not opened.
-        self._sealer = None if config.encryption is None else PayloadSealer(origin, config.encryption)
+        self._sealer = self._opener = None
+        if config.encryption is not None:
+            self._sealer = PayloadSealer(origin, config.encryption)
+            self._opener = PayloadOpener(log, config.encryption, origin=origin)
         self.payload_bytes_max = config.record_bytes_max  # a longer payload is refused
         self._takes_large = config.record_bytes_max > PAYLOAD_BYTES_MAX
         if self._sealer is not None and not self._takes_large:
@@ -216,11 +221,11 @@ class LogWriter:
 
         The caller gives each record an id of its own, greater than those before. Then it may repeat an append
         whose outcome it does not know, also after a crash and with another writer: the log gets the record
-        once. The payload of a repeated append is not compared. If cancelled, the record may or may not be
-        written.
+        once. If cancelled, the record may or may not be written.
 
         Raises:
             TxidOutOfOrderError: The log has greater ids, and no record with this one that is not truncated.
+            TxidReusedError: The record with this id has another payload. Nothing was written.
             The errors of ``append`` and ``outcome``.
         """
         payload, txid = as_payload(payload), as_txid(txid)
@@ -228,10 +233,12 @@ class LogWriter:
             await self.wait_capacity()
         if txid > self._last_txid:
             return await Pending(*self._take(payload, txid, waits=True))
-        found = await self.outcome(txid)
+        found = await self._find(txid)
         if found is None:
             raise TxidOutOfOrderError(self.log, txid, self._last_txid)
-        return found
+        if not is_repeat_of(found, payload, self._opener):
+            raise TxidReusedError(self.log, txid, found.dlsn)
+        return found.dlsn
 
     async def outcome(self, txid: int) -> DLSN | None:
         """The position of the log's first record with this transaction id; None if it has none.
@@ -247,6 +254,10 @@ class LogWriter:
         if txid > self._last_txid:
             await trio.lowlevel.checkpoint()
             return None
+        found = await self._find(txid)
+        return None if found is None else found.dlsn
+
+    async def _find(self, txid: int) -> Record | None:
         await self.flush()  # readers, and this call, see durable records only
         return await self._lookup.find_txid(txid)
 

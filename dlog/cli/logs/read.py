@@ -23,6 +23,7 @@ from dlog.cli.terminal.options import (
 from dlog.cli.terminal.output import payload_lines, print_note, write_out
 from dlog.cli.terminal.position import Position, dlsn_text, position_option, record_document
 from dlog.cli.terminal.signals import run
+from dlog.encryption import sealed_with
 
 BATCH_RECORDS = 4096
 
@@ -109,7 +110,7 @@ async def _read(
                 is_lost = is_lost or records.cause is not dlog.GapCause.TRUNCATED
                 await _print_gap(records, as_json=as_json)
                 continue
-            await write_out(printed(records, as_json=as_json, raw=raw))
+            await write_records(records, as_json=as_json, raw=raw)
             if left is not None:
                 left -= len(records)
     return is_lost
@@ -131,8 +132,25 @@ async def _print_gap(gap: dlog.Gap, *, as_json: bool) -> None:
         )
 
 
-def printed(records: Sequence[dlog.Record], *, as_json: bool, raw: bool) -> bytes:
-    """The records in the form printed on stdout: payloads as stored, but escaped on a terminal."""
+async def write_records(records: Sequence[dlog.Record], *, as_json: bool, raw: bool) -> None:
+    """Write the records to stdout: payloads as stored, but escaped on a terminal.
+
+    Raises:
+        EncryptionKeyError: A payload is encrypted still, so no key was given, and ``raw`` does not ask for
+            the stored bytes. The records before it are written.
+    """
+    sealed = next((at for at, one in enumerate(records) if not raw and sealed_with(one.payload)), None)
+    await write_out(_printed(records[:sealed], as_json=as_json, raw=raw))
+    if sealed is not None:
+        record = records[sealed]
+        raise dlog.EncryptionKeyError(
+            sealed_with(record.payload) or "",
+            f"the record at {dlsn_text(record.dlsn)} is encrypted with it, and no key file was given: give"
+            " --key-file FILE, or --raw to print the stored bytes",
+        )
+
+
+def _printed(records: Sequence[dlog.Record], *, as_json: bool, raw: bool) -> bytes:
     if as_json:
         return "".join(json.dumps(record_document(record)) + "\n" for record in records).encode()
     return payload_lines([record.payload for record in records], raw=raw)

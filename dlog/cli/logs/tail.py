@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 import dlog
-from dlog.cli.logs.read import BATCH_RECORDS, printed
+from dlog.cli.logs.read import BATCH_RECORDS, write_records
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.options import (
     config_with,
@@ -20,7 +20,7 @@ from dlog.cli.terminal.options import (
     statistics_settings,
     uri_option,
 )
-from dlog.cli.terminal.output import print_json, print_note, write_out
+from dlog.cli.terminal.output import print_json, print_note
 from dlog.cli.terminal.position import Position, position_option
 from dlog.cli.terminal.signals import run
 
@@ -108,6 +108,6 @@ async def _print_records(
             records = await reader.read_batch(BATCH_RECORDS if left is None else min(left, BATCH_RECORDS))
             if records is None:
                 return  # the log is sealed, or a snapshot ends
-            await write_out(printed(records, as_json=as_json, raw=raw))
+            await write_records(records, as_json=as_json, raw=raw)
             if left is not None:
                 left -= len(records)

@@ -107,7 +107,9 @@ def keys_option(command: Command) -> Command:
 def raw_option(command: Command) -> Command:
     """Add the option `--raw`."""
     return click.option(
-        "--raw", is_flag=True, help="Print payloads as they are, control characters too, also on a terminal."
+        "--raw",
+        is_flag=True,
+        help="Print payloads as they are: control characters on a terminal, encrypted ones without a key.",
     )(command)
 
 

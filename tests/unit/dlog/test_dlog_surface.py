@@ -108,6 +108,7 @@ PUBLIC = [
     "Statistics",
     "TooFewBookiesError",
     "TxidOutOfOrderError",
+    "TxidReusedError",
     "WriteError",
     "WriterClosedError",
     "WriterConfig",

@@ -54,6 +54,27 @@ def file(tmp_path: Path) -> Path:
     return lines
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_encrypted_records_are_not_printed_without_a_key_unless_asked_for(
+    dlog: Dlog, tmp_path: Path, form: tuple[str, ...]
+) -> None:
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text("spring " + "ab" * 32 + "\n")
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes(b"plain\n")
+    assert dlog("write", "orders", str(lines), "--create").code == 0
+    assert dlog("write", "orders", str(lines), "--key-file", str(keys)).code == 0
+    for command in (["read", "orders"], ["tail", "orders", "--from", "earliest", "--count", "2"]):
+        result = dlog(*command, *form)
+        assert result.code == 2
+        assert len(result.lines) == 1
+        assert "plain" in result.out
+        assert "'spring'" in result.err
+        assert "--key-file FILE, or --raw" in result.err
+    assert dlog("read", "orders", "--raw", *form).code == 0
+
+
 LONG = b"x" * (1 << 21)
 
 

@@ -14,6 +14,7 @@ import trio
 import dlog
 import dlog.blocking
 from dlog import DLSN
+from dlog.encryption import KeyFile
 
 
 @pytest.fixture
@@ -96,21 +97,53 @@ async def test_a_repeated_append_stores_once_and_returns_the_first_position(
 ) -> None:
     async with namespace.open_writer("log", create=True) as log:
         first = [await log.append_once(b"%d" % txid, txid=txid) for txid in (1, 5, 9)]
-        assert [await log.append_once(b"again", txid=txid) for txid in (9, 1, 5)] == [
+        assert [await log.append_once(b"%d" % txid, txid=txid) for txid in (9, 1, 5)] == [
             first[2],
             first[0],
             first[1],
         ]
         pending = log.submit(b"10", txid=10)
-        assert await log.append_once(b"again", txid=10) == await pending
+        assert await log.append_once(b"10", txid=10) == await pending
         with pytest.raises(dlog.TxidOutOfOrderError):
             await log.append_once(b"never written", txid=7)
     async with namespace.open_writer("log") as log:
-        assert await log.append_once(b"again", txid=5) == first[1]
+        assert await log.append_once(b"5", txid=5) == first[1]
         await log.append_once(b"11", txid=11)
-        assert await log.append_once(b"again", txid=9) == first[2]
+        assert await log.append_once(b"9", txid=9) == first[2]
         await log.truncate(first[1])
     assert await read(namespace) == [(5, b"5"), (9, b"9"), (10, b"10"), (11, b"11")]
+
+
+async def test_a_repeated_id_with_another_payload_is_refused_and_nothing_is_written(
+    namespace: dlog.Namespace,
+) -> None:
+    async with namespace.open_writer("log", create=True) as log:
+        first = await log.append_once(b"first", txid=5)
+        for another in (b"", b"firs", b"first ", b"x" * 2000):
+            with pytest.raises(dlog.TxidReusedError, match="another payload") as caught:
+                await log.append_once(another, txid=5)
+            assert (caught.value.txid, caught.value.dlsn) == (5, first)
+            assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
+    async with namespace.open_writer("log") as log:
+        with pytest.raises(dlog.TxidReusedError):
+            await log.append_once(b"second", txid=5)
+        assert await log.append_once(b"first", txid=5) == first
+    assert await read(namespace) == [(5, b"first")]
+
+
+async def test_an_encrypted_record_is_compared_by_its_payload(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.touch(0o600)
+    keys.write_text("one " + "ab" * 32 + "\n")
+    sealed = dlog.WriterConfig(encryption=KeyFile(keys))
+    async with dlog.open_namespace(f"file://{tmp_path}/log") as namespace:
+        async with namespace.open_writer("log", create=True, config=sealed) as log:
+            first = await log.append_once(b"first", txid=5)
+            assert await log.append_once(b"first", txid=5) == first
+            with pytest.raises(dlog.TxidReusedError):
+                await log.append_once(b"second", txid=5)
+        async with namespace.open_writer("log") as log:  # without the key it cannot compare
+            assert await log.append_once(b"first", txid=5) == first
 
 
 async def test_tasks_that_repeat_one_append_store_it_once(namespace: dlog.Namespace) -> None:
@@ -151,7 +184,7 @@ def test_blocking_writers_offer_the_same(tmp_path: Path) -> None:
         namespace.open_writer("log", create=True) as log,
     ):
         first = log.append_once(b"6", txid=6)
-        assert log.append_once(b"again", txid=6) == log.outcome(6) == first
+        assert log.append_once(b"6", txid=6) == log.outcome(6) == first
         assert log.append_after(b"7", first, txid=7) > first
         with pytest.raises(dlog.PositionConflictError):
             log.append_after(b"x", first)
