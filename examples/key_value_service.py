@@ -6,7 +6,7 @@
     curl -X DELETE localhost:8080/greeting
 
 Each change is an operation of a write-ahead log: logged, then applied to the dictionary. A start restores the
-newest snapshot and replays the operations behind it. It needs the extra ``admin`` (hypercorn, starlette).
+newest snapshot and replays the operations behind it. It needs hypercorn and starlette.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ TOOLS = {
     "types-protobuf": ("ledger/wire/regenerate.py", "pyi"),
     "mkdocs-material": (".ci/mkdocs.yml", "name: material"),
     "mkdocstrings": (".ci/mkdocs.yml", "mkdocstrings"),
+    "hypercorn": ("examples/key_value_service.py", "hypercorn"),
+    "starlette": ("examples/key_value_service.py", "starlette"),
     # kazoo imports it for SASL.
     "pure-sasl": ("namespace/zookeeper_security.py", "puresasl"),
 }

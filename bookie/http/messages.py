@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import attrs
+import trio
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -69,9 +70,26 @@ def json_reply(value: Any) -> AdminReply:
     return AdminReply(200, json.dumps(value, indent=2).encode())
 
 
+async def long_json_reply(value: Any) -> AdminReply:
+    """``json_reply`` of a value that may be long: a thread encodes it, and the loop goes on."""
+    return await trio.to_thread.run_sync(json_reply, value)
+
+
 def text_reply(text: str, status: int = 200) -> AdminReply:
-    """Plain text as it is."""
-    return AdminReply(status, text.encode(), TEXT)
+    """Plain text as it is; half of a surrogate pair, which JSON and names of files may hold, is escaped."""
+    return AdminReply(status, text.encode("utf-8", "backslashreplace"), TEXT)
+
+
+@attrs.frozen
+class RequestHead:
+    """A request without its body, for the guard."""
+
+    method: str
+    path: str  # decoded
+    query: Mapping[str, str] = attrs.field(factory=dict)  # the first value of each name
+    headers: Mapping[str, Sequence[str]] = attrs.field(factory=dict)  # by name in lower case
+    scheme: str = "http"
+    peer: str = ""  # the address
 
 
 @attrs.frozen(slots=False)

@@ -57,6 +57,15 @@ def put(path: str, handler: Handler) -> Route:
     return Route(path, {Method.PUT: handler})
 
 
+NO_SUCH_PATH = text_reply("there is no such path\n", 404)
+
+
+def method_refused(path: str, methods: Iterable[Method]) -> AdminReply:
+    """405: the path takes other methods."""
+    allowed = ", ".join(method.value for method in methods)
+    return attrs.evolve(text_reply(f"{path} takes {allowed}\n", 405), headers={"Allow": allowed})
+
+
 class Router:
     """The routes of one bookie."""
 
@@ -75,12 +84,10 @@ class Router:
         """The reply to a request. A cancelled request may have been done in part."""
         route = self._routes.get(request.path)
         if route is None:
-            return text_reply("there is no such path\n", 404)
+            return NO_SUCH_PATH
         handler = route.handlers.get(request.method)
         if handler is None:
-            allowed = ", ".join(method.value for method in route.handlers)
-            reply = text_reply(f"{request.path} takes {allowed}\n", 405)
-            return attrs.evolve(reply, headers={"Allow": allowed})
+            return method_refused(request.path, route.handlers)
         try:
             with trio.fail_after(self._request_s):
                 if request.method is Method.GET:

@@ -29,6 +29,7 @@ def admin_context(tls: AdminTls) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
     password = tls.key_store_password
     try:
         if _is_pem(tls.key_store):

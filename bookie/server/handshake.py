@@ -36,14 +36,19 @@ class _TakesTurns(trio.abc.Stream):
 
 
 async def shake_hands(
-    stream: trio.abc.Stream, context: ssl.SSLContext, turns: Turns
+    stream: trio.abc.Stream, context: ssl.SSLContext, turns: Turns, *, https_compatible: bool = False
 ) -> trio.SSLStream[trio.abc.Stream]:
     """The stream in TLS. If cancelled, the stream cannot be used any more.
+
+    Args:
+        https_compatible: See ``trio.SSLStream``.
 
     Raises:
         trio.BrokenResourceError: The handshake failed.
     """
-    encrypted = trio.SSLStream[trio.abc.Stream](_TakesTurns(stream, turns), context, server_side=True)
+    encrypted = trio.SSLStream[trio.abc.Stream](
+        _TakesTurns(stream, turns), context, server_side=True, https_compatible=https_compatible
+    )
     await encrypted.do_handshake()
     encrypted.transport_stream = stream
     return encrypted

@@ -15,7 +15,14 @@ from typing import Any
 
 from bookie.cluster.access import ClusterAccess
 from bookie.http.admin import Admin
-from bookie.http.messages import AdminReply, AdminRequest, BadRequestError, Method, json_reply
+from bookie.http.messages import (
+    AdminReply,
+    AdminRequest,
+    BadRequestError,
+    Method,
+    json_reply,
+    long_json_reply,
+)
 from bookie.http.router import Route, get
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.metadata_codec import encode_metadata
@@ -37,7 +44,7 @@ async def list_ledgers(admin: Admin, request: AdminRequest) -> AdminReply:
     most = PAGE_LEDGERS if page > 0 else METADATA_MAX if has_metadata else LEDGERS_MAX
     ids = await _ids(catalog, max(0, page - 1) * PAGE_LEDGERS, most, is_page=page > 0)
     if not has_metadata:
-        return json_reply(dict.fromkeys(map(str, ids)))
+        return await long_json_reply(dict.fromkeys(ids))
     is_decoded = request.is_true("decode_meta")
     shown: dict[str, Any] = {}
     for ledger_id in ids:
@@ -53,7 +60,7 @@ async def list_ledgers(admin: Admin, request: AdminRequest) -> AdminReply:
             if is_decoded
             else encode_metadata(metadata).decode("utf-8", "replace")
         )
-    return json_reply(shown)
+    return await long_json_reply(shown)
 
 
 async def _ids(catalog: LedgerCatalog, skipped: int, most: int, *, is_page: bool) -> list[int]:
@@ -136,7 +143,7 @@ async def read_entries(admin: Admin, request: AdminRequest) -> AdminReply:
                     f"the entries up to {first - 1} have {size_bytes} bytes already; ask for fewer with"
                     " &start_entry_id= and &end_entry_id="
                 )
-    return json_reply(shown)
+    return await long_json_reply(shown)
 
 
 async def delete(admin: Admin, request: AdminRequest) -> AdminReply:
