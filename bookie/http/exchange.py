@@ -120,6 +120,7 @@ class HttpConnection:
     async def _serve_request(self) -> bool:
         """Answer one request. True if another one may follow."""
         event: object = None
+        is_last = True
         try:
             with trio.fail_after(self._idle_s):
                 event = await self._next_event()
@@ -127,12 +128,14 @@ class HttpConnection:
                 return False
             self._turns.charge(HEADER_UNITS * len(event.headers))
             reply = await self._reply_to(event)
+            is_last = self._http.their_state in _UNFINISHED  # the rest of the request is not read
         except h11.RemoteProtocolError as error:
             reply = text_reply(f"{first_line(error)}\n", error.error_status_hint)
         except RefusedError as error:
             reply = text_reply(f"{first_line(error)}\n", error.status)
         self._turns.charge(len(reply.body) // REPLY_UNIT_BYTES)
-        await self._send(reply, has_body=not (isinstance(event, h11.Request) and event.method == b"HEAD"))
+        has_body = not (isinstance(event, h11.Request) and event.method == b"HEAD")
+        await self._send(reply, has_body=has_body, is_last=is_last)
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
     async def _reply_to(self, request: h11.Request) -> AdminReply:
@@ -189,15 +192,15 @@ class HttpConnection:
         await self._turns.take(SLICE_UNITS)
         return data
 
-    async def _send(self, reply: AdminReply, *, has_body: bool) -> None:
+    async def _send(self, reply: AdminReply, *, has_body: bool, is_last: bool) -> None:
         headers = [
             ("Date", formatdate(wall_ms() / 1000, usegmt=True)),
             ("Content-Type", reply.media_type),
             ("Content-Length", str(len(reply.body))),
             *reply.headers.items(),
         ]
-        if self._http.their_state in _UNFINISHED:
-            headers.append(("Connection", "close"))  # the rest of the request is not read
+        if is_last:
+            headers.append(("Connection", "close"))
         phrase = responses.get(reply.status, "")
         data = self._sent(h11.Response(status_code=reply.status, headers=headers, reason=phrase))
         if has_body:

@@ -20,6 +20,7 @@ import trio
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 BODY_BYTES_MAX = 1 << 16
+NUMBER_MAX = 2**63 - 1  # what Java's long and the paths of ledgers hold
 
 
 class RefusedError(Exception):
@@ -133,7 +134,10 @@ class AdminRequest:
             return default
         if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) <= 20):
             raise BadRequestError(f"{name}: expected a whole number, not {text[:40]!r}")
-        return int(text)
+        value = int(text)
+        if not -NUMBER_MAX <= value <= NUMBER_MAX:
+            raise BadRequestError(f"{name}: expected at most {NUMBER_MAX}, not {text}")
+        return value
 
     def is_true(self, name: str) -> bool:
         """True if a name of the query has the value true, as Java's parseBoolean."""

@@ -74,6 +74,7 @@ class Router:
         self._admin, self._request_s = admin, request_s
         self._routes: dict[str, Route] = {}
         for route in routes:
+            # True because the paths are constants: ``routes.table.ROUTES`` and ``dlog.page``'s.
             assert route.path not in self._routes, f"two routes for {route.path}"
             self._routes[route.path] = route
 

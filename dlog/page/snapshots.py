@@ -19,8 +19,8 @@ from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST
-from ledger.client import BookieSpace
-from ledger.errors import NoSuchLedgerError
+from ledger.client import BookieSpace, LedgerClient
+from ledger.errors import LedgerMetadataError, NoSuchLedgerError
 from ledger.replication.marks import UnderReplicatedLedgers
 from namespace.clock import wall_ms
 
@@ -201,9 +201,7 @@ async def explained(namespace: Namespace, kind: str, name: str) -> dict[str, Any
         if kind == "bookie":
             reasons = explain(await collect_bookie(client, name, cluster))
         else:
-            if not (name.isascii() and name.isdigit() and len(name) < 20):
-                raise BadQuestionError("the name of a ledger is its number")
-            reasons = explain(await collect_ledger(client, int(name), cluster))
+            reasons = explain(await collect_ledger(client, _ledger_id(client, name), cluster))
     else:
         raise BadQuestionError("kind is log, ledger or bookie")
     return {
@@ -245,14 +243,32 @@ async def _open_entries(namespace: Namespace) -> dict[int, tuple[int, dict[str, 
 def _position(text: str) -> Any:
     if text == "earliest":
         return EARLIEST
-    parts = text.split(":")
-    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
-        raise BadQuestionError("from: earliest, a position such as 7:42:0, or a transaction id")
-    if len(parts) == 3:
-        return DLSN(*map(int, parts))
-    if len(parts) == 1:
-        return int(text)
+    parts = [_number(part) for part in text.split(":", 3)]
+    match parts:
+        case [int() as segment_seqno, int() as entry_id, int() as slot_id]:
+            return DLSN(segment_seqno, entry_id, slot_id)
+        case [int() as txid]:
+            return txid
     raise BadQuestionError("from: earliest, a position such as 7:42:0, or a transaction id")
+
+
+def _ledger_id(client: LedgerClient, text: str) -> int:
+    ledger_id = _number(text)
+    if ledger_id is None:
+        raise BadQuestionError("the name of a ledger is its number")
+    try:
+        client.context.catalog.path(ledger_id)
+    except LedgerMetadataError as exc:
+        raise BadQuestionError(str(exc)) from exc
+    return ledger_id
+
+
+def _number(text: str) -> int | None:
+    """A number of Java's long that is not negative; None if the text is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        return None
+    value = int(text)
+    return value if value < 2**63 else None
 
 
 def _record(record: Record) -> dict[str, Any]:

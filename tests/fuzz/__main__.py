@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 
 from tests.fuzz.engine import Failure, Fuzzer, Target, tracing_memory
+from tests.fuzz.http_port import HTTP_PORT, fuzz_http, replay_http
 from tests.fuzz.port import GUARDED_PORT, PORT, fuzz_port, replay_port
 from tests.fuzz.targets import TARGETS
 
-PORTS = (PORT, GUARDED_PORT)
+PORTS = (PORT, GUARDED_PORT, HTTP_PORT)
 TURN_CASES = 200  # of one target, before the next one's turn
 
 
@@ -58,7 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
             if port in names:
                 count = options.cases or TURN_CASES
                 connections += count
-                for failure in fuzz_port(seed + turn, count, port):
+                fuzz = fuzz_http if port == HTTP_PORT else fuzz_port
+                for failure in fuzz(seed + turn, count, port):
                     report(failure)
         turn += 1
         if end_s is None or time.monotonic() >= end_s:
@@ -82,7 +84,7 @@ def _turn(fuzzer: Fuzzer, cases: int, report: object) -> None:
 
 def _replay(name: str, data: bytes) -> int:
     if name in PORTS:
-        reason = replay_port(data, name)
+        reason = (replay_http if name == HTTP_PORT else replay_port)(data, name)
     else:
         target: Target = TARGETS[name]
         with tracing_memory():

@@ -17,6 +17,7 @@ from bookie.requests.permissions import Access, Decision
 from tests.fuzz import port
 from tests.fuzz.__main__ import main
 from tests.fuzz.engine import Target, fuzz_cases
+from tests.fuzz.http_port import fuzz_http, replay_http
 from tests.fuzz.mutate import INPUT_BYTES_MAX, Mutator
 from tests.fuzz.port import GUARDED_PORT, fuzz_port, inputs_of, replay_port
 from tests.fuzz.storage_targets import our_entry_log, our_journal, scan_entry_log
@@ -45,6 +46,27 @@ def test_every_target_takes_its_seeds_and_some_changes(name: str, tmp_path: Path
 def test_a_bookie_serves_a_good_client_beside_hostile_connections(seed: int, tmp_path: Path) -> None:
     failures = fuzz_port(seed, 600)
     assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
+
+
+@pytest.mark.slow
+def test_a_bookie_serves_a_good_client_beside_hostile_http(tmp_path: Path) -> None:
+    failures = fuzz_http(SEED, 1500)
+    assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
+
+
+def test_a_bookie_serves_a_good_client_beside_some_hostile_http(tmp_path: Path) -> None:
+    failures = fuzz_http(SEED + 1, 60)
+    assert not failures, "\n".join(failure.report(tmp_path) for failure in failures)
+
+
+def test_the_fuzzer_notices_an_error_that_a_request_causes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise KeyError(1)
+
+    monkeypatch.setattr("bookie.http.exchange.head_of", fail)
+    reason = replay_http(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    assert reason is not None
+    assert "an error ended" in reason
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from bookie.http.messages import (
 from bookie.http.router import Route, get
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.metadata_codec import encode_metadata
-from ledger.errors import MetadataFormatError, NoSuchLedgerError
+from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
 
 PAGE_LEDGERS = 100
@@ -83,7 +83,7 @@ async def _ids(catalog: LedgerCatalog, skipped: int, most: int, *, is_page: bool
 
 async def show_metadata(admin: Admin, request: AdminRequest) -> AdminReply:
     """``GET ledger/metadata``: the id to the decoded metadata."""
-    ledger_id = request.number("ledger_id")
+    ledger_id = _ledger_id(admin, request)
     metadata = (await admin.need_cluster().catalog.get_newest(ledger_id)).metadata
     return json_reply({str(ledger_id): metadata_object(ledger_id, metadata)})
 
@@ -114,7 +114,7 @@ def metadata_object(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
 
 async def read_entries(admin: Admin, request: AdminRequest) -> AdminReply:
     """``GET ledger/read``: entry id to its payload as ASCII; the ledger is neither fenced nor closed."""
-    ledger_id = request.number("ledger_id")
+    ledger_id = _ledger_id(admin, request)
     first, last = request.number("start_entry_id", 0), request.number("end_entry_id", -1)
     page = request.number("page", 0)
     if first < 0:
@@ -148,11 +148,21 @@ async def read_entries(admin: Admin, request: AdminRequest) -> AdminReply:
 
 async def delete(admin: Admin, request: AdminRequest) -> AdminReply:
     """``DELETE ledger/delete``: no error if there is no such ledger, as Apache's."""
+    ledger_id = _ledger_id(admin, request)
+    await admin.need_cluster().catalog.delete(ledger_id)
+    return json_reply(f"Deleted ledger: {ledger_id}")
+
+
+def _ledger_id(admin: Admin, request: AdminRequest) -> int:
+    """The ledger of the query. Raises ``BadRequestError`` if the cluster's layout can have no such ledger."""
     ledger_id = request.number("ledger_id")
     if ledger_id < 0:
         raise BadRequestError("ledger_id: expected 0 or more")
-    await admin.need_cluster().catalog.delete(ledger_id)
-    return json_reply(f"Deleted ledger: {ledger_id}")
+    try:
+        admin.need_cluster().catalog.path(ledger_id)
+    except LedgerMetadataError as exc:
+        raise BadRequestError(str(exc)) from exc
+    return ledger_id
 
 
 ROUTES = (

@@ -32,7 +32,7 @@ def page_routes(page: Page) -> Sequence[Route]:
 
     async def file(admin: Admin, request: AdminRequest) -> AdminReply:
         reply = page.file(request.path)
-        assert reply is not None, request.path
+        assert reply is not None, request.path  # true because ``files`` below has the paths of ``FILES`` only
         return _reply(reply)
 
     async def answer(admin: Admin, request: AdminRequest) -> AdminReply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import trio
 from bookie.disk import descriptor_limit
 from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
 from bookie.http.connections import AdminConnections
+from ledger.tasks.failure_domain import contained_failures
 from tests.unit.bookie.http.test_admin import send_request, serving
 
 WAIT_S = 60.0
@@ -96,7 +98,7 @@ async def test_a_peer_that_is_never_done_is_closed_and_a_shortage_of_descriptors
 
     async def never_done(stream: trio.SocketStream) -> None:
         served.append(stream)
-        with trio.CancelScope(shield=True):  # as hypercorn sends a reply to a peer that reads nothing
+        with trio.CancelScope(shield=True):  # as code that does not notice a cancellation
             await stream.receive_some(1)
 
     connections = AdminConnections(never_done, connections_max=2, lifetime_s=0.05)
@@ -113,3 +115,49 @@ def test_the_main_port_leaves_descriptors_for_the_http_port(monkeypatch: pytest.
     connections = descriptor_limit.connections_below_limit(1, 1)
     monkeypatch.setattr(descriptor_limit, "ADMIN_CONNECTIONS_MAX", 0)
     assert descriptor_limit.connections_below_limit(1, 1) == connections + ADMIN_CONNECTIONS_MAX
+
+
+class Broken(trio.abc.Listener[trio.SocketStream]):
+    """Fails some times with an error that nobody expects, then accepts."""
+
+    def __init__(self, listener: trio.SocketListener) -> None:
+        self.listener, self.errors = (
+            listener,
+            [ZeroDivisionError(), OSError(errno.EPERM, "no"), MemoryError()],
+        )
+
+    async def accept(self) -> trio.SocketStream:
+        if self.errors:
+            await trio.lowlevel.checkpoint()
+            raise self.errors.pop()
+        return await self.listener.accept()
+
+    async def aclose(self) -> None:
+        await self.listener.aclose()
+
+
+async def test_an_error_of_a_connection_or_of_accepting_ends_nothing_else(nursery: trio.Nursery) -> None:
+    (plain,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port: int = plain.socket.getsockname()[1]
+    errors: list[Exception] = [
+        UnicodeDecodeError("ascii", b"\xff", 0, 1, "no"),
+        KeyError(1),
+        MemoryError(),
+        RecursionError(),
+        ExceptionGroup("tasks", [ValueError("x"), OSError("y")]),
+    ]
+
+    async def fail(stream: trio.SocketStream) -> None:
+        if errors:
+            raise errors.pop()
+        await stream.send_all(b"served")
+
+    before = Counter(contained_failures)
+    nursery.start_soon(AdminConnections(fail, retry_s=0.0).serve, Broken(plain))
+    for _ in range(5):
+        await is_closed(await trio.open_tcp_stream("127.0.0.1", port))
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        assert await stream.receive_some() == b"served"
+    found = contained_failures - before
+    assert (found["HTTP listener"], found["HTTP connection"]) == (3, 5)
+    nursery.cancel_scope.cancel()

@@ -91,6 +91,18 @@ async def test_without_a_trust_store_a_client_needs_the_token(tmp_path: Path) ->
             await send_request(f"http://{address[0]}:{address[1]}", "GET", "/api/v1/bookie/info")
 
 
+async def test_http_2_is_not_offered(tmp_path: Path) -> None:
+    tls = AdminTls(key_store=SERVER.sign("localhost").write_pem(tmp_path / "key.pem"))
+    async with serving_tls(tmp_path, tls) as address:
+        context = client_context(authorities=SERVER.write_pem(tmp_path / "authority.pem"), certificate=None)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        tcp = await trio.open_tcp_stream(*address)
+        stream = trio.SSLStream(tcp, context, server_hostname="localhost", https_compatible=True)
+        await stream.do_handshake()
+        assert stream.selected_alpn_protocol() == "http/1.1"
+        await trio.aclose_forcefully(stream)
+
+
 async def test_the_command_speaks_tls_with_a_certificate(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from bookie.http.messages import (
     Method,
     NotFoundError,
     json_reply,
+    text_reply,
 )
 from bookie.http.router import Route, Router, get
 from bookie.http.routes.table import ROUTES
@@ -87,10 +88,14 @@ async def test_a_body_that_is_no_object_is_refused(content: bytes) -> None:
     assert (await answer(Route("/x", {Method.PUT: echo}), method="PUT", content=content)).status == 400
 
 
-@pytest.mark.parametrize("text", ["x", "1.5", "", "\u0661", "9" * 30])
+@pytest.mark.parametrize("text", ["x", "1.5", "", "-", "\u0661", "9" * 30, str(2**63), f"-{2**63}"])
 def test_a_number_of_the_query_is_a_whole_number(text: str) -> None:
     with pytest.raises(BadRequestError, match="ledger_id"):
         AdminRequest(Method.GET, "/x", {"ledger_id": text}).number("ledger_id")
+
+
+def test_a_text_that_is_no_unicode_is_a_reply_nevertheless() -> None:
+    assert text_reply("\ud800").body == b"\\ud800"
 
 
 async def test_a_bookie_without_a_cluster_says_so() -> None:

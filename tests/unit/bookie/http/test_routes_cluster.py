@@ -58,7 +58,7 @@ class Routes:
 
 
 @asynccontextmanager
-async def routes() -> AsyncIterator[Routes]:
+async def routes(layout: Layout = Layout.HIERARCHICAL) -> AsyncIterator[Routes]:
     nothing: Any = None
     async with open_world() as world, trio.open_nursery() as nursery:
         for bookie in world.cluster.bookies:
@@ -67,7 +67,7 @@ async def routes() -> AsyncIterator[Routes]:
             lambda: world.session,
             lambda: open_memory_store(world.cluster.tree),
             "/ledgers",
-            Layout.HIERARCHICAL,
+            layout,
             ClientConfig,
             dial=world.cluster.dial,
         )
@@ -205,3 +205,11 @@ def test_space_is_written_in_units_of_1000_and_cut_off() -> None:
         "c:1": ": {Free: 999, Total: 2000(2KB)},",
         "ClusterInfo: ": "{Free: 51436712935(51.436GB), Total: 270553176016(270.553GB)}",
     }
+
+
+@pytest.mark.parametrize("ledger_id", ["-1", str(2**63 - 1), str(2**63), "9" * 25])
+async def test_an_id_that_the_layout_cannot_have_is_a_bad_request(ledger_id: str) -> None:
+    async with routes(Layout.FLAT) as flat:
+        for method, path in (("GET", "metadata"), ("GET", "read"), ("DELETE", "delete")):
+            status, text = await flat.send(f"ledger/{path}", method, ledger_id=ledger_id)
+            assert (status, "ledger" in text) == (400, True), text

@@ -81,7 +81,13 @@ async def test_wrong_questions_are_errors_of_the_viewer(tmp_path: Path) -> None:
         assert (await ask(page, "stream"))[0] == 400
         assert (await ask(page, "stream", name="nothing"))[0] == 404
         assert (await ask(page, "records", name="orders", **{"from": "yesterday"}))[0] == 400
-        assert (await ask(page, "explain", kind="ledger", name="x"))[0] == 400
+        for start in ("", "1:2", "1:2:", "1:2:3:4", "-1", str(2**63), f"1:0:{2**63}", "\u0661"):
+            assert (await ask(page, "records", name="orders", **{"from": start}))[0] == 400, start
+        for ledger in ("x", "-1", str(2**63), "9" * 30, "\u0661"):
+            assert (await ask(page, "explain", kind="ledger", name=ledger))[0] == 400, ledger
+        for name in ("\ud800", "a\0", "/", "../.."):
+            assert (await ask(page, "stream", name=name))[0] in (400, 404), name
+            assert (await ask(page, "explain", kind="bookie", name=name))[0] == 200, name
         assert (await ask(page, "explain", kind="weather", name="x"))[0] == 400
         assert (await ask(page, "stream", name="x" * 5000))[0] == 400
         assert (await ask(page, "secrets"))[0] == 404
