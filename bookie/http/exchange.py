@@ -4,8 +4,8 @@ Inside: h11 over a stream, the limits on the size and the time of a request, the
 Not inside: accepting, TLS (``server``), the checks of a request (``guard``), the routes (``router``).
 Always: a request that cannot be parsed gets a reply with its reason, and the connection ends. An upgrade to
 another protocol is ignored; the preface of HTTP/2 closes the connection. All connections together do a
-bounded amount of work in one step of the loop: each slice that is received, each event of h11, each request
-and each piece of a reply takes a turn first.
+bounded amount of work in one step of the loop: each slice that is received, each event of h11 and each piece
+of a reply takes a turn first, and requests and replies are charged.
 
 Source: RFC 9110, RFC 9112; docs/http.md, "The protocol".
 """
@@ -46,6 +46,7 @@ LEFT_BYTES_MAX = 16 * BODY_BYTES_MAX  # that are received and not used, so that 
 STEP_UNITS = 1024
 SLICE_UNITS = 32
 EVENT_UNITS = 16
+HEAD_UNITS = 64
 HEADER_UNITS = 2
 REQUEST_UNITS = 256
 REPLY_UNIT_BYTES = 16  # of a reply that was made: metrics, the longest list
@@ -126,8 +127,10 @@ class HttpConnection:
                 event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return False
-            self._turns.charge(HEADER_UNITS * len(event.headers))
+            self._turns.charge(HEAD_UNITS + HEADER_UNITS * len(event.headers))
             reply = await self._reply_to(event)
+            if self._http.their_state is h11.SEND_BODY:
+                self._http.next_event()  # the end of a request without a body
             is_last = self._http.their_state in _UNFINISHED  # the rest of the request is not read
         except h11.RemoteProtocolError as error:
             reply = text_reply(f"{first_line(error)}\n", error.error_status_hint)
@@ -140,7 +143,6 @@ class HttpConnection:
 
     async def _reply_to(self, request: h11.Request) -> AdminReply:
         head = head_of(request, peer=self._peer, scheme=self._scheme)
-        await self._turns.take(REQUEST_UNITS)
         identity, refusal = await self._admit(head)
         if refusal is not None:
             return refusal
@@ -149,20 +151,19 @@ class HttpConnection:
             reply = text_reply(f"no path takes {head.method}\n", 405)
             return attrs.evolve(reply, headers={"Allow": ", ".join(_METHODS)})
         content = await self._content()
+        await self._turns.take(REQUEST_UNITS)
         return await self._answer(AdminRequest(method, head.path, head.query, content, identity))
 
     async def _content(self) -> bytes:
         """The body; of a longer one than ``BODY_BYTES_MAX`` only as much as shows that it is too long."""
-        content, size_bytes = bytearray(), 0
-        while size_bytes <= LEFT_BYTES_MAX:
+        content = bytearray()
+        while len(content) <= BODY_BYTES_MAX:
             with trio.fail_after(self._idle_s):
                 event = await self._next_event()
             if not isinstance(event, h11.Data):
                 break
-            size_bytes += len(event.data)
-            if size_bytes <= BODY_BYTES_MAX:
-                content += event.data
-        return bytes(content) if size_bytes <= BODY_BYTES_MAX else bytes(BODY_BYTES_MAX + 1)
+            content += event.data
+        return bytes(content)
 
     async def _next_event(self) -> object:
         """The next event of h11 but NEED_DATA. Raises ``h11.RemoteProtocolError``, ``BadRequestError``."""

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
 from bookie.http import exchange
 from bookie.http.exchange import (
     EVENT_UNITS,
@@ -177,15 +178,46 @@ async def test_a_wrong_byte_is_found_at_any_border_of_what_is_received() -> None
     assert statuses(await send(*[bytes([byte]) for byte in GET])) == [200]
 
 
-async def test_a_body_that_is_too_long_is_read_to_a_limit_and_not_kept() -> None:
+async def test_a_body_that_is_too_long_is_not_kept_and_ends_the_connection() -> None:
     echo = Echo()
-    body = bytes(b"x" * (BODY_BYTES_MAX + 1))
-    replies = await send(PUT + b"Content-Length: %d\r\n\r\n" % len(body), body, GET, echo=echo)
-    assert statuses(replies) == [200, 200]
-    assert len(echo.requests[0].content) == BODY_BYTES_MAX + 1  # the router refuses it
-    endless = PUT + b"Content-Length: 99999999\r\n\r\n"
-    (reply,) = await send(endless, b"x" * (exchange.LEFT_BYTES_MAX + SLICE_BYTES))
+    body = b"x" * (3 * BODY_BYTES_MAX)
+    (reply,) = await send(PUT + b"Content-Length: %d\r\n\r\n" % len(body), body, GET, echo=echo)
     assert b"connection: close" in reply.lower()
+    # The router refuses it.
+    assert BODY_BYTES_MAX < len(echo.requests[0].content) <= BODY_BYTES_MAX + SLICE_BYTES
+
+
+class Endless(trio.abc.Stream):
+    """A peer that sends an endless body and reads nothing."""
+
+    def __init__(self) -> None:
+        self.slices = 0
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self.slices += 1
+        return b"x" * SLICE_BYTES if self.slices > 1 else PUT + b"Content-Length: 99999999999\r\n\r\n"
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_is_left_of_a_refused_request_is_read_to_a_limit() -> None:
+    endless = Endless()
+    await HttpConnection(endless, admit_all, Echo().answer, Turns(STEP_UNITS)).serve()
+    assert endless.slices * SLICE_BYTES <= BODY_BYTES_MAX + exchange.LEFT_BYTES_MAX + 3 * SLICE_BYTES
+
+
+async def test_a_refused_request_without_a_body_leaves_the_connection_open() -> None:
+    data = GET.replace(b"GET", b"TRACE")
+    assert statuses(await send(data + GET)) == [405, 200]
+    assert statuses(await send(data[:-2] + b"Content-Length: 1\r\n\r\nx" + GET)) == [405]
 
 
 async def test_a_silent_peer_is_closed(autojump_clock: MockClock) -> None:
@@ -218,9 +250,14 @@ class Steps(trio.abc.Instrument):
 
     def __init__(self) -> None:
         self.used = self.most = self.total = 0
+        self.requests = self.most_requests = 0
 
     def after_io_wait(self, timeout: float) -> None:
-        self.used = 0
+        self.used = self.requests = 0
+
+    def answered(self) -> None:
+        self.requests += 1
+        self.most_requests = max(self.most_requests, self.requests)
 
 
 class CountedTurns(Turns):
@@ -238,18 +275,22 @@ class CountedTurns(Turns):
 
 
 FLOODS = {
-    "pipelined requests": GET * 400,
-    "tiny chunks": PUT + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 8000 + b"0\r\n\r\n",
-    "many headers": (GET[:-2] + b"a: b\r\n" * 90 + b"\r\n") * 100,
-    "bodies": (PUT + b"Content-Length: 4000\r\n\r\n" + bytes(b"x" * 4000)) * 50,
+    "pipelined requests": GET * 40,
+    "tiny chunks": PUT + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 800 + b"0\r\n\r\n",
+    "many headers": (GET[:-2] + b"a: b\r\n" * 90 + b"\r\n") * 20,
+    "bodies": (PUT + b"Content-Length: 4000\r\n\r\n" + b"x" * 4000) * 10,
 }
 
 
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: bytes) -> None:
     steps = Steps()
-    turns, echo = CountedTurns(steps), Echo()
+    turns = CountedTurns(steps)
     sizes: list[int] = []
+
+    async def answer(request: AdminRequest) -> AdminReply:
+        steps.answered()
+        return text_reply("done")
 
     class Noted(HttpConnection):
         async def _receive(self) -> bytes:
@@ -261,7 +302,7 @@ async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: by
         client, server = memory_stream_pair()
 
         async def serve() -> None:
-            await Noted(server, admit_all, echo.answer, turns).serve()
+            await Noted(server, admit_all, answer, turns).serve()
             await server.aclose()
 
         async def drain() -> None:
@@ -277,7 +318,7 @@ async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: by
     trio.lowlevel.add_instrument(steps)
     try:
         async with trio.open_nursery() as nursery:
-            for _ in range(4):
+            for _ in range(ADMIN_CONNECTIONS_MAX):
                 nursery.start_soon(one)
     finally:
         trio.lowlevel.remove_instrument(steps)
@@ -285,4 +326,4 @@ async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: by
     assert steps.most <= STEP_UNITS + largest
     assert steps.total > 4 * STEP_UNITS  # one step would not have been enough
     assert max(sizes) <= SLICE_BYTES
-    assert echo.requests
+    assert 0 < steps.most_requests <= STEP_UNITS // REQUEST_UNITS + 1
