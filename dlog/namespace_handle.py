@@ -112,7 +112,7 @@ class Namespace(
                 appended within the last few milliseconds may not be visible yet; its ``flush`` makes them
                 visible.
             cursor: The name of a cursor. If it was committed before, the reader starts at its position, else
-                at ``start``. ``LogReader.commit`` moves it.
+                at ``start``. ``LogReader.commit`` moves it, which needs the right to commit it.
             gaps: Open the log also if data are missing for good, such as truncated records at the start.
                 ``LogReader.batches`` and ``read_batch_or_gap`` then return a ``Gap`` for them; the other
                 calls raise as ever.
@@ -147,7 +147,7 @@ class Namespace(
             LogLockedError: The log has a writer. It can seal the log itself (``LogWriter.seal``).
             LogFencedError, LogWriteError, LogMetadataError
         """
-        name = self._checked(name, Right.ADMIN)
+        name = await self._permitted(name, Right.ADMIN)  # opening a writer changes the log
         try:
             async with self.open_writer(name, lock_timeout_s=lock_timeout_s) as writer:
                 await writer.seal()
@@ -179,12 +179,14 @@ class Namespace(
     async def policy(self) -> Policy | None:
         """The policy of the namespace; None if there is none, so that everything is allowed.
 
+        A principal that may not change it gets the rules about itself only (``Policy.is_whole``).
+
         Raises:
             LogMetadataError: It does not parse.
         """
         self._check_open()
         with translated(None, "reading its policy"):
-            return await self._permissions.policy()
+            return await self._permissions.visible()
 
     async def set_policy(self, policy: Policy | None) -> None:
         """Replace the policy of the namespace; None deletes it. If cancelled, it may or may not be stored.
@@ -253,9 +255,13 @@ class Namespace(
             await self.create_log(name, exist_ok=True)
         timeout_s = config.lock_timeout_s if lock_timeout_s is None else lock_timeout_s
         where: Namespace = self
+        is_first = True
 
         async def acquire() -> DistributedLock:
-            nonlocal where, is_here
+            nonlocal where, is_here, is_first
+            if not is_first:  # opened again
+                await self._may(name, Right.WRITE, Denial.ACQUIRE, Denial.WRITE)
+            is_first = False
             # The check above has just looked. If the log was promoted since, reading its nodes under the lock
             # shows it, and the next lock is that of the target.
             where = self if is_here else await self._namespace_of(name)

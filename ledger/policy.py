@@ -11,8 +11,10 @@ and older releases ignore it: names that begin with a dot are reserved::
 
     {"version": 1, "rules": [{"principal": "alice", "logs": "shop/*", "rights": ["read", "write"]}]}
 
-``principal`` and ``logs`` are patterns of ``fnmatch``: ``*`` matches any text, also a slash. For a bookie,
-the name ``<unmarked>`` stands for all ledgers without a mark (docs/security.md). No log can have it.
+``principal`` and ``logs`` are patterns: ``*`` stands for any text, also a slash; every other character stands
+for itself. A rule with the right ``commit`` may have ``cursors``, a pattern of the cursors that it may move;
+without it, the rule is about every cursor of its logs. For a bookie, the name ``<unmarked>`` stands for all
+ledgers without a mark (docs/security.md). No log can have it.
 
 Source: our own.
 """
@@ -22,7 +24,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
+from typing import Any
 
 import attrs
 
@@ -37,17 +39,46 @@ RULES_MAX = 1_000
 PATTERN_MAX = 255  # characters
 
 
-class Right(enum.Enum):
-    """A right that a rule grants. The value is the stored text; each right includes those before it."""
+def matches(pattern: str, text: str) -> bool:
+    """True if a pattern of a policy stands for the whole text: ``*`` for any text, the rest for itself.
 
-    READ = "read"  # read records, segments and descriptions
+    The time is linear in the length of both.
+    """
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == text
+    *middle, last = others
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for part in middle:  # the first place is the best one: it leaves the most text for the other parts
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+class Right(enum.Enum):
+    """A right that a rule grants. The value is the stored text."""
+
+    READ = "read"  # read records, segments, descriptions and cursors
+    COMMIT = "commit"  # create, move and delete cursors
     WRITE = "write"  # create a log, append
     ADMIN = "admin"  # delete and truncate a log; with the logs "*": change the policy
 
     @property
-    def level(self) -> int:
-        """The number of rights that this one includes."""
-        return list(Right).index(self)
+    def included(self) -> frozenset[Right]:
+        """The rights that come with this one, itself included."""
+        return _INCLUDED[self]
+
+
+_INCLUDED = {
+    Right.READ: frozenset({Right.READ}),
+    Right.COMMIT: frozenset({Right.READ, Right.COMMIT}),
+    Right.WRITE: frozenset({Right.READ, Right.WRITE}),  # who appends to a log need not move its readers
+    Right.ADMIN: frozenset(Right),
+}
 
 
 @attrs.frozen
@@ -55,54 +86,82 @@ class Rule:
     """Rights of the principals that match, on the logs that match.
 
     Raises:
-        PolicyError: A pattern or a right could be stored and not be read, and then nothing would be allowed.
+        PolicyError: A pattern or a right could be stored and not be read, and then nothing would be allowed;
+            or a limit to some cursors would not limit anything.
     """
 
     principal: str
     logs: str
     rights: frozenset[Right]
+    cursors: str = "*"  # that the right to commit is about
 
     def __attrs_post_init__(self) -> None:
-        for pattern in (self.principal, self.logs):
+        for pattern in (self.principal, self.logs, self.cursors):
             if not isinstance(pattern, str) or not 1 <= len(pattern) <= PATTERN_MAX:
                 raise PolicyError(f"a pattern of a rule has 1 to {PATTERN_MAX} characters, not {pattern!r}")
         if not self.rights or not all(isinstance(right, Right) for right in self.rights):
             raise PolicyError(f"a rule grants one Right or more, not {self.rights!r}")
+        if self.cursors != "*" and (Right.COMMIT not in self.rights or Right.ADMIN in self.rights):
+            raise PolicyError(
+                f"the rule for {self.principal!r} on {self.logs!r} names cursors, which limits only the right"
+                ' "commit": give it this right, and not "admin", which is about every cursor'
+            )
 
-    def grants(self, principal: str, log: str, right: Right) -> bool:
-        """True if this rule gives the principal the right on the log."""
+    def includes(self, right: Right) -> bool:
+        """True if the right is one of this rule, or comes with one."""
+        return any(right in each.included for each in self.rights)
+
+    def grants(self, principal: str, log: str, right: Right, cursor: str | None = None) -> bool:
+        """True if this rule gives the principal the right on the log.
+
+        Args:
+            cursor: The cursor that the right to commit is wanted for; None for all cursors of the log.
+        """
         return (
-            any(each.level >= right.level for each in self.rights)
-            and fnmatchcase(principal, self.principal)
+            self.includes(right)
+            and self.is_about(principal)
             and self.covers(log)
+            and (right is not Right.COMMIT or self._is_about_cursor(cursor))
         )
+
+    def is_about(self, principal: str) -> bool:
+        """True if the principal is one of those that the rule is about."""
+        return matches(self.principal, principal)
 
     def covers(self, log: str) -> bool:
         """True if the log is one of those that the rule is about."""
-        return fnmatchcase(log, self.logs)
+        return matches(self.logs, log)
+
+    def _is_about_cursor(self, cursor: str | None) -> bool:
+        return self.cursors == "*" or (cursor is not None and matches(self.cursors, cursor))
 
 
 @attrs.frozen
 class Policy:
-    """All rules of a namespace.
+    """All rules of a namespace; or those about one principal, which cannot be stored.
 
     Raises:
         PolicyError: No rule leaves the right to change the policy, or there are too many rules.
     """
 
     rules: tuple[Rule, ...]
+    is_whole: bool = True  # False: only the rules about one principal
 
     def __attrs_post_init__(self) -> None:
         if len(self.rules) > RULES_MAX:
             raise PolicyError(f"a policy with {len(self.rules)} rules; at most {RULES_MAX} are allowed")
-        if not any(Right.ADMIN in rule.rights and rule.logs == "*" for rule in self.rules):
+        if self.is_whole and not any(Right.ADMIN in rule.rights and rule.logs == "*" for rule in self.rules):
             raise PolicyError(
                 'the policy could never be changed: add a rule with the right "admin" on the logs "*"'
             )
 
-    def allows(self, principal: str, log: str, right: Right) -> bool:
-        """True if a rule gives the principal the right on the log."""
-        return any(rule.grants(principal, log, right) for rule in self.rules)
+    def allows(self, principal: str, log: str, right: Right, cursor: str | None = None) -> bool:
+        """True if a rule gives the principal the right on the log; ``cursor``: see ``Rule.grants``."""
+        return any(rule.grants(principal, log, right, cursor) for rule in self.rules)
+
+    def about(self, principal: str) -> Policy:
+        """The rules about one principal."""
+        return Policy(tuple(rule for rule in self.rules if rule.is_about(principal)), is_whole=False)
 
     @property
     def restricts_unmarked(self) -> bool:
@@ -144,17 +203,32 @@ class LogMark:
             raise MetadataFormatError(f"{NAMESPACE_KEY} or {LOG_KEY} is no UTF-8: {exc}") from exc
 
 
-def encode_policy(policy: Policy) -> bytes:
-    """The bytes to store."""
+def policy_document(policy: Policy) -> dict[str, Any]:
+    """The policy as an object of JSON."""
     rules = [
         {
             "principal": rule.principal,
             "logs": rule.logs,
             "rights": [right.value for right in Right if right in rule.rights],
         }
+        | ({} if rule.cursors == "*" else {"cursors": rule.cursors})
         for rule in policy.rules
     ]
-    return json.dumps({"version": VERSION, "rules": rules}, indent=1).encode()
+    return {"version": VERSION, "rules": rules}
+
+
+def encode_policy(policy: Policy) -> bytes:
+    """The bytes to store.
+
+    Raises:
+        PolicyError: These are the rules about one principal only; the others would be lost.
+    """
+    if not policy.is_whole:
+        raise PolicyError(
+            "the policy has only the rules about one principal, so it was not stored; an administrator sees"
+            " all rules"
+        )
+    return json.dumps(policy_document(policy), indent=1).encode()
 
 
 def parse_policy(text: str | bytes) -> Policy:
@@ -177,10 +251,12 @@ def parse_policy(text: str | bytes) -> Policy:
 
 
 def _rule(index: int, value: object) -> Rule:
-    if not isinstance(value, dict) or set(value) != {"principal", "logs", "rights"}:
-        raise PolicyError(f'rule {index}: expected an object with "principal", "logs" and "rights"')
-    for key in ("principal", "logs"):
-        pattern = value[key]
+    if not isinstance(value, dict) or set(value) | {"cursors"} != _KEYS:
+        raise PolicyError(
+            f'rule {index}: expected an object with "principal", "logs" and "rights", and "cursors" or not'
+        )
+    patterns = {key: value[key] for key in ("principal", "logs", "cursors") if key in value}
+    for key, pattern in patterns.items():
         if not isinstance(pattern, str) or not 1 <= len(pattern) <= PATTERN_MAX:
             raise PolicyError(f'rule {index}: "{key}" is a text of 1 to {PATTERN_MAX} characters')
     known = {right.value: right for right in Right}
@@ -189,4 +265,10 @@ def _rule(index: int, value: object) -> Rule:
         raise PolicyError(f'rule {index}: "rights" is a list of {", ".join(known)}')
     if unknown := [each for each in rights if each not in known]:
         raise PolicyError(f"rule {index}: unknown right {unknown[0]!r}; there are {', '.join(known)}")
-    return Rule(value["principal"], value["logs"], frozenset(known[each] for each in rights))
+    try:
+        return Rule(rights=frozenset(known[each] for each in rights), **patterns)
+    except PolicyError as exc:
+        raise PolicyError(f"rule {index}: {exc}") from exc
+
+
+_KEYS = {"principal", "logs", "rights", "cursors"}

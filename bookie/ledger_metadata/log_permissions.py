@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import translate
 
 import attrs
 import trio
@@ -36,7 +34,7 @@ from bookie.requests.permissions import (
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
-from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, parse_policy
+from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, Rule, parse_policy
 from ledger.tasks.task_errors import for_each
 from namespace.errors import NamespaceError, NoNodeError
 from namespace.store import MetadataStore
@@ -50,7 +48,6 @@ AGE_S = 3 * TIMEOUT_S + POLICY_S  # its own reads, the waits and reads of those 
 UNREACHABLE_S = 1.0  # no other read begins after one without a reply
 REFRESHES_MAX = 100_000
 REFRESHED_AT_ONCE = 16
-_RULES_OF_A_STEP = 16
 _LOG_INTERVAL_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -61,28 +58,22 @@ class _Rules:
     """A policy, prepared for many decisions."""
 
     source: bytes  # as it is stored
-    rules: tuple[tuple[re.Pattern[str], re.Pattern[str], Access], ...]
+    rules: tuple[tuple[Rule, Access], ...]
     restricts_unmarked: bool
 
     @classmethod
-    async def of(cls, source: bytes) -> _Rules:
+    def of(cls, source: bytes) -> _Rules:
         """Parse a stored policy; raises ``PolicyError``."""
         policy = parse_policy(source)
-        rules = []
-        for number, rule in enumerate(policy.rules, 1):
-            access = Access.READ if rule.rights == {Right.READ} else Access.WRITE
-            rules.append((re.compile(translate(rule.principal)), re.compile(translate(rule.logs)), access))
-            if not number % _RULES_OF_A_STEP:
-                await trio.lowlevel.checkpoint()  # two patterns take about 0.1 ms
-        return cls(source, tuple(rules), policy.restricts_unmarked)
+        # Every right includes reading. Committing moves a cursor in the metadata store, and no entry.
+        rules = tuple(
+            (rule, Access.WRITE if rule.includes(Right.WRITE) else Access.READ) for rule in policy.rules
+        )
+        return cls(source, rules, policy.restricts_unmarked)
 
     def access(self, principal: str, log: str) -> Access:
         return max(
-            (
-                access
-                for principals, logs, access in self.rules
-                if principals.match(principal) and logs.match(log)
-            ),
+            (access for rule, access in self.rules if rule.is_about(principal) and rule.covers(log)),
             default=Access.NONE,
         )
 
@@ -257,7 +248,7 @@ class LogPermissions:
         if before is not None and before.rules is not None and before.rules.source == source:
             return attrs.evolve(before, read_at_s=read_at_s)
         try:
-            return _Known(await _Rules.of(source), None, read_at_s)
+            return _Known(_Rules.of(source), None, read_at_s)
         except PolicyError as exc:
             return _Known(None, exc, read_at_s)
 

@@ -281,6 +281,7 @@ class GroupMember:
     async def _group_path(self, log: str) -> str:
         """The node of the group's cursor in a log, which is created at the start if it is missing."""
         cursors = self._namespace.cursors(log)
+        await cursors._check_commit(self.group)  # before the nodes of members and of the claim are made, too
         path = paths.subscriber_path(self._path, log, self.group)
         while await cursors.get(self.group) is None:
             try:
@@ -420,6 +421,7 @@ async def join_group(
     Raises:
         ValueError: There are no logs, or one is named twice.
         InvalidCursorNameError, LogNotFoundError
+        AccessDeniedError: The policy gives no right to commit the cursors of the group.
     """
     group = check_cursor_name(group)
     if isinstance(logs, str):
@@ -433,6 +435,7 @@ async def join_group(
     for log in logs:
         if not (gaps and await namespace.log_exists(log)):
             await namespace.segments(log)  # raises if there is no such log, or segments are missing
+        await namespace.cursors(log)._check_commit(group)
     async with open_service_tasks() as tasks:
         joined = GroupMember(
             namespace, group, sorted(logs), name, start, config or GroupConfig(), gaps, tasks

@@ -9,6 +9,8 @@ Source: our own.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import trio
 
 from dlog.errors import AccessDeniedError
@@ -17,6 +19,8 @@ from dlog.metadata.policy import Policy, Right, decode_policy, encode_policy
 from ledger.catalog.connection_retry import retry_lost_connection
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
+
+COMPARISONS_OF_A_STEP = 10_000  # of a log with a rule; about 5 ms
 
 
 class Permissions:
@@ -30,8 +34,11 @@ class Permissions:
         self._changed = trio.Event()
         self._changed.set()  # nothing is read yet
 
-    async def check(self, log: str, right: Right) -> None:
+    async def check(self, log: str, right: Right, cursor: str | None = None) -> None:
         """Return if the principal has the right.
+
+        Args:
+            cursor: The cursor that the right to commit is needed for.
 
         Raises:
             AccessDeniedError: It has not.
@@ -39,21 +46,46 @@ class Permissions:
             namespace.errors.StoreError: The policy cannot be read.
         """
         policy = await self.policy()
-        if policy is not None and not policy.allows(self.principal, log, right):
+        if policy is not None and not policy.allows(self.principal, log, right, cursor):
+            wanted = right.value if cursor is None else f"{right.value} cursor {cursor!r}"
             raise AccessDeniedError(
                 f"log {log!r}: the policy of the namespace gives {self.principal!r} no right to"
-                f" {right.value}; `dlog policy show` prints it, and an administrator of the namespace can"
-                " change it"
+                f" {wanted}; `dlog policy show` prints the rules about you, and an administrator of the"
+                " namespace can change it"
             )
 
     async def check_administrator(self) -> None:
         """Return if the principal may administer all logs of the namespace. Raises like ``check``."""
-        policy = await self.policy()
-        if policy is not None and not policy.may_change_policy(self.principal):
+        if not await self.is_administrator():
             raise AccessDeniedError(
                 f"{self.principal!r} may not do this in the whole namespace: that needs the right"
-                ' "admin" on the logs "*"; `dlog policy show` prints the rules'
+                ' "admin" on the logs "*"; `dlog policy show` prints the rules about you'
             )
+
+    async def is_administrator(self) -> bool:
+        """True if the principal may administer all logs of the namespace. Raises like ``check``."""
+        policy = await self.policy()
+        return policy is None or policy.may_change_policy(self.principal)
+
+    async def visible(self) -> Policy | None:
+        """The policy as the principal may see it: an administrator all rules, others those about them."""
+        policy = await self.policy()
+        if policy is None or policy.may_change_policy(self.principal):
+            return policy
+        return policy.about(self.principal)
+
+    async def readable(self, logs: Sequence[str]) -> list[str]:
+        """Those of the logs that the principal may read, in their order. Raises like ``check``."""
+        policy = await self.policy()
+        rules = () if policy is None else policy.about(self.principal).rules
+        if policy is None or any(rule.logs == "*" for rule in rules):
+            return list(logs)
+        found: list[str] = []
+        step = max(1, COMPARISONS_OF_A_STEP // max(1, len(rules)))
+        for start in range(0, len(logs), step):
+            found += [log for log in logs[start : start + step] if any(rule.covers(log) for rule in rules)]
+            await trio.lowlevel.checkpoint()
+        return found
 
     async def policy(self) -> Policy | None:
         """The policy; None if there is none. Raises like ``check``."""

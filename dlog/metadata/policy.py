@@ -12,9 +12,9 @@ from __future__ import annotations
 import ledger.policy
 from dlog.errors import ConfigError, LogMetadataError
 from ledger.errors import PolicyError
-from ledger.policy import Policy, Right, Rule, encode_policy
+from ledger.policy import Policy, Right, Rule, policy_document
 
-__all__ = ["Policy", "Right", "Rule", "decode_policy", "encode_policy", "parse_policy"]
+__all__ = ["Policy", "Right", "Rule", "decode_policy", "encode_policy", "parse_policy", "policy_document"]
 
 
 def parse_policy(text: str | bytes) -> Policy:
@@ -25,6 +25,18 @@ def parse_policy(text: str | bytes) -> Policy:
     """
     try:
         return ledger.policy.parse_policy(text)
+    except PolicyError as exc:
+        raise ConfigError(str(exc)) from exc
+
+
+def encode_policy(policy: Policy) -> bytes:
+    """The bytes to store.
+
+    Raises:
+        ConfigError: It has only the rules about one principal.
+    """
+    try:
+        return ledger.policy.encode_policy(policy)
     except PolicyError as exc:
         raise ConfigError(str(exc)) from exc
 

@@ -17,7 +17,7 @@ import trio
 
 from dlog.access_control.entries import Denial
 from dlog.access_control.nodes import AccessControl
-from dlog.config import NamespaceConfig
+from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig
 from dlog.errors import (
     LogUnavailableError,
     NamespaceClosedError,
@@ -140,12 +140,18 @@ class NamespaceBase:
         self._check_open(right)
         return check_log_name(name)
 
-    async def _permitted(self, name: str, right: Right, *operations: Denial) -> str:
-        """Check the name, the policy, and that access control entries deny none of the operations."""
+    async def _permitted(
+        self, name: str, right: Right, *operations: Denial, cursor: str | None = None
+    ) -> str:
+        """Check the name, the policy, and that access control entries deny none of the operations.
+
+        Args:
+            cursor: That is moved or deleted, for the right to commit.
+        """
         name = self._checked(name, right)
 
         async def check() -> None:
-            await self._permissions.check(name, right)
+            await self._permissions.check(name, right, cursor)
             await self._access.check(name, operations)
 
         record: SourceRecord | None = None
@@ -165,12 +171,15 @@ class NamespaceBase:
 
     def _retry_timeout_s(self, right: Right) -> float:
         """How long a call that needs the right waits while the metadata store is out of reach."""
-        settings = self.config.reader if right is Right.READ else self.config.writer
-        return settings.retry_timeout_s
+        return self._settings(right).retry_timeout_s
+
+    def _settings(self, right: Right) -> ReaderConfig | WriterConfig:
+        """Of the readers or the writers, whichever need the right."""
+        return self.config.reader if right in (Right.READ, Right.COMMIT) else self.config.writer
 
     async def _while_store_is_away(self, right: Right, step: Callable[[], Awaitable[T]]) -> T:
         """Run a step that may be repeated; repeat it while the metadata store is out of reach."""
-        settings = self.config.reader if right is Right.READ else self.config.writer
+        settings = self._settings(right)
         policy = RetryPolicy(timeout_s=settings.retry_timeout_s, pause_s=settings.retry_pause_s)
         return await policy.while_store_is_away(step, self._store, subject=f"namespace {self.uri}")
 

@@ -12,7 +12,7 @@ unconditional, so a reader that was thought dead could move a position back.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -31,6 +31,13 @@ from namespace.store import MetadataStore
 T = TypeVar("T")
 
 
+class Permit(Protocol):
+    """Returns if the program has the right on the log; to commit, on the cursor."""
+
+    def __call__(self, right: Right, *, cursor: str | None = None) -> Awaitable[object]:
+        """Raises ``AccessDeniedError`` or ``LogPromotedError``."""
+
+
 class LogCursors:
     """The cursors of one log. Made by ``Namespace.cursors``.
 
@@ -43,7 +50,7 @@ class LogCursors:
         store: MetadataStore,
         namespace_path: str,
         log: ReadOnlyLog,
-        permit: Callable[[Right], Awaitable[object]],
+        permit: Permit,
         *,
         retry_timeout_s: float,
         at_target: Callable[[], Awaitable[LogCursors]] | None = None,
@@ -83,7 +90,7 @@ class LogCursors:
     async def set(self, name: str, position: DLSN) -> Cursor:
         """Create a cursor, or move it to any position that is left. Its readers then get a conflict.
 
-        If cancelled, it may or may not be moved. It needs the right to write the log.
+        If cancelled, it may or may not be moved. It needs the right to commit the cursor.
 
         Args:
             position: The first record that the cursor's readers shall get.
@@ -94,7 +101,7 @@ class LogCursors:
             CursorConflictError: Another client has moved the cursor just now.
         """
         name, position = check_cursor_name(name), as_dlsn(position)
-        if (elsewhere := await self._moved(Right.WRITE)) is not None:
+        if (elsewhere := await self._moved(Right.COMMIT, name)) is not None:
             return await elsewhere.set(name, position)
         with translated(self.log, f"moving cursor {name!r}"):
             return await cursor_nodes.place_cursor(
@@ -111,13 +118,13 @@ class LogCursors:
     async def delete(self, name: str) -> bool:
         """Delete a cursor; False if there was none. If cancelled, it may or may not be deleted.
 
-        It needs the right to write the log. A reader with this cursor gets a conflict at its next commit.
+        It needs the right to commit the cursor. A reader with this cursor gets a conflict at its next commit.
 
         Raises:
             LogInUseError: A reader of Apache's library holds the lock of this subscriber.
         """
         name = check_cursor_name(name)
-        if (elsewhere := await self._moved(Right.WRITE)) is not None:
+        if (elsewhere := await self._moved(Right.COMMIT, name)) is not None:
             return await elsewhere.delete(name)
         with translated(self.log, f"deleting cursor {name!r}"):
             return await cursor_nodes.delete_cursor(
@@ -152,12 +159,12 @@ class LogCursors:
 
     async def _commit(self, name: str, seen: Cursor | None, position: DLSN) -> Cursor:
         """Move a cursor forward from what a reader has seen."""
-        if (elsewhere := await self._moved(Right.READ)) is None:
+        if (elsewhere := await self._moved(Right.COMMIT, name)) is None:
             try:
                 return await self._commit_here(name, seen, position)
             except (CursorConflictError, LogPromotedError):
                 # The hand-over takes the cursors away, so it looks like a conflict.
-                if (elsewhere := await self._moved(Right.READ)) is None:
+                if (elsewhere := await self._moved(Right.COMMIT, name)) is None:
                     raise
         there = await elsewhere.get(name)
         before, after = (None if each is None else each.position for each in (seen, there))
@@ -165,10 +172,15 @@ class LogCursors:
             raise CursorConflictError(self.log, name, before, after)
         return await elsewhere._commit(name, there, position)
 
-    async def _moved(self, right: Right) -> LogCursors | None:
+    async def _check_commit(self, name: str) -> None:
+        """Raise ``AccessDeniedError`` if the program may not move the cursor. Changes nothing."""
+        if (elsewhere := await self._moved(Right.COMMIT, name)) is not None:
+            await elsewhere._check_commit(name)
+
+    async def _moved(self, right: Right, cursor: str | None = None) -> LogCursors | None:
         """The cursors where the log was promoted to; None if they are here."""
         try:
-            await self._permit(right)
+            await self._permit(right, cursor=cursor)
         except LogPromotedError:
             if self._at_target is None:
                 raise

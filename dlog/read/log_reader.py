@@ -259,6 +259,7 @@ class LogReader:
 
         Raises:
             ValueError: The reader was opened without a cursor, or ``last`` was not returned yet.
+            AccessDeniedError: The policy gives no right to commit this cursor.
             CursorConflictError: Another reader has moved the cursor. Each later call raises the same error.
             LogNotFoundError, LogUnavailableError, AccessDeniedError
         """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from dlog.cli.terminal.options import json_option, read_only_option, uri_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
-from dlog.metadata.policy import Policy, Right, encode_policy, parse_policy
+from dlog.metadata.policy import Policy, Right, parse_policy, policy_document
 
 
 @click.group("policy", cls=CommandGroup)
@@ -21,8 +20,9 @@ def command() -> None:
     """Show and change the rights of principals on the logs of a namespace.
 
     A policy is a file of JSON: {"version": 1, "rules": [{"principal": "alice", "logs": "shop/*", "rights":
-    ["read", "write"]}]}. Rights are read, write and admin; each includes the one before it. A right that no
-    rule grants is denied. Without a policy everything is allowed.
+    ["write"]}]}. The rights are read, commit (move cursors), write and admin. commit and write include read,
+    admin includes all. A rule with commit may name the cursors: "cursors": "billing*". In a pattern * stands
+    for any text. A right that no rule grants is denied. Without a policy everything is allowed.
     """
 
 
@@ -31,15 +31,20 @@ def command() -> None:
 @json_option("the policy")
 @read_only_option
 def show(uri: str, as_json: bool, read_only: bool) -> None:
-    """Print the policy and the principal of this program."""
+    """Print the policy and the principal of this program.
+
+    A program that may not change the policy sees the rules about itself only.
+    """
 
     async def go() -> tuple[Policy | None, str]:
         async with dlog.open_namespace(uri, read_only=read_only) as namespace:
             return await namespace.policy(), namespace.principal
 
     policy, principal = run(go)
+    if policy is not None and not policy.is_whole:
+        print_note("only the rules about this program are shown; an administrator sees all of them")
     if as_json:
-        document = None if policy is None else json.loads(encode_policy(policy))
+        document = None if policy is None else policy_document(policy)
         print_json({"principal": principal, "policy": document})
         return
     print_note(f"this program is {principal}")
@@ -47,10 +52,15 @@ def show(uri: str, as_json: bool, read_only: bool) -> None:
         print_note("there is no policy: everything is allowed")
     else:
         rows = [
-            [rule.principal, rule.logs, " ".join(right.value for right in Right if right in rule.rights)]
+            [
+                rule.principal,
+                rule.logs,
+                " ".join(right.value for right in Right if right in rule.rights),
+                rule.cursors if rule.includes(Right.COMMIT) else "-",
+            ]
             for rule in policy.rules
         ]
-        print_table(["principal", "logs", "rights"], rows)
+        print_table(["principal", "logs", "rights", "cursors"], rows)
 
 
 @command.command("set")

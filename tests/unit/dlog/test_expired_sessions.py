@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 import dlog
+from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from dlog.retry_policy import is_store_away
 from ledger.client import LedgerClient, open_ledger_client
@@ -264,6 +265,20 @@ async def test_a_writer_is_reopened_behind_the_one_that_took_over(autojump_clock
                 await writer.append(b"x", txid=15)
             await writer.append(b"2", txid=21)
         assert await payloads(two.namespace) == [b"0", b"1", b"2"]
+
+
+async def test_a_writer_whose_right_is_gone_writes_on_and_is_not_opened_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with two_programs() as (one, two), one.namespace.open_writer("log") as writer:
+        await two.namespace.set_policy(Policy((Rule("two", "*", frozenset({Right.ADMIN})),)))
+        await writer.append(b"0")
+        await one.lose_session()
+        with pytest.raises(dlog.AccessDeniedError, match="gives 'one' no right to write"):
+            await writer.reopen()
+        async with two.namespace.open_writer("log") as other:
+            await other.append(b"1")
+        assert await payloads(two.namespace) == [b"0", b"1"]
 
 
 async def test_reopening_twice_at_once_and_reopening_a_working_writer_take_the_lock_once(

@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledger.errors import MetadataFormatError, PolicyError
-from ledger.policy import LOG_KEY, NAMESPACE_KEY, UNMARKED, LogMark, Policy, Right, Rule
+from ledger.policy import (
+    LOG_KEY,
+    NAMESPACE_KEY,
+    UNMARKED,
+    LogMark,
+    Policy,
+    Right,
+    Rule,
+    encode_policy,
+    matches,
+    parse_policy,
+)
 
 ROOT = Rule("root", "*", frozenset({Right.ADMIN}))
 
@@ -62,3 +75,88 @@ def test_a_policy_that_could_never_be_changed_is_refused() -> None:
 def test_a_rule_that_could_not_be_read_again_is_refused(principal: Any, logs: Any, rights: Any) -> None:
     with pytest.raises(PolicyError, match=r"a pattern of a rule|a rule grants"):
         Rule(principal, logs, frozenset(rights))
+
+
+def fits(pattern: str, text: str) -> bool:
+    """A dumb twin of ``matches``: tries every length of every star."""
+    if not pattern:
+        return not text
+    if pattern[0] == "*":
+        return any(fits(pattern[1:], text[at:]) for at in range(len(text) + 1))
+    return text[:1] == pattern[0] and fits(pattern[1:], text[1:])
+
+
+@given(st.text("ab*?[]!-", max_size=8), st.text("ab*?[]!-", max_size=10))
+def test_a_pattern_means_what_its_dumb_twin_says(pattern: str, text: str) -> None:
+    assert matches(pattern, text) == fits(pattern, text)
+
+
+@given(st.lists(st.text("ab/", max_size=3), min_size=1, max_size=5), st.text("ab", max_size=3))
+def test_any_text_in_the_place_of_each_star_fits(parts: list[str], text: str) -> None:
+    assert matches("*".join(parts), text.join(parts))
+
+
+def test_only_the_star_is_special() -> None:
+    assert matches("a[bc]", "a[bc]")
+    assert not matches("a[bc]", "ab")
+    assert matches("a?", "a?")
+    assert not matches("a?", "ab")
+    assert matches("shop/*", "shop/a/b")
+    assert not matches("shop", "shop2")
+    assert not matches("a*a", "a")
+    assert not matches("Shop", "shop")
+
+
+def test_a_pattern_of_many_stars_and_a_long_text_take_no_blow_up() -> None:
+    assert not matches("*a" * 127 + "b", "a" * 1_000_000)
+    assert matches("*a" * 127 + "*b", "a" * 1_000_000 + "b")
+
+
+def test_a_right_comes_with_others() -> None:
+    assert {right.value: sorted(each.value for each in right.included) for right in Right} == {
+        "read": ["read"],
+        "commit": ["commit", "read"],
+        "write": ["read", "write"],
+        "admin": ["admin", "commit", "read", "write"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "cursor", "allowed"),
+    [
+        (Rule("p", "log", frozenset({Right.READ})), "billing", False),
+        (Rule("p", "log", frozenset({Right.WRITE})), "billing", False),
+        (Rule("p", "log", frozenset({Right.COMMIT})), "billing", True),
+        (Rule("p", "log", frozenset({Right.COMMIT})), None, True),
+        (Rule("p", "log", frozenset({Right.ADMIN})), "billing", True),
+        (Rule("p", "log", frozenset({Right.COMMIT}), "bill*"), "billing", True),
+        (Rule("p", "log", frozenset({Right.COMMIT}), "bill*"), "audit", False),
+        (Rule("p", "log", frozenset({Right.COMMIT}), "bill*"), None, False),
+        (Rule("p", "log", frozenset({Right.COMMIT, Right.WRITE}), "bill*"), "audit", False),
+        (Rule("p", "other", frozenset({Right.COMMIT})), "billing", False),
+    ],
+)
+def test_the_right_to_commit_is_about_the_cursors_that_the_rule_names(
+    rule: Rule, cursor: str | None, allowed: bool
+) -> None:
+    policy = Policy((ROOT, rule))
+    assert policy.allows("p", "log", Right.COMMIT, cursor) == allowed
+    assert parse_policy(encode_policy(policy)) == policy
+
+
+def test_a_limit_to_cursors_does_not_limit_the_other_rights_of_the_rule() -> None:
+    policy = Policy((ROOT, Rule("p", "log", frozenset({Right.COMMIT, Right.WRITE}), "bill*")))
+    assert policy.allows("p", "log", Right.READ)
+    assert policy.allows("p", "log", Right.WRITE)
+
+
+def test_a_policy_of_before_the_right_to_commit_means_what_it_says() -> None:
+    rules = b'{"version":1,"rules":[{"principal":"*","logs":"*","rights":["read","write","admin"]}]}'
+    assert parse_policy(rules).rules == (Rule("*", "*", frozenset({Right.READ, Right.WRITE, Right.ADMIN})),)
+
+
+def test_the_rules_about_one_principal_are_not_stored() -> None:
+    part = Policy((ROOT, Rule("p*", "log", frozenset({Right.READ})))).about("p1")
+    assert part.rules == (Rule("p*", "log", frozenset({Right.READ})),)
+    with pytest.raises(PolicyError, match="an administrator sees all rules"):
+        encode_policy(part)

@@ -38,6 +38,8 @@ SHOP = Policy(
         Rule("bookie-*", "*", frozenset({Right.WRITE})),
         Rule("shop-*", "orders/*", frozenset({Right.WRITE})),
         Rule("report", "orders/*", frozenset({Right.READ})),
+        Rule("group", "orders/*", frozenset({Right.READ, Right.COMMIT}), "billing*"),
+        Rule("group-?", "orders/[0-9]", frozenset({Right.WRITE})),  # these names, and no others
     )
 )
 METADATA = LedgerMetadata(
@@ -93,6 +95,9 @@ async def cluster() -> AsyncIterator[Cluster]:
         ("bookie-3", WRITES),
         ("shop-1", WRITES),
         ("report", READS),
+        ("group", READS),
+        ("group-1", DENIED),
+        ("group-?", DENIED),
         ("stranger", DENIED),
         ("", DENIED),
         ("Report", DENIED),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 import dlog
 from dlog.cli.main import main
@@ -22,6 +23,7 @@ POLICY = Policy(
         Rule("shop-*", "shop/*", WRITE),
         Rule("shop-7", "audit", READ),
         Rule("*", "public", READ),
+        Rule("billing", "shop/*", frozenset({Right.COMMIT}), "billing*"),
     )
 )
 
@@ -29,7 +31,7 @@ POLICY = Policy(
 @pytest.mark.parametrize(
     ("principal", "log", "allowed"),
     [
-        ("root", "anything", "read write admin"),
+        ("root", "anything", "read commit write admin"),
         ("shop-1", "shop/orders", "read write"),
         ("shop-1", "shop/a/b", "read write"),
         ("shop-1", "other", ""),
@@ -37,6 +39,7 @@ POLICY = Policy(
         ("shop-7", "audit", "read"),
         ("SHOP-7", "audit", ""),
         ("stranger", "public", "read"),
+        ("billing", "shop/orders", "read"),  # and some cursors
         ("stranger", "shop/orders", ""),
         ("", "shop/orders", ""),
     ],
@@ -71,6 +74,10 @@ RULE = {"principal": "a", "logs": "*", "rights": ["admin"]}
         ({"version": 1, "rules": [RULE | {"rights": []}]}, "is a list of"),
         ({"version": 1, "rules": [RULE | {"rights": "admin"}]}, "is a list of"),
         ({"version": 1, "rules": [RULE | {"rights": ["root"]}]}, "unknown right 'root'"),
+        ({"version": 1, "rules": [RULE, RULE | {"cursors": "b*"}]}, "rule 2: .*names cursors"),
+        ({"version": 1, "rules": [RULE, RULE | {"rights": ["read"], "cursors": "b"}]}, "names cursors"),
+        ({"version": 1, "rules": [RULE, RULE | {"rights": ["commit"], "cursors": ""}]}, "1 to 255"),
+        ({"version": 1, "rules": [RULE, RULE | {"rights": ["commit"], "cursors": None}]}, "1 to 255"),
         ({"version": 1, "rules": [RULE] * 1001}, "at most 1000"),
     ],
 )
@@ -86,6 +93,42 @@ def test_a_policy_that_is_not_understood_grants_nothing(document: Any, reason: s
 def test_bytes_that_are_no_json_grant_nothing(text: str) -> None:
     with pytest.raises(dlog.LogMetadataError, match="not JSON"):
         decode_policy(text.encode())
+
+
+async def test_the_rules_about_one_principal_are_seen_and_cannot_be_stored() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        root, worker = Permissions(store, "/ns", "root"), Permissions(store, "/ns", "shop-7")
+        await root.replace(POLICY)
+        assert await root.visible() == POLICY
+        seen = await worker.visible()
+        assert seen is not None
+        assert [rule.logs for rule in seen.rules] == ["shop/*", "audit", "public"]
+        assert not seen.is_whole
+        with pytest.raises(dlog.ConfigError, match="only the rules about one principal"):
+            await root.replace(seen)
+        assert await root.policy() == POLICY
+
+
+async def test_many_logs_are_filtered_in_steps_that_let_others_run() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        root, worker = Permissions(store, "/ns", "root"), Permissions(store, "/ns", "w")
+        rules = [Rule("w", f"{number}-*", READ) for number in range(500)]
+        await root.replace(Policy((*POLICY.rules, *rules)))
+        names = [f"{number}-log" for number in range(1_000)]
+        steps = 0
+
+        async def count() -> None:
+            nonlocal steps
+            while True:
+                await trio.lowlevel.checkpoint()
+                steps += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            assert await worker.readable(names) == names[:500]
+            nursery.cancel_scope.cancel()
+        assert steps > 30  # 500,000 comparisons, 10,000 in a step
+        assert await root.readable(names) == names
 
 
 async def test_a_changed_policy_counts_at_once_in_every_session() -> None:
@@ -163,7 +206,7 @@ async def test_a_namespace_obeys_its_policy(tmp_path: Path) -> None:
         ):
             await refused(act)
         assert (await namespace.describe_log("public")).record_count == 0
-        assert await namespace.list_logs() == ["public", "shop/orders"]
+        assert await namespace.list_logs() == ["public"]
 
 
 async def refused(act: Callable[[], Awaitable[object]]) -> None:
@@ -189,12 +232,17 @@ def test_the_commands_show_set_and_delete_a_policy(
     assert policy("set", str(file))[0] == 0
     code, out, err = policy("show")
     assert "operator" in err
-    assert "shop-*" in out
-    assert (code, json.loads(policy("show", "--json")[1])["policy"]) == (0, json.loads(encode_policy(POLICY)))
+    assert "only the rules about this program" in err
+    assert "shop-*" not in out
+    assert [rule["logs"] for rule in json.loads(policy("show", "--json")[1])["policy"]["rules"]] == ["public"]
     assert main(["log", "create", "mine"]) == 8
     assert "gives 'operator' no right to write" in capfd.readouterr().err
     assert policy("delete", "--yes")[0] == 8
     monkeypatch.setenv("LOGNAME", "root")
+    code, out, err = policy("show")
+    assert "only the rules" not in err
+    assert out.splitlines()[-1].split() == ["billing", "shop/*", "commit", "billing*"]
+    assert (code, json.loads(policy("show", "--json")[1])["policy"]) == (0, json.loads(encode_policy(POLICY)))
     file.write_text("{}")
     assert policy("set", str(file))[0] == 2
     assert policy("delete", "--yes")[0] == 0

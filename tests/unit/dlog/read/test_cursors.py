@@ -158,23 +158,31 @@ async def test_a_cursor_is_not_set_to_a_truncated_position(namespace: dlog.Names
     assert await namespace.cursors("log").list() == []
 
 
-async def test_readers_may_commit_and_only_writers_may_set_and_delete(tmp_path: Path) -> None:
+async def test_a_principal_moves_only_cursors_that_its_rule_names(tmp_path: Path) -> None:
     uri = f"file://{tmp_path}"
     async with dlog.open_namespace(uri) as namespace:
         await write(namespace, 2)
         rules = (
-            Rule(namespace.principal, "*", frozenset({Right.READ})),
+            Rule(namespace.principal, "*", frozenset({Right.WRITE})),
+            Rule(namespace.principal, "log", frozenset({Right.COMMIT}), "bill*"),
             Rule("x", "*", frozenset({Right.ADMIN})),
         )
         await namespace.set_policy(Policy(rules))
         cursors = namespace.cursors("log")
         async with namespace.open_reader("log", cursor="billing") as reader:
             await take(reader, 1)
-            assert await reader.commit() is not None
+            committed = await reader.commit()
+        async with namespace.open_reader("log", cursor="audit") as reader:
+            await take(reader, 1)
+            with pytest.raises(dlog.AccessDeniedError, match="no right to commit cursor 'audit'"):
+                await reader.commit()
         with pytest.raises(dlog.AccessDeniedError):
-            await cursors.set("billing", DLSN(1, 0, 0))
+            await cursors.set("audit", DLSN(1, 0, 0))
         with pytest.raises(dlog.AccessDeniedError):
-            await cursors.delete("billing")
+            await cursors.delete("audit")
+        assert await cursors.list() == [committed]
+        assert await cursors.set("bills", DLSN(1, 0, 0))
+        assert await cursors.delete("bills")
         with pytest.raises(dlog.AccessDeniedError):
             await namespace.set_retention("log", dlog.Retention(age_s=1))
         with pytest.raises(dlog.AccessDeniedError):
