@@ -54,7 +54,8 @@ class LogBatches(NamespaceBase):
                 a batch that is repeated after a crash is there once; the number is stored for this.
             number: Of the batch in its series; greater than that of the batch before it.
             record_log: The log whose properties record the number. It must be the same for all batches of a
-                series. None: the first one of ``logs`` by name.
+                series, and needs the right to write it, as each of ``logs``. None: the first one of ``logs``
+                by name.
             lock_timeout_s: How long to wait for each lock of a writer.
 
         Returns:
@@ -63,6 +64,7 @@ class LogBatches(NamespaceBase):
         Raises:
             LogNotFoundError, EndOfStreamError (sealed), LogFencedError, LogMetadataError, CorruptLogError
             LogLockedError: A log has a writer.
+            AccessDeniedError: The right to write one of the logs, or ``record_log``, is missing.
             ConfigError: The namespace is federated, or a log has a hash chain, or the settings ask for one or
                 for encryption.
         """
@@ -154,7 +156,9 @@ class LogBatches(NamespaceBase):
         Args:
             segments: What was written for the batch; up to 1,000. Those left out are orphans: give them to
                 ``abandon_batch``.
-            properties: Properties of the log ``record_log`` to set in the same transaction.
+            properties: Properties of the log ``record_log`` to set in the same transaction. Notes of DLog's
+                pipelines (``dlog.copy`` and such) need the right to write the log, others that to administer
+                it, as ``change_properties``.
 
         Raises:
             ValueError: The transaction ids of two segments of a log overlap.
@@ -162,7 +166,9 @@ class LogBatches(NamespaceBase):
             LogNotFoundError, LogMetadataError, LogPromotedError
             LogLockedError: A log has a writer.
         """
-        await self._check_batch(plan.logs)
+        await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
+        if not all(map(_is_note, properties or ())):
+            await self._permitted(plan.record_log, Right.ADMIN)
         with translated(plan.record_log, "attaching a batch"):
             async with audited_async("attach batch", f"{self.uri} {plan.name} to {sorted(plan.logs)}"):
 
@@ -189,7 +195,7 @@ class LogBatches(NamespaceBase):
             LogNotFoundError: A log was deleted or renamed. Nothing of it was deleted.
             LogLockedError: A log has a writer.
         """
-        await self._check_batch(plan.logs)
+        await self._check_batch([*plan.logs, plan.record_log])  # its holder may have changed the plan
         with translated(plan.record_log, "abandoning a batch"):
             async with audited_async("abandon batch", f"{self.uri} {plan.name}"):
 
@@ -253,3 +259,8 @@ class LogBatches(NamespaceBase):
         return attaching.BatchPlace(
             session, self._client, self._path, self._first_segment_seqno, self._wall_ms
         )
+
+
+def _is_note(key: str) -> bool:
+    """True for a note of a pipeline on what it wrote, and not for the layout that clients of shards obey."""
+    return str(key).startswith("dlog.") and not str(key).startswith("dlog.shards")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import pytest
 
 import dlog
 from dlog.bulk import BatchOvertakenError
+from dlog.metadata.policy import Policy, Right, Rule
 from ledger.digest import DigestType
 from tests.fakes.dict_bookies import DictCluster
 from tests.fakes.dict_namespace import CONFIG, open_on, read_all, write_segments
@@ -119,3 +122,49 @@ async def test_a_number_that_does_not_parse_is_never_replaced(cluster: DictClust
         await namespace.change_properties("a", {"dlog.batch.query": None, "owner": "shop"})
         await namespace.attach_batch(plan, [part])
         assert (await namespace.properties("a")).values == {"dlog.batch.query": "1", "owner": "shop"}
+
+
+async def test_each_call_of_a_batch_needs_the_right_to_write_the_log_that_records_it(
+    cluster: DictCluster,
+) -> None:
+    rules = [Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "mine", frozenset({Right.WRITE}))]
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "mine", "secret")
+        await namespace.change_properties("secret", {"owner": "them"})
+        await namespace.set_policy(Policy(tuple(rules)))
+        with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
+            await namespace.begin_batch(["mine"], series="nightly", number=9, record_log="secret")
+        plan = await begun(namespace, logs=["mine"])
+        part = await segment(namespace, plan, "mine", b"x")
+        edited = attrs.evolve(plan, series="nightly", number=10**9, record_log="secret")
+        with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
+            await namespace.attach_batch(edited, [part], properties={"dlog.copy": "x"})
+        with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
+            await namespace.abandon_batch(edited, [part])
+        with pytest.raises(dlog.AccessDeniedError, match="log 'secret'"):
+            await namespace.abandon_batch(
+                attrs.evolve(plan, logs={**plan.logs, "secret": plan.logs["mine"]}), []
+            )
+        with pytest.raises(dlog.InvalidLogNameError):
+            await namespace.attach_batch(attrs.evolve(plan, record_log="../ns/secret"), [part])
+        assert part.ledger_id in await opened.client.ledger_ids()
+        stored = json.loads((await opened.store.get("/ns/secret/<default>/dlog-properties")).value)
+        assert stored["properties"] == {"owner": "them"}
+
+
+async def test_properties_that_are_no_notes_of_a_pipeline_need_the_right_to_administer_the_log(
+    cluster: DictCluster,
+) -> None:
+    rules = [Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "mine", frozenset({Right.WRITE}))]
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await make_logs(namespace, "mine")
+        await namespace.set_policy(Policy(tuple(rules)))
+        plan = await begun(namespace, logs=["mine"])
+        part = await segment(namespace, plan, "mine", b"x")
+        for key in ("owner", "dlog.shards", "dlog.shards.hash"):
+            with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
+                await namespace.attach_batch(plan, [part], properties={key: "1"})
+        await namespace.attach_batch(plan, [part], properties={"dlog.copy": "note"})
+        assert (await namespace.properties("mine")).values["dlog.copy"] == "note"
