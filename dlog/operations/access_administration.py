@@ -9,6 +9,8 @@ Source: DistributedLog, DistributedLogAdmin.java (set_default_acl, set_stream_ac
 
 from __future__ import annotations
 
+import attrs
+
 from dlog.access_control.entries import AccessControlEntry, Denial
 from dlog.access_control.nodes import AccessControl, AccessControlEntries
 from dlog.errors import AccessDeniedError, ConfigError, NamespaceNotBoundError, translated
@@ -25,12 +27,20 @@ class AccessAdministration(NamespaceBase):
     async def access_control(self) -> AccessControlEntries:
         """The access control entries that Apache's tools and this namespace obey. May be cancelled.
 
+        If the namespace has a policy, those of logs that this program may not read are left out, unless it
+        may administer all logs.
+
         Raises:
             ConfigError: The binding names no place for them; see ``enable_access_control``.
         """
         self._check_open()
         with translated(None, "reading the access control entries"):
-            return await self._access.entries()
+            found = await self._access.entries()
+            if await self._permissions.is_administrator():
+                return found
+            readable = await self._permissions.readable(sorted(found.logs))
+            # The path of an entry that does not parse ends with the name of a log.
+            return attrs.evolve(found, logs={name: found.logs[name] for name in readable}, corrupt=())
 
     async def set_access_control(self, name: str | None, denied: frozenset[Denial] | None) -> None:
         """Deny operations on a log to everyone, or on every log without an entry of its own.

@@ -45,10 +45,13 @@ class LogMaintenance(NamespaceBase):
             on_progress: Called with the number of ledgers looked at, and of all.
 
         Raises:
+            AccessDeniedError: The policy lets this principal not administer all logs.
             LogMetadataError: A node does not parse, so the ledgers that it names are not known.
             LogUnavailableError: Logs were created, deleted or renamed during every attempt.
         """
         self._check_open()
+        with translated(None, "looking for orphan ledgers"):
+            await self._permissions.check_administrator()
         return await find_orphans(self._search(older_than, on_progress))
 
     async def delete_orphans(

@@ -74,7 +74,7 @@ class LogPromotion(NamespaceBase):
         if uri == self.uri:
             raise ConfigError(f"the target {uri} is the namespace itself")
         async with audited_async("promote log", f"{self.uri} {name} to {uri}"):
-            target = await self._target_of(name, uri)
+            target = await self._target_of(name, uri, Right.ADMIN)
             if record is None:
                 await self._bring_policy(target, keep_target_policy)
             promoter = self._promoter(name, target, on_progress)
@@ -102,7 +102,7 @@ class LogPromotion(NamespaceBase):
         if uri is None:
             raise PromotionError(name, "it is not being promoted; there is nothing to undo")
         async with audited_async("undo promotion", f"{self.uri} {name} to {uri}"):
-            await self._promoter(name, await self._target_of(name, uri), no_report).undo()
+            await self._promoter(name, await self._target_of(name, uri, Right.ADMIN), no_report).undo()
 
     async def promotion(self, name: str) -> PromotionStatus | None:
         """How far the promotion of a log is, by what both namespaces store; None if there is none."""
@@ -112,7 +112,8 @@ class LogPromotion(NamespaceBase):
         record = await self._promotion(name)
         if record is None:
             return None
-        return await self._promoter(name, await self._target_of(name, record.target), no_report).status()
+        target = await self._target_of(name, record.target, Right.READ)
+        return await self._promoter(name, target, no_report).status()
 
     async def purge_promoted_log(self, name: str) -> int:
         """Delete the segments of a promoted log here, after comparing their ends with those of the copies.
@@ -132,7 +133,8 @@ class LogPromotion(NamespaceBase):
         if record is None:
             raise PromotionError(name, "it was not promoted; nothing was deleted")
         async with audited_async("purge promoted log", f"{self.uri} {name}"):
-            return await self._promoter(name, await self._target_of(name, record.target), no_report).purge()
+            target = await self._target_of(name, record.target, Right.READ)
+            return await self._promoter(name, target, no_report).purge()
 
     async def _may_promote(self, name: str) -> None:
         name = self._checked(name, Right.ADMIN)
@@ -141,11 +143,16 @@ class LogPromotion(NamespaceBase):
         with translated(name, "reading the policy"):
             await self._permissions.check(name, Right.ADMIN)
 
-    async def _target_of(self, name: str, uri: str) -> Any:
+    async def _target_of(self, name: str, uri: str, right: Right) -> Any:
+        """The open target, on which the program has a right.
+
+        A promotion brings cursors, retention and properties, and its undoing deletes them: both administer
+        the log there.
+        """
         assert self._open_target is not None
         target = await self._open_target(uri)
         with translated(name, "reading the policy of the target"):
-            await target._permissions.check(name, Right.WRITE)
+            await target._permissions.check(name, right)
         return target
 
     async def _bring_policy(self, target: Any, keep_target_policy: bool) -> None:

@@ -31,15 +31,17 @@ class LogQueries(NamespaceBase):
 
     @waits_for_store
     async def list_logs(self, prefix: str = "", *, pattern: str | None = None) -> list[str]:
-        """The names of all logs, sorted; with a prefix, of the logs below it (``shop``: ``shop/orders``).
+        """The names of the logs, sorted; with a prefix, of those below it (``shop``: ``shop/orders``).
+
+        If the namespace has a policy, only logs that this program may read are listed.
 
         Args:
             pattern: Only names that match it as a whole, prefix included: ``*`` stands for any characters,
-                ``/`` too, ``?`` for one, ``[ab]`` for one of these.
+                ``/`` too, ``?`` for one, ``[ab]`` for one of these. In a policy only ``*`` is special.
         """
         self._check_open()
         with translated(None, "listing logs"):
-            names = await logs.list_logs(self._store, self._path, prefix)
+            names = await self._permissions.readable(await logs.list_logs(self._store, self._path, prefix))
         return names if pattern is None else [name for name in names if fnmatchcase(name, pattern)]
 
     @at_target
@@ -51,7 +53,7 @@ class LogQueries(NamespaceBase):
             LogNotFoundError
             LogMetadataError: Two sub-namespaces hold it.
         """
-        name = self._checked(name)
+        name = await self._permitted(name, Right.READ)
         with translated(name, "looking for it"):
             if not await logs.log_exists(self._store, self._path, name):
                 raise LogNotFoundError(name)
@@ -60,8 +62,14 @@ class LogQueries(NamespaceBase):
 
     @waits_for_store
     async def log_exists(self, name: str) -> bool:
-        """True if the log exists now."""
+        """True if the log exists now; also of a log that was promoted from here.
+
+        Raises:
+            AccessDeniedError: The policy gives this program no right on a log of this name.
+        """
         name = self._checked(name)
+        with translated(name, "reading the policy"):
+            await self._permissions.check(name, Right.READ)
         with translated(name, "looking for it"):
             return await logs.log_exists(self._store, self._path, name)
 

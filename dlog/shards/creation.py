@@ -12,6 +12,7 @@ import attrs
 
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError
 from dlog.metadata.log_name import check_log_name
+from dlog.metadata.policy import Right
 from dlog.metadata.properties import PropertiesConflictError
 from dlog.namespace_handle import Namespace
 from dlog.shards.errors import NotShardedError, ShardCountError, ShardsMissingError
@@ -44,6 +45,7 @@ async def create_sharded_log(
             raise LogExistsError(name)
         await shard_names(namespace, name)
         return
+    await _check_administrator(namespace, name, shards)
     for shard in range(1, shards):
         await namespace.create_log(shard_log(name, shard), exist_ok=True)
     complete = attrs.evolve(layout, is_complete=True)
@@ -63,6 +65,8 @@ async def shard_names(namespace: Namespace, name: str) -> list[str]:
     layout = await _layout(namespace, name)
     names = [shard_log(name, shard) for shard in range(layout.count)]
     missing = [each for each in names if each not in existing]
+    for each in missing:
+        await namespace.log_exists(each)  # raises if it is not listed because this program has no right on it
     if missing or not layout.is_complete:
         raise ShardsMissingError(name, missing, is_complete=layout.is_complete, count=layout.count)
     return names
@@ -79,6 +83,7 @@ async def delete_sharded_log(namespace: Namespace, name: str, *, lock_timeout_s:
     """
     name = check_log_name(name)
     layout = await _layout(namespace, name)
+    await _check_administrator(namespace, name, layout.count)
     for shard in reversed(range(layout.count)):  # shard 0 has the layout, so it is the last
         try:
             await namespace.delete_log(shard_log(name, shard), lock_timeout_s=lock_timeout_s)
@@ -97,6 +102,7 @@ async def _claim(namespace: Namespace, name: str, shards: int) -> Layout:
         except LogNotFoundError:
             if others:
                 raise _stray(name, f"{others[0]} exists, but not {first}, which has the layout") from None
+            await _check_administrator(namespace, name, shards)
             await namespace.create_log(first, exist_ok=True)
             continue
         layout = layout_in(name, found.values)
@@ -114,6 +120,12 @@ async def _claim(namespace: Namespace, name: str, shards: int) -> Layout:
         except PropertiesConflictError:
             continue  # another client was faster
         return layout
+
+
+async def _check_administrator(namespace: Namespace, name: str, shards: int) -> None:
+    """Raise ``AccessDeniedError`` before anything is changed, and not between two shards."""
+    for shard in range(shards):
+        await namespace._may(shard_log(name, shard), Right.ADMIN)
 
 
 async def _layout(namespace: Namespace, name: str) -> Layout:

@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from dlog.access_control.entries import Denial
 from dlog.config import NamespaceConfig
 from dlog.connect import open_namespace
 from dlog.errors import (
@@ -29,6 +30,7 @@ from dlog.errors import (
     WriterOverloadedError,
 )
 from dlog.format.dlsn import DLSN
+from dlog.metadata.policy import Right
 from dlog.namespace_handle import Namespace
 from dlog.read.positioning import EARLIEST, Start
 from dlog.wal import snapshots
@@ -164,6 +166,7 @@ class WriteAheadLog(Generic[T]):
 
         Raises:
             ValueError: The log was opened without ``snapshot`` and ``restore``.
+            AccessDeniedError: The policy gives no right to truncate the logs. Nothing was written.
             WalStoppedError, LogUnavailableError, WriteError
         """
         if self._dump is None:
@@ -172,6 +175,9 @@ class WriteAheadLog(Generic[T]):
             self._check_running()
             if self._applied == self._snapshot_index or self._applied_dlsn is None:
                 return False
+            for log in (operations_log(self.name), snapshots_log(self.name)):
+                await self._namespace._may(log, Right.ADMIN, Denial.TRUNCATE)
+            self._check_running()
             # Between two operations: apply() never runs during dump(), as neither awaits.
             taken = Snapshot(self._applied, self._applied_dlsn, bytes(self._dump()))
             if not await snapshots.write(self._namespace, snapshots_log(self.name), taken):

@@ -166,6 +166,21 @@ async def test_only_an_administrator_of_all_logs_changes_entries(cluster: DictCl
         assert (await namespace.access_control()).logs == {}
 
 
+async def test_entries_of_logs_that_a_principal_may_not_read_are_left_out(cluster: DictCluster) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.enable_access_control()
+        for name in ("log", "secret"):
+            await namespace.set_access_control(name, ALL)
+        await opened.store.create(f"{ROOT}/damaged", b"?")
+        found = await namespace.access_control()
+        assert (sorted(found.logs), found.corrupt) == (["log", "secret"], (f"{ROOT}/damaged",))
+        rules = (Rule("root", "*", frozenset({Right.ADMIN})), Rule("test", "l*", frozenset({Right.ADMIN})))
+        await namespace.set_policy(Policy(rules))
+        found = await namespace.access_control()
+        assert (list(found.logs), found.corrupt) == (["log"], ())
+
+
 async def test_a_namespace_without_a_place_for_entries_denies_nothing(cluster: DictCluster) -> None:
     async with open_on(cluster) as opened:
         with pytest.raises(dlog.ConfigError, match="dlog access enable"):

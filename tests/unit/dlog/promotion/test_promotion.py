@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 import dlog
+from dlog.metadata.policy import Policy, parse_policy
 from dlog.metadata.segment_nodes import list_segments
 from dlog.promotion import promoter
 from dlog.promotion.promoter import Promoter
@@ -307,7 +308,6 @@ async def test_the_target_takes_no_change_before_the_hand_over(
 @pytest.mark.slow
 async def test_policies_must_agree(autojump_clock: trio.testing.MockClock) -> None:
     rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
-    from dlog.metadata.policy import parse_policy
 
     async with open_world() as world, world.process("p") as namespace:
         await namespace.set_policy(parse_policy(rules))
@@ -324,7 +324,6 @@ async def test_policies_must_agree(autojump_clock: trio.testing.MockClock) -> No
 @pytest.mark.slow
 async def test_the_policy_is_taken_along_to_an_empty_target(autojump_clock: trio.testing.MockClock) -> None:
     rules = b'{"version":1,"rules":[{"principal":"p","logs":"*","rights":["read","write","admin"]}]}'
-    from dlog.metadata.policy import parse_policy
 
     async with open_world() as world, world.process("p") as namespace, world.process("other") as other:
         await namespace.set_policy(parse_policy(rules))
@@ -434,3 +433,37 @@ async def test_the_state_of_a_promotion_is_told_when_a_lost_store_comes_back(
         status = await namespace.promotion(LOG)
     assert status is not None
     assert (status.takes_records, lost) == (TARGET, [])
+
+
+async def test_promoting_needs_the_right_to_administer_the_log_on_both_sides(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    def rules(right: str) -> Policy:
+        text = '{"principal":"q","logs":"*","rights":["admin"]},{"principal":"p","logs":"*","rights":["%s"]}'
+        return parse_policy('{"version":1,"rules":[' + text % right + "]}")
+
+    async with open_world() as world, world.process("p") as namespace, world.process("q") as root:
+        assert root._open_target is not None
+        target = await root._open_target(TARGET)
+        await root.set_policy(rules("write"))
+        for call in (namespace.promote_log(LOG, TARGET), namespace.undo_promotion(LOG, TARGET)):
+            with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
+                await call
+        await root.set_policy(rules("admin"))
+        await target.set_policy(rules("write"))
+        for call in (
+            namespace.promote_log(LOG, TARGET, keep_target_policy=True),
+            namespace.undo_promotion(LOG, TARGET),
+        ):
+            with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
+                await call
+        assert await namespace.promotion(LOG) is None
+        assert not await target.log_exists(LOG)
+        await target.set_policy(rules("admin"))
+        await namespace.promote_log(LOG, TARGET)
+        await root.set_policy(rules("read"))
+        await target.set_policy(rules("read"))
+        status = await namespace.promotion(LOG)  # looking needs no more
+        assert status is not None
+        with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
+            await namespace.purge_promoted_log(LOG)
