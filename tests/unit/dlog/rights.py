@@ -1,0 +1,304 @@
+"""Each public call on logs, with the right that it needs and a way to make it. For ``test_rights``.
+
+A call is made through any face (trio, asyncio, blocking): ``make`` gets the namespace, the functions of the
+face, and a ``Place``; ``then`` gets what ``make`` has opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+import dlog
+from dlog.access_control.entries import Denial
+from dlog.bulk import BatchPlan, DetachedSegment
+from dlog.metadata.policy import Policy, Right
+
+START = dlog.DLSN(1, 0, 0)
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Logs of a call's own, which exist before it."""
+
+    log: str  # with a record and the cursors "c" and "mine-1"
+    sharded: str  # two shards, each with a record; empty if the call does not need it
+    wal: str  # with an operation; likewise
+    plan: BatchPlan | None  # likewise
+    segment: DetachedSegment | None
+    uri: str
+    policy: Policy | None
+
+    @property
+    def part(self) -> dict[str, Any]:
+        """The arguments of the calls of a batch."""
+        return {"plan": self.plan, "segments": [self.segment]}
+
+
+@attrs.frozen
+class Call:
+    """A public call."""
+
+    name: str
+    right: Right | None  # None: no right
+    make: Callable[[Any, Any, Place], Any]
+    then: Callable[[Any], Any] | None = None  # with what ``make`` opens
+    opens_with: Right | None = None  # the right to open it, if that is another one
+    on_all: bool = False  # the right on the logs "*" is needed
+    needs: tuple[str, ...] = ()  # of the fields of ``Place``
+    cursor: str | None = None  # that is moved
+    may_fail: bool = False  # with another error than AccessDeniedError, in the place of the test
+
+
+def _named(log: str) -> str:
+    return f"{log}-new"
+
+
+READ, COMMIT, WRITE, ADMIN = Right
+NAMESPACE = [
+    Call("list_logs", None, lambda ns, face, at: ns.list_logs()),
+    Call("policy", None, lambda ns, face, at: ns.policy()),
+    Call("access_control", None, lambda ns, face, at: ns.access_control(), may_fail=True),
+    Call("segments", READ, lambda ns, face, at: ns.segments(at.log)),
+    Call("last_dlsn", READ, lambda ns, face, at: ns.last_dlsn(at.log)),
+    Call("describe_log", READ, lambda ns, face, at: ns.describe_log(at.log)),
+    Call("count_records", READ, lambda ns, face, at: ns.count_records(at.log)),
+    Call("entry_totals", READ, lambda ns, face, at: ns.entry_totals(at.log, [(1, 0)])),
+    Call("verify_log", READ, lambda ns, face, at: ns.verify_log(at.log)),
+    Call("verify_entries", READ, lambda ns, face, at: ns.verify_entries(at.log, 1)),
+    Call("check_log", READ, lambda ns, face, at: ns.check_log(at.log)),
+    Call("log_exists", READ, lambda ns, face, at: ns.log_exists(at.log)),
+    Call("log_location", READ, lambda ns, face, at: ns.log_location(at.log)),
+    Call("properties", READ, lambda ns, face, at: ns.properties(at.log)),
+    Call("retention", READ, lambda ns, face, at: ns.retention(at.log)),
+    Call("promotion", READ, lambda ns, face, at: ns.promotion(at.log)),
+    Call("last_batch", READ, lambda ns, face, at: ns.last_batch("series", at.log)),
+    Call("open_reader", READ, lambda ns, face, at: ns.open_reader(at.log, follow=False)),
+    Call("purge_log(dry_run=True)", READ, lambda ns, face, at: ns.purge_log(at.log, dry_run=True)),
+    Call("create_log", WRITE, lambda ns, face, at: ns.create_log(_named(at.log))),
+    Call("open_writer", WRITE, lambda ns, face, at: ns.open_writer(at.log)),
+    Call("recover_log", WRITE, lambda ns, face, at: ns.recover_log(at.log)),
+    Call(
+        "begin_batch",
+        WRITE,
+        lambda ns, face, at: ns.begin_batch([at.log], record_log=at.log, series="series", number=7),
+    ),
+    Call(
+        "open_detached_segment",
+        WRITE,
+        lambda ns, face, at: ns.open_detached_segment(at.plan, at.log),
+        needs=("plan",),
+    ),
+    Call("attach_batch", WRITE, lambda ns, face, at: ns.attach_batch(**at.part), needs=("plan",)),
+    Call(
+        "attach_batch(properties=...)",
+        ADMIN,
+        lambda ns, face, at: ns.attach_batch(**at.part, properties={"owner": "me"}),
+        needs=("plan",),
+    ),
+    Call("abandon_batch", WRITE, lambda ns, face, at: ns.abandon_batch(**at.part), needs=("plan",)),
+    Call("change_properties", ADMIN, lambda ns, face, at: ns.change_properties(at.log, {"owner": "me"})),
+    Call("set_retention", ADMIN, lambda ns, face, at: ns.set_retention(at.log, dlog.Retention(age_s=9))),
+    Call("retain_log", ADMIN, lambda ns, face, at: ns.retain_log(at.log)),
+    Call("truncate_log", ADMIN, lambda ns, face, at: ns.truncate_log(at.log, START)),
+    Call("purge_log", ADMIN, lambda ns, face, at: ns.purge_log(at.log)),
+    Call("delete_log", ADMIN, lambda ns, face, at: ns.delete_log(at.log)),
+    Call("rename_log", ADMIN, lambda ns, face, at: ns.rename_log(at.log, _named(at.log))),
+    Call("seal_log", ADMIN, lambda ns, face, at: ns.seal_log(at.log)),
+    Call("repair_log", ADMIN, lambda ns, face, at: ns.repair_log(at.log)),
+    Call("promote_log", ADMIN, lambda ns, face, at: ns.promote_log(at.log, at.uri), may_fail=True),
+    Call("undo_promotion", ADMIN, lambda ns, face, at: ns.undo_promotion(at.log), may_fail=True),
+    Call("purge_promoted_log", ADMIN, lambda ns, face, at: ns.purge_promoted_log(at.log), may_fail=True),
+    Call("find_orphans", ADMIN, lambda ns, face, at: ns.find_orphans(), on_all=True),
+    Call("delete_orphans", ADMIN, lambda ns, face, at: ns.delete_orphans([10**9]), on_all=True),
+    Call("set_policy", ADMIN, lambda ns, face, at: ns.set_policy(at.policy), on_all=True),
+    Call(
+        "set_access_control",
+        ADMIN,
+        lambda ns, face, at: ns.set_access_control(None, frozenset({Denial.TRUNCATE})),
+        on_all=True,
+        may_fail=True,
+    ),
+    Call(
+        "enable_access_control",
+        ADMIN,
+        lambda ns, face, at: ns.enable_access_control(),
+        on_all=True,
+        may_fail=True,
+    ),
+]
+
+
+def _reads(ns: Any, face: Any, at: Place) -> Any:
+    return ns.open_reader(at.log, follow=False, gaps=True)
+
+
+def _reads_with_cursor(ns: Any, face: Any, at: Place) -> Any:
+    return ns.open_reader(at.log, follow=False, cursor="c")
+
+
+def _writes(ns: Any, face: Any, at: Place) -> Any:
+    return ns.open_writer(at.log)
+
+
+def _reads_shards(ns: Any, face: Any, at: Place) -> Any:
+    return face.open_sharded_reader(ns, at.sharded, follow=False, cursor="c", gaps=True)
+
+
+def _writes_shards(ns: Any, face: Any, at: Place) -> Any:
+    return face.open_sharded_writer(ns, at.sharded)
+
+
+def _owns_wal(ns: Any, face: Any, at: Place) -> Any:
+    return face.open_wal(
+        ns,
+        name=at.wal,
+        apply=lambda operation: None,
+        snapshot=lambda: b"",
+        restore=lambda state: None,
+    )
+
+
+def _later(then: Mapping[str, Callable[[Any], Any]], right: Right, make: Any, **more: Any) -> list[Call]:
+    return [Call(name, right, make, act, **more) for name, act in then.items()]
+
+
+READER = _later(
+    {
+        "read_batch": lambda reader: reader.read_batch(1),
+        "read_batch_or_gap": lambda reader: reader.read_batch_or_gap(1),
+        "batches": lambda reader: reader.batches(1),
+    },
+    READ,
+    _reads,
+) + _later(
+    {
+        "commit": lambda reader: reader.commit(),
+        "commit_to": lambda reader: reader.commit_to(START.next_slot()),
+    },
+    COMMIT,
+    _reads_with_cursor,
+    opens_with=READ,
+    cursor="c",
+)
+WRITER = _later(
+    {
+        "append": lambda writer: writer.append(b"x"),
+        "append_many": lambda writer: writer.append_many([b"x"]),
+        "append_after": lambda writer: writer.append_after(b"x", last=START),
+        "append_many_after": lambda writer: writer.append_many_after([b"x"], last=START),
+        "append_once": lambda writer: writer.append_once(b"x", txid=2**50),
+        "outcome": lambda writer: writer.outcome(2**50),
+        "submit": lambda writer: writer.submit(b"x"),
+        "wait_capacity": lambda writer: writer.wait_capacity(),
+        "flush": lambda writer: writer.flush(),
+        "reopen": lambda writer: writer.reopen(),
+    },
+    WRITE,
+    _writes,
+) + _later(
+    {"truncate": lambda writer: writer.truncate(START), "seal": lambda writer: writer.seal()},
+    ADMIN,
+    _writes,
+    opens_with=WRITE,
+)
+CURSORS = [
+    Call("list", READ, lambda ns, face, at: ns.cursors(at.log).list()),
+    Call("get", READ, lambda ns, face, at: ns.cursors(at.log).get("c")),
+    Call("lag", READ, lambda ns, face, at: ns.cursors(at.log).lag(dlog.Cursor(at.log, "c", START, 0))),
+    Call("set", COMMIT, lambda ns, face, at: ns.cursors(at.log).set("c", START.next_slot()), cursor="c"),
+    Call("delete", COMMIT, lambda ns, face, at: ns.cursors(at.log).delete("c"), cursor="c"),
+]
+DETACHED = [
+    Call(
+        "append_many",
+        WRITE,
+        lambda ns, face, at: ns.open_detached_segment(at.plan, at.log),
+        lambda writer: writer.append_many([b"x"]),
+        needs=("plan",),
+    )
+]
+SHARDED: dict[str, Any] = {"needs": ("sharded",)}
+SHARD_READER = _later(
+    {
+        "read_batch": lambda reader: reader.read_batch(1),
+        "read_batch_or_gap": lambda reader: reader.read_batch_or_gap(1),
+        "batches": lambda reader: reader.batches(1),
+    },
+    READ,
+    _reads_shards,
+    **SHARDED,
+) + _later(
+    {
+        "commit": lambda reader: reader.commit(),
+        "commit_to": lambda reader: reader.commit_to({0: START.next_slot()}),
+        "commit_shard": lambda reader: reader.commit_shard(0, START),
+    },
+    COMMIT,
+    _reads_shards,
+    opens_with=READ,
+    cursor="c",
+    **SHARDED,
+)
+SHARD_WRITER = _later(
+    {
+        "append": lambda writer: writer.append(b"k", b"x"),
+        "submit": lambda writer: writer.submit(b"k", b"x"),
+        "append_many": lambda writer: writer.append_many([(b"k", b"x")]),
+        "wait_capacity": lambda writer: writer.wait_capacity(),
+        "flush": lambda writer: writer.flush(),
+        "reopen": lambda writer: writer.reopen(),
+    },
+    WRITE,
+    _writes_shards,
+    **SHARDED,
+)
+GROUP = [
+    Call(
+        "commit",
+        COMMIT,
+        lambda ns, face, at: face.join_group(ns, "c", [at.log]),
+        cursor="c",
+    )
+]
+WAL = _later({"append": lambda wal: wal.append(b"x")}, WRITE, _owns_wal, needs=("wal",)) + _later(
+    {"snapshot": lambda wal: wal.snapshot()}, ADMIN, _owns_wal, opens_with=WRITE, needs=("wal",)
+)
+FUNCTIONS = [
+    Call(
+        "dlog.shards.create_sharded_log",
+        ADMIN,
+        lambda ns, face, at: face.create_sharded_log(ns, _named(at.log), 2),
+    ),
+    Call(
+        "dlog.shards.delete_sharded_log",
+        ADMIN,
+        lambda ns, face, at: face.delete_sharded_log(ns, at.sharded),
+        **SHARDED,
+    ),
+    Call("dlog.shards.shard_names", READ, lambda ns, face, at: face.shard_names(ns, at.sharded), **SHARDED),
+    Call("dlog.shards.open_sharded_reader", READ, _reads_shards, **SHARDED),
+    Call("dlog.shards.open_sharded_writer", WRITE, _writes_shards, **SHARDED),
+    Call(
+        "dlog.groups.join_group", COMMIT, lambda ns, face, at: face.join_group(ns, "c", [at.log]), cursor="c"
+    ),
+    Call("dlog.wal.open_wal_in", WRITE, _owns_wal, needs=("wal",)),
+]
+CALLS = {
+    f"{owner}.{call.name}" if owner else call.name: call
+    for owner, calls in {
+        "Namespace": NAMESPACE,
+        "LogReader": READER,
+        "LogWriter": WRITER,
+        "LogCursors": CURSORS,
+        "DetachedSegmentWriter": DETACHED,
+        "ShardedReader": SHARD_READER,
+        "ShardedWriter": SHARD_WRITER,
+        "GroupMember": GROUP,
+        "WriteAheadLog": WAL,
+        "": FUNCTIONS,
+    }.items()
+    for call in calls
+}

@@ -1,0 +1,399 @@
+"""The rights matrix: each principal tries each public call, and ``docs/security.md`` says what happens."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+import dlog
+import dlog.aio
+import dlog.blocking
+from dlog.bulk import DetachedSegmentWriter
+from dlog.groups import GroupMember, join_group
+from dlog.metadata.policy import Policy, Right, Rule
+from dlog.namespace_handle import Namespace
+from dlog.shards import ShardedReader, ShardedWriter
+from dlog.testing import open_world
+from dlog.testing.world import World
+from dlog.wal import WriteAheadLog, open_wal_in
+from namespace.store import MetadataStore
+from tests.places import ROOT
+from tests.unit.dlog.rights import CALLS, Call, Place
+
+PAGE = ROOT / "docs" / "security.md"
+TRIO = SimpleNamespace(**{name: getattr(dlog.shards, name) for name in dlog.shards.__all__})
+TRIO.join_group, TRIO.open_wal = join_group, open_wal_in
+
+# The principals of the matrix; each has its rule on the logs "NAME/*", and no other one.
+RULES: dict[str | None, tuple[Right, ...]] = {
+    None: (),  # no principal is configured, so it is the user of the system
+    "stranger": (),
+    "elsewhere": (Right.ADMIN,),  # of a log that no call is about
+    "reader": (Right.READ,),
+    "committer": (Right.COMMIT,),
+    "committer-of-mine": (Right.COMMIT,),  # the cursors "mine*"; the calls move "c"
+    "writer": (Right.WRITE,),
+    "administrator": (Right.ADMIN,),
+    "operator": (Right.ADMIN,),  # of all logs
+}
+POLICY = Policy(
+    (
+        Rule("operator", "*", frozenset({Right.ADMIN})),
+        Rule("elsewhere", "else", frozenset({Right.ADMIN})),
+        Rule("committer-of-mine", "committer-of-mine/*", frozenset({Right.COMMIT}), "mine*"),
+        *(
+            Rule(name, f"{name}/*", frozenset(RULES[name]))
+            for name in ("reader", "committer", "writer", "administrator")
+        ),
+    )
+)
+
+
+def may(principal: str | None, right: Right | None, call: Call) -> bool:
+    """What the table says."""
+    if right is None or principal == "operator":
+        return True
+    if call.on_all or principal in (None, "stranger", "elsewhere"):
+        return False
+    if right is Right.COMMIT and principal == "committer-of-mine":
+        return call.cursor is None
+    return any(right in each.included for each in RULES[principal])
+
+
+def config_of(principal: str | None) -> dlog.NamespaceConfig:
+    return dlog.NamespaceConfig(principal=principal)
+
+
+async def prepared(operator: Namespace, name: str, call: Call) -> Place:
+    """A log with a record and two cursors, and what else the call needs."""
+    sharded = wal = ""
+    plan = segment = None
+    async with operator.open_writer(name, create=True) as writer:
+        await writer.append(b"x")
+    for cursor in ("c", "mine-1"):
+        await operator.cursors(name).set(cursor, dlog.DLSN(1, 0, 0))
+    if "sharded" in call.needs:
+        sharded = f"{name}-s"
+        await dlog.shards.create_sharded_log(operator, sharded, 2)
+        async with dlog.shards.open_sharded_writer(operator, sharded) as writers:
+            for key in (b"a", b"b", b"c", b"d"):
+                await writers.append(key, b"x")
+    if "wal" in call.needs:
+        wal = f"{name}-w"
+        async with dlog.wal.open_wal_in(operator, apply=lambda _: None, name=wal) as owner:
+            await owner.append(b"x")
+        async with operator.open_writer(f"{wal}/snapshots", create=True):
+            pass
+    if "plan" in call.needs:
+        plan = await operator.begin_batch([name])
+        assert plan is not None
+        async with operator.open_detached_segment(plan, name) as part:
+            await part.append_many([b"x"])
+        segment = part.result
+    return Place(
+        log=name,
+        sharded=sharded,
+        wal=wal,
+        plan=plan,
+        segment=segment,
+        uri=operator.uri,
+        policy=POLICY,
+    )
+
+
+async def settled(value: Any) -> None:
+    """Wait for what a call of trio or asyncio returns."""
+    if inspect.isawaitable(value):
+        await value
+    elif hasattr(value, "__anext__"):
+        async with aclosing(value):
+            await anext(value, None)
+
+
+async def make(call: Call, namespace: Any, face: Any, at: Place, opened: Callable[[], None]) -> None:
+    """Make a call; ``opened`` is called when what it acts on is open."""
+    value = call.make(namespace, face, at)
+    if not hasattr(value, "__aenter__"):
+        await settled(value)
+        return
+    async with value as inner:
+        if call.opens_with is not None:
+            opened()
+        if call.name == "commit" and isinstance(inner, GroupMember):
+            await inner.commit(await anext(inner))
+        elif call.name.startswith("commit"):
+            while await inner.read_batch(10):
+                pass
+        if call.then is not None:
+            await settled(call.then(inner))
+
+
+def nodes_of(world: World) -> dict[str, tuple[bytes, int, int]]:
+    """Every node of the metadata store: its value, and what counts its changes and those of its children."""
+    return {
+        path: (node.value, node.version, node.creations)
+        for path, node in world._tree._nodes.items()
+        if not node.owner
+    }
+
+
+def single(exc: BaseException) -> BaseException:
+    while isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+        exc = exc.exceptions[0]
+    return exc
+
+
+@pytest.mark.parametrize("principal", RULES, ids=str)
+def test_each_principal_makes_the_calls_of_its_rights_and_changes_nothing_by_the_others(
+    principal: str | None,
+) -> None:
+    wrong: list[str] = []
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            operator = await stack.enter_async_context(
+                dlog.open_namespace(world.uri, config=config_of("operator"))
+            )
+            namespace = await stack.enter_async_context(
+                dlog.open_namespace(world.uri, config=config_of(principal))
+            )
+            await operator.set_policy(POLICY)
+            for number, (name, call) in enumerate(CALLS.items()):
+                at = await prepared(operator, f"{principal}/{number}", call)
+                wrong.extend(await tried(name, call, namespace, at))
+
+    async def tried(name: str, call: Call, namespace: Namespace, at: Place) -> list[str]:
+        before = nodes_of(world)
+
+        def opened() -> None:
+            nonlocal before
+            before = nodes_of(world)
+
+        error: BaseException | None = None
+        try:
+            with trio.fail_after(600):  # of the world's time
+                await make(call, namespace, TRIO, at, opened)
+        except (Exception, BaseExceptionGroup) as exc:
+            error = single(exc)
+        after = nodes_of(world)
+        if may(principal, call.right, call):
+            if error is None or (call.may_fail and not isinstance(error, dlog.AccessDeniedError)):
+                return []
+            return [f"{name} is allowed, and raises {error!r}"]
+        if not isinstance(error, dlog.AccessDeniedError):
+            return [f"{name} is not allowed, and gives {error!r}"]
+        left = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        if left and may(principal, call.opens_with or call.right, call):
+            left = {path for path in left if not is_of_closing(path)}
+        return [f"{name} is not allowed, and changes {sorted(left)}"] if left else []
+
+    with open_world() as world:
+        world.run(main)
+    assert not wrong, "\n".join(wrong)
+
+
+def is_of_closing(path: str) -> bool:
+    """A writer that was opened, and may be, gives its lock back; the place of locks has counted the lock."""
+    return path.endswith(("/lock", "/locks")) or "/lock/" in path
+
+
+# The page.
+
+
+def rows_of_the_page() -> dict[str, str]:
+    """The right of each call, by the table of the page."""
+    text = PAGE.read_text()
+    section = text[text.index("### Rights of calls") : text.index("**What remains visible.**")]
+    found: dict[str, str] = {}
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| `") or len(cells) != 4:
+            continue
+        for name in re.findall(r"`(\w+)`", cells[1]):
+            full = f"{cells[0].strip('`')}.{name}"
+            assert full not in found, f"{full} has two rows"
+            assert cells[3], f"{full} names no test"
+            found[full] = cells[2]
+    return found
+
+
+CLASSES: tuple[type, ...] = (
+    Namespace,
+    dlog.LogReader,
+    dlog.LogWriter,
+    dlog.LogCursors,
+    DetachedSegmentWriter,
+    GroupMember,
+    ShardedReader,
+    ShardedWriter,
+    WriteAheadLog,
+)
+MODULES = (
+    "dlog",
+    "dlog.shards",
+    "dlog.groups",
+    "dlog.wal",
+    "spark_integration",
+    "spark_integration.pipelines",
+)
+# For other modules of the package; they are not of the API.
+INTERNAL = {
+    "GroupMember.run",
+    "GroupMember.leave",
+    "WriteAheadLog.replay",
+    "WriteAheadLog.take_snapshots",
+    "ShardedReader.offer",
+    "ShardedReader.offers",
+    "ShardedReader.close",
+    "DetachedSegmentWriter.finish",
+}
+
+
+def public_calls() -> Iterator[str]:
+    for owner in CLASSES:
+        for name in dir(owner):
+            if not name.startswith("_") and inspect.isfunction(inspect.getattr_static(owner, name)):
+                yield f"{owner.__name__}.{name}"
+    for module_name in MODULES:
+        module = __import__(module_name, fromlist=["__all__"])
+        for name in module.__all__:
+            if inspect.isfunction(getattr(module, name)):
+                yield f"{module_name}.{name}"
+
+
+def test_the_page_has_each_public_call_with_its_right() -> None:
+    pytest.importorskip("pyspark")
+    page, public = rows_of_the_page(), set(public_calls()) - INTERNAL
+    assert public - page.keys() == set(), (
+        "give them a row of the table, and a call in tests/unit/dlog/rights.py"
+    )
+    assert page.keys() - public == set(), "they are no calls"
+    for name, call in CALLS.items():
+        if "(" in name:
+            continue  # a variant, which the text below the table tells
+        expected = "none" if call.right is None else f"`{call.right.value}`"
+        assert page[name].startswith(expected), name
+        assert ("on the logs `*`" in page[name]) == call.on_all, name
+    untried = {name for name, right in page.items() if right.startswith("`") and name not in CALLS}
+    untried = {name for name in untried if not name.startswith("spark_integration")}
+    assert untried == {"dlog.promote", "dlog.wal.open_wal"}  # they open a namespace and make these calls
+
+
+def test_every_face_has_only_calls_of_the_table() -> None:
+    for face in (dlog.aio, dlog.blocking):
+        for name in face.__all__:
+            ours, plain = getattr(face, name), {owner.__name__: owner for owner in CLASSES}.get(name)
+            if plain is None or not inspect.isclass(ours):
+                continue
+            more = {each for each in dir(ours) if not each.startswith("_")} - set(dir(plain))
+            assert more <= {"close", "aclose", "read", "uri", "is_sealed"}, (face.__name__, name, more)
+
+
+BELOW = {"_store", "_client", "_permissions", "_access", "_path", "_locked", "_read_only_log", "_inner"}
+# They call the checked methods first: see each.
+REACH_BELOW = {
+    "dlog/explain/collecting.py": "reads the segments of the log first",
+    "dlog/groups/member.py": "checks the right to commit before each node that it makes",
+    "dlog/page/snapshots.py": "shows logs that were listed or described",
+}
+
+
+def test_spark_and_the_commands_reach_logs_only_through_the_calls_of_a_namespace() -> None:
+    for folder in ("spark_integration", "dlog"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name in REACH_BELOW or name.startswith(("dlog/aio/", "dlog/cli/bench/")):
+                continue
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and node.attr in BELOW:
+                    text = ast.unparse(node.value)
+                    assert not re.search(r"namespace$|^ns$", text), (
+                        f"{name}:{node.lineno}: {ast.unparse(node)}"
+                    )
+
+
+# The faces.
+
+
+@pytest.fixture
+async def places(tmp_path: Path) -> dict[str, Place]:
+    async with dlog.open_namespace(tmp_path.as_uri(), config=config_of("operator")) as operator:
+        await operator.set_policy(POLICY)
+        all_needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan"))
+        at = await prepared(operator, "reader/log", all_needs)
+    return dict.fromkeys(CALLS, at)
+
+
+async def stored(store: MetadataStore, path: str = "/dlog") -> dict[str, tuple[bytes, int, int]]:
+    """The nodes at and below a path; see ``nodes_of``."""
+    node, children = await store.get(path), await store.children(path)
+    found = {path: (node.value, node.stat.version, children.child_version)}
+    for name in children.names:
+        found |= await stored(store, f"{path}/{name}")
+    return found
+
+
+@asynccontextmanager
+async def unchanged(uri: str) -> AsyncIterator[None]:
+    """The block changes nothing of the namespace."""
+    async with dlog.open_namespace(uri) as namespace:
+        before = await stored(namespace._store)
+    yield
+    async with dlog.open_namespace(uri) as namespace:
+        assert await stored(namespace._store) == before
+
+
+def make_blocking(call: Call, namespace: Any, at: Place) -> None:
+    value = call.make(namespace, dlog.blocking, at)
+    if hasattr(value, "__enter__"):
+        with value as inner:
+            if call.then is not None:
+                call.then(inner)
+
+
+DENIED = {name: call for name, call in CALLS.items() if call.right not in (None, Right.READ)}
+
+
+async def test_the_calls_of_every_face_are_refused_and_change_nothing(
+    tmp_path: Path, places: dict[str, Place]
+) -> None:
+    uri = tmp_path.as_uri()
+    calls = {name: call for name, call in DENIED.items() if call.opens_with is None}
+
+    def blocking() -> list[str]:
+        allowed = []
+        with dlog.blocking.open_namespace(uri, config=config_of("reader")) as namespace:
+            for name, call in calls.items():
+                try:
+                    make_blocking(call, namespace, places[name])
+                except dlog.AccessDeniedError:
+                    continue
+                allowed.append(name)
+        return allowed
+
+    async def aio() -> list[str]:
+        allowed = []
+        async with dlog.aio.open_namespace(uri, config=config_of("reader")) as namespace:
+            for name, call in calls.items():
+                try:
+                    await make(call, namespace, dlog.aio, places[name], lambda: None)
+                except dlog.AccessDeniedError:
+                    continue
+                allowed.append(name)
+        return allowed
+
+    async with unchanged(uri):
+        assert await trio.to_thread.run_sync(blocking) == []
+    async with unchanged(uri):
+        assert await trio.to_thread.run_sync(lambda: asyncio.run(aio())) == []
