@@ -60,6 +60,15 @@ POLICY = Policy(
 )
 
 
+# As the page says it, apart from the code.
+INCLUDED = {
+    Right.READ: {Right.READ},
+    Right.COMMIT: {Right.COMMIT, Right.READ},
+    Right.WRITE: {Right.WRITE, Right.READ},
+    Right.ADMIN: set(Right),
+}
+
+
 def may(principal: str | None, right: Right | None, call: Call) -> bool:
     """What the table says."""
     if right is None or principal == "operator":
@@ -68,7 +77,7 @@ def may(principal: str | None, right: Right | None, call: Call) -> bool:
         return False
     if right is Right.COMMIT and principal == "committer-of-mine":
         return call.cursor is None
-    return any(right in each.included for each in RULES[principal])
+    return any(right in INCLUDED[each] for each in RULES[principal])
 
 
 def config_of(principal: str | None) -> dlog.NamespaceConfig:

@@ -105,6 +105,7 @@ def test_only_the_star_is_special() -> None:
     assert not matches("shop", "shop2")
     assert not matches("a*a", "a")
     assert not matches("Shop", "shop")
+    assert not matches("*a*a", "a")  # a part in the middle and the end do not share a character
 
 
 def test_a_pattern_of_many_stars_and_a_long_text_take_no_blow_up() -> None:

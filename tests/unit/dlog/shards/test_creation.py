@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dlog
+from dlog.metadata.policy import Policy, Right, Rule
 from dlog.shards import (
     NotShardedError,
     ShardCountError,
@@ -156,3 +157,21 @@ async def test_a_deletion_takes_the_layout_last(
     assert await namespace.list_logs("s") == []
     with pytest.raises(NotShardedError):
         await delete_sharded_log(namespace, "s")
+
+
+async def test_rights_on_some_shards_delete_none_and_list_none_as_missing(namespace: dlog.Namespace) -> None:
+    await create_sharded_log(namespace, "orders", 2)
+    root = Rule("operator", "*", frozenset({Right.ADMIN}))
+    mine = [
+        Rule(namespace.principal, "orders/shard-00000", frozenset({Right.READ})),
+        Rule(namespace.principal, "orders/shard-00001", frozenset({Right.ADMIN})),
+    ]
+    await namespace.set_policy(Policy((root, *mine)))
+    with pytest.raises(dlog.AccessDeniedError, match="no right to admin"):
+        await delete_sharded_log(namespace, "orders")
+    assert await shard_names(namespace, "orders") == ["orders/shard-00000", "orders/shard-00001"]
+    namespace._permissions.principal = "operator"
+    await namespace.set_policy(Policy((root, Rule("other", "orders/shard-00000", frozenset({Right.READ})))))
+    namespace._permissions.principal = "other"
+    with pytest.raises(dlog.AccessDeniedError, match="no right to read"):
+        await shard_names(namespace, "orders")
