@@ -475,8 +475,9 @@ def _lines_of_code(text: str) -> int:
     """Lines without blank ones, comments, docstrings and imports: a sentence costs no line of code."""
     off: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, (ast.Import, ast.ImportFrom)) or is_text:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
             off.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines = enumerate(text.splitlines(), 1)
     return sum(1 for number, line in lines if number not in off and line.strip() and line.lstrip()[0] != "#")
