@@ -25,7 +25,7 @@ from bookie.disk.disk import Disk
 from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, StateError
-from bookie.requests.service import Rights
+from bookie.requests.rights import Rights
 from namespace.errors import NamespaceError
 
 T = TypeVar("T")

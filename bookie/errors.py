@@ -63,6 +63,10 @@ class StorageFailedError(BookieServerError):
     """A write or a sync failed. The bookie acknowledges nothing more and must stop."""
 
 
+class AccountingError(BookieServerError):
+    """Counts that all connections share contradict each other: the bookie's own state is wrong."""
+
+
 class IndexFailedError(BookieServerError, OSError):
     """The database of the index cannot be read or written: the disk fails, or the files are damaged."""
 

@@ -24,12 +24,18 @@ Source: DbLedgerStorageDataFormats.proto, LedgerMetadataIndex.java, TransientLed
 
 from __future__ import annotations
 
+from struct import Struct
+
 import attrs
 
 from bookie.errors import FormatError
+from ledger.wire.entry_lac import credible_lac
 
 UNKNOWN_KEY = b""  # replay found the ledger without its key record; the first key sent is accepted
 
+_PACKET_IDS = Struct(">qq")  # the start of each LAC packet: ledger id, LAC
+_ENTRY_IDS = Struct(">qqq")  # the start of each entry: ledger id, entry id, LAC
+_ENTRY_ID_MAX = 2**63 - 1
 _MASTER_KEY_BYTES_MAX = 1 << 16
 _SHARED_KEYS_MAX = 256
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -83,6 +89,29 @@ class LedgerRecord:
         return LedgerData(
             self.master_key, self.fenced, self.explicit_lac, self.lac, self.last_entry_id, self.limbo
         )
+
+
+def lac_of_packet(packet: bytes) -> int:
+    """The LAC that a LAC packet names; -1 if it is too short, or no entry can follow the LAC.
+
+    A packet may name an entry that other bookies have, so the entries here are no bound for it.
+    """
+    return credible_lac(_ENTRY_ID_MAX, _PACKET_IDS.unpack_from(packet)[1]) if len(packet) >= 16 else -1
+
+
+def lac_of_entry(entry_id: int, body: bytes) -> int:
+    """The LAC that an entry's header names; -1 if the entry cannot name it."""
+    return credible_lac(entry_id, _ENTRY_IDS.unpack_from(body)[2]) if len(body) >= _ENTRY_IDS.size else -1
+
+
+def credible_data(data: LedgerData) -> LedgerData:
+    """Stored data without a LAC that neither an entry here nor the LAC packet can have named.
+
+    Earlier versions took any LAC of an entry's header.
+    """
+    packet_lac = -1 if data.explicit_lac is None else lac_of_packet(data.explicit_lac)
+    lac = min(data.lac, max(data.last_entry_id - 1, packet_lac))
+    return data if lac == data.lac else attrs.evolve(data, lac=max(lac, -1))
 
 
 def _varint(value: int) -> bytes:

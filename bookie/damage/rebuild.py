@@ -39,7 +39,7 @@ from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.index.index_view import IndexBuild
 from bookie.journal.format import NO_MARK, RECORD_HEADER, JournalMark
 from bookie.journal.last_mark import is_mark_name
-from bookie.ledger_record import UNKNOWN_KEY, LedgerData
+from bookie.ledger_record import UNKNOWN_KEY, LedgerData, lac_of_entry
 
 log = logging.getLogger(__name__)
 
@@ -162,13 +162,13 @@ def rebuild_from_logs(
     data = dict(known or {})
     for ledger_id, (entry_id, location) in buffer.last.items():
         if known is None:
-            lac = _lac(disk, directory, location)
+            lac = _lac(disk, directory, entry_id, location)
             data[ledger_id] = LedgerData(UNKNOWN_KEY, True, None, lac, entry_id)
             stats.fenced += 1
         else:
             stored = known[ledger_id]
             # Apache's index files do not have the LAC.
-            lac = max(stored.lac, _lac(disk, directory, location))
+            lac = max(stored.lac, _lac(disk, directory, entry_id, location))
             data[ledger_id] = attrs.evolve(stored, lac=lac, last_entry_id=max(stored.last_entry_id, entry_id))
     index.put([], sorted(data.items()))
     if stats.damage and accept_damage:
@@ -307,13 +307,14 @@ def _read_log(buffer: _LocationBuffer, file: File, log_id: int, size_bytes: int,
         stats.torn.append(f"{name}: the log ends within an entry at offset {scan.torn_at}")
 
 
-def _lac(disk: Disk, directory: Path, location: int) -> int:
-    """The LAC field of an entry; -1 if the entry is too short to have one."""
+def _lac(disk: Disk, directory: Path, entry_id: int, location: int) -> int:
+    """The LAC that an entry's header names; -1 if it is too short to name one, or cannot name this one."""
     log_id, offset = split_location(location)
     file = disk.open(directory / entry_log_name(log_id))
     try:
         data = file.pread(RECORD_PREFIX.size + 8, offset - 4)
     finally:
         file.close()
-    length = RECORD_PREFIX.unpack_from(data)[0]
-    return RECORD_HEADER.unpack_from(data, 4)[2] if length >= RECORD_HEADER.size else -1
+    if len(data) < RECORD_PREFIX.size + 8 or RECORD_PREFIX.unpack_from(data)[0] < RECORD_HEADER.size:
+        return -1
+    return lac_of_entry(entry_id, data[4:])

@@ -69,8 +69,10 @@ class PageCache:
         assert key not in self._pages
         if len(self._pages) >= self.pages_max and not self._evict():
             return None
-        page = self._pages[key] = Page(data)
+        page = Page(data)
+        # The number first: without memory for the second step, ``drop_ledger`` still finds all pages.
         self._numbers.setdefault(key[0], set()).add(key[1])
+        self._pages[key] = page
         return page
 
     def mark_dirty(self, key: PageKey) -> None:
@@ -93,7 +95,7 @@ class PageCache:
     def drop_ledger(self, ledger_id: int) -> None:
         """Drop the ledger's pages, dirty or not."""
         for number in self._numbers.pop(ledger_id, ()):
-            del self._pages[ledger_id, number]
+            self._pages.pop((ledger_id, number), None)
             self.dirty.discard((ledger_id, number))
 
     def _evict(self) -> bool:
@@ -101,13 +103,14 @@ class PageCache:
             return False
         # At most two rounds: the first clears the marks. Dirty pages are skipped.
         for _ in range(2 * len(self._pages)):
-            key, page = self._pages.popitem(last=False)
+            key, page = next(iter(self._pages.items()))
             if not page.is_dirty and not page.is_used:
+                del self._pages[key]
                 numbers = self._numbers[key[0]]
                 numbers.discard(key[1])
                 if not numbers:
                     del self._numbers[key[0]]
                 return True
             page.is_used = False
-            self._pages[key] = page
+            self._pages.move_to_end(key)  # a dirty page must never leave the cache, not even for a moment
         return False

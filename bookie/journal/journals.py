@@ -161,19 +161,17 @@ class Journals:
         Returns:
             The number of its records, and their bytes.
         """
-        assert not batch.sizes_bytes, "a batch is submitted once"
+        assert not batch.sizes_bytes, "a batch is submitted once"  # ``_finish`` makes another for each chunk
         batch.on_durable, batch.sync = on_durable, sync
         total_count = total_bytes = 0
         touched = []
         for number, records in enumerate(batch.records):
             count = len(records)
             size_bytes = sum(map(len, records))
-            if size_bytes > RECORD_BYTES_MAX:
+            if size_bytes > RECORD_BYTES_MAX and max(map(len, records)) > RECORD_BYTES_MAX:
                 # ``ClientSession`` refuses longer records. This check keeps a bug from making the journal
                 # unreadable.
-                assert max(map(len, records)) <= RECORD_BYTES_MAX, (
-                    "the record is longer than a replay accepts"
-                )
+                raise StorageFailedError("a record is longer than a replay accepts")
             batch.sizes_bytes.append(size_bytes + LENGTH_BYTES * count)
             total_count += count
             total_bytes += size_bytes
@@ -210,6 +208,12 @@ class Journals:
         for batch in group:
             batch.parts_left -= 1
             if not batch.parts_left:
-                # A journal that goes on while another has failed acknowledges nothing either.
-                batch.on_durable(self._error)
+                try:
+                    # A journal that goes on while another has failed acknowledges nothing either.
+                    batch.on_durable(self._error)
+                except Exception as exc:
+                    # Counts that all connections share may be wrong now, and this call must not raise.
+                    error = error or StorageFailedError(f"an acknowledgement failed: {exc!r}")
+                    error.__cause__ = error.__cause__ or exc
+                    self._error = self._error or error
         self._on_acknowledged(error)

@@ -23,8 +23,7 @@ from bookie.index.apache_databases import ApacheDatabases
 from bookie.index.apache_refusal import shows_databases, stops_page_files
 from bookie.index.index_factory import INDEX_DIRECTORY, open_existing_index, read_ledger_data
 from bookie.index.index_view import IndexView, PageFilesView
-from bookie.journal.format import RECORD_IDS
-from bookie.ledger_record import UNKNOWN_KEY, LedgerData
+from bookie.ledger_record import UNKNOWN_KEY, LedgerData, lac_of_packet
 from bookie.offline.index_places import READY, REBUILDING
 
 log = logging.getLogger(__name__)
@@ -130,7 +129,7 @@ def _merged(ours: dict[int, LedgerData], theirs: dict[int, LedgerData]) -> dict[
         known = ours.get(ledger_id, data)
         lac = -1  # Apache's bookie may have added entries since; the last one has it
         if data.explicit_lac is not None:
-            lac = RECORD_IDS.unpack_from(data.explicit_lac)[1]
+            lac = lac_of_packet(data.explicit_lac)
         merged[ledger_id] = attrs.evolve(
             known,
             master_key=data.master_key or known.master_key,

@@ -50,10 +50,14 @@ DeferredRequest = PlainReads | IncomingRequest | WokenPoll
 
 
 def is_long_poll(deferred: DeferredRequest) -> bool:
-    """True if the request waits for a time that the client chooses."""
+    """True if the request waits for a time that the client chooses.
+
+    As for Apache's bookie, a read without ``previous_lac`` is an ordinary one, and its timeout says nothing.
+    """
     return (
         isinstance(deferred, IncomingRequest)
         and isinstance(deferred.request, ReadRequest)
         and not deferred.request.fence
+        and deferred.request.previous_lac is not None
         and deferred.request.timeout_ms is not None
     )

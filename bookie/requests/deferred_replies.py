@@ -15,14 +15,13 @@ docs/protocol.md 9.3 to 9.7.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from struct import Struct
 from typing import Protocol, TypeVar
 
 import attrs
 
 from bookie.damage.digest_checker import CHECKSUM_TYPES
 from bookie.errors import EntryUnreadableError, LimboError, NoEntryError, NoLedgerError
-from bookie.ledger_record import LedgerRecord
+from bookie.ledger_record import LedgerRecord, lac_of_entry, lac_of_packet
 from bookie.requests.deferred import DeferredRequest, PlainReads, WokenPoll
 from bookie.requests.repeated_adds import Comparison, StoredEntry
 from bookie.requests.replies import refusal
@@ -58,9 +57,6 @@ _ENTRY_BYTES_MIN = 32
 _LOCATED_MAX = 4096  # entries in one reply that names their place
 _LOCATED_BYTES_MAX = 8 << 20  # of these entries
 _GUESS_BYTES = 65_536  # reserved for a reply of unknown size
-_LAC_AT = 16
-_LAC = Struct(">q")
-_IDS = Struct(">qq")
 
 
 class ReplySpace(Protocol):
@@ -143,7 +139,7 @@ class DeferredReplies:
             case BookieInfoRequest():
                 return self._bookie_info(request)
             case _:
-                raise AssertionError(f"{request!r} is not deferred")
+                raise TypeError(f"{type(request).__name__} is not deferred")
 
     # Reads
 
@@ -184,7 +180,7 @@ class DeferredReplies:
                 self.session.send_plain(ledger_id, first, Code.IO_ERROR)
                 at, failed = at + 1, failed + 1
             else:
-                assert bodies
+                assert bodies  # ``read_batch`` raises ``NoEntryError`` instead
                 for entry_id, body in enumerate(bodies, first):
                     self.session.send_plain(ledger_id, entry_id, Code.OK, body)
                 at += len(bodies)
@@ -261,7 +257,7 @@ class DeferredReplies:
         """Reply to a long poll, or let it wait: then there is no reply yet."""
         if request.piggyback_entry and request.entry_id != LAST_ENTRY:
             return refusal(incoming, Code.BAD_REQUEST)
-        assert request.previous_lac is not None
+        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
         ledger = self._ledger(request.ledger_id)
         if ledger.limbo and await self._lac(ledger) <= request.previous_lac:
             raise LimboError(ledger.ledger_id)  # the entry that carried a greater LAC may be lost here
@@ -276,12 +272,13 @@ class DeferredReplies:
         return await self._answer_poll(request, None)
 
     async def _answer_poll(self, request: ReadRequest, updated_ms: int | None) -> Reply:
-        assert request.previous_lac is not None
+        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
         ledger = self._ledger(request.ledger_id)
         if not request.piggyback_entry:
+            last_id = ledger.last_entry_id if request.entry_id == LAST_ENTRY else request.entry_id
             reply = attrs.evolve(await self._read(request), lac_update_ms=updated_ms)
             return (
-                attrs.evolve(reply, lac_body=_packet_beyond(ledger, reply.body))
+                attrs.evolve(reply, lac_body=_packet_beyond(ledger, last_id, reply.body))
                 if request.wants_lac
                 else reply
             )
@@ -299,7 +296,7 @@ class DeferredReplies:
 
     def is_due(self, request: ReadRequest) -> bool | None:
         """True if a long poll gets its reply now, False if it must wait, None if the disk decides."""
-        assert request.previous_lac is not None
+        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
         ledger = self.service.storage.ledger(request.ledger_id)
         if ledger is None or (request.piggyback_entry and request.entry_id != LAST_ENTRY):
             return True
@@ -323,7 +320,7 @@ class DeferredReplies:
             None: It got no reply, because the disk must be read or the peer does not read its replies.
         """
         request = poll.request
-        assert request.previous_lac is not None
+        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
         ledger = self.service.storage.ledger(request.ledger_id)
         reply: Reply
         if request.piggyback_entry and request.entry_id != LAST_ENTRY:
@@ -364,7 +361,7 @@ class DeferredReplies:
         body = self.service.storage.read_cached(request.ledger_id, ledger.last_entry_id)
         if body is None:
             return None
-        packet = _packet_beyond(ledger, body) if request.wants_lac else None
+        packet = _packet_beyond(ledger, ledger.last_entry_id, body) if request.wants_lac else None
         reply = ReadReply(
             Code.OK,
             request.ledger_id,
@@ -471,9 +468,9 @@ class DeferredReplies:
         except (NoEntryError, EntryUnreadableError):
             pass  # use the LAC in memory
         else:
-            (lac,) = _LAC.unpack_from(body, _LAC_AT)
+            lac = lac_of_entry(ledger.last_entry_id, body)
         if ledger.explicit_lac is not None:
-            lac = max(lac, _IDS.unpack_from(ledger.explicit_lac)[1])
+            lac = max(lac, lac_of_packet(ledger.explicit_lac))
         return max(lac, ledger.lac)
 
 
@@ -482,16 +479,16 @@ def _is_lac_on_disk(ledger: LedgerRecord) -> bool:
     return ledger.lac < 0 and ledger.last_entry_id >= 0
 
 
-def _packet_beyond(ledger: LedgerRecord, entry: bytes | None) -> bytes | None:
+def _packet_beyond(ledger: LedgerRecord, entry_id: int, entry: bytes | None) -> bytes | None:
     """The ledger's LAC packet, if its LAC is greater than that in the entry."""
     packet = ledger.explicit_lac
-    if packet is None or entry is None or _IDS.unpack_from(packet)[1] <= _LAC.unpack_from(entry, _LAC_AT)[0]:
+    if packet is None or entry is None or lac_of_packet(packet) <= lac_of_entry(entry_id, entry):
         return None
     return packet
 
 
 def _with_entry(request: ReadRequest, body: bytes, lac: int, updated_ms: int | None) -> ReadReply:
-    assert request.previous_lac is not None
+    assert request.previous_lac is not None  # ``is_long_poll`` takes no other
     return ReadReply(
         Code.OK, request.ledger_id, request.previous_lac + 1, body, max_lac=lac, lac_update_ms=updated_ms
     )

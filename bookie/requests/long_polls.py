@@ -25,6 +25,7 @@ import trio
 from bookie.requests.deferred import WokenPoll
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
+from ledger.tasks.task_errors import raise_error
 from ledger.wire.messages import IncomingRequest, ReadRequest
 
 SLICE_POLLS = 64  # answered in one slice
@@ -76,9 +77,11 @@ class LongPolls:
         wall_ms: Callable[[], int],
         *,
         long_polls_max: int,
+        on_fault: Callable[[Exception], None] = raise_error,
     ) -> None:
         """
         Args:
+            on_fault: Called with an error in an event, which must not reach the connection that caused it.
             defer: Takes a long poll whose reply needs the disk.
             wall_ms: The date that the replies of woken long polls carry.
         """
@@ -88,6 +91,7 @@ class LongPolls:
         self._defer = defer
         self._wall_ms = wall_ms
         self._long_polls_max = long_polls_max
+        self._on_fault = on_fault
         self._arrived: deque[tuple[IncomingRequest, ReadRequest]] = deque()
         self._ready: deque[tuple[_Waiting, int]] = deque()  # with the time of the event
         self._woken: deque[int] = deque()  # ledgers with an event
@@ -131,6 +135,12 @@ class LongPolls:
 
     def lac_is(self, ledger_id: int, lac: float, *, now: bool = False) -> None:
         """An event of a watched ledger: its LAC. ``now``: answer at once, if nothing waits for a turn."""
+        try:
+            self._note_event(ledger_id, lac, now=now)
+        except Exception as exc:  # the event comes from another connection, or from the garbage collection
+            self._on_fault(exc)
+
+    def _note_event(self, ledger_id: int, lac: float, *, now: bool) -> None:
         ledger = self._ledgers[ledger_id]
         if lac > ledger.known_lac:
             ledger.known_lac = lac
@@ -208,7 +218,7 @@ class LongPolls:
             self._defer(incoming)  # the LAC is on the disk only; ``park`` brings the long poll back
             return 0
         if is_due:
-            assert request.previous_lac is not None
+            assert request.previous_lac is not None  # ``is_long_poll`` takes no other
             left = _replies_of(request)
             now_s = trio.current_time()
             return self._answer(_Waiting(incoming, request, request.previous_lac, left, now_s), None)
@@ -266,11 +276,11 @@ class LongPolls:
     # Waiting
 
     def _wait_for(self, incoming: IncomingRequest, request: ReadRequest) -> None:
-        assert request.previous_lac is not None
+        assert request.previous_lac is not None  # ``is_long_poll`` takes no other
         self._wait_beyond(request.previous_lac, incoming, request, _replies_of(request))
 
     def _wait_beyond(self, lac: int, incoming: IncomingRequest, request: ReadRequest, left: int) -> None:
-        assert request.timeout_ms is not None
+        assert request.timeout_ms is not None  # ``is_long_poll`` and ``_long_poll`` let no other wait
         began_s = trio.current_time()
         waiting = _Waiting(incoming, request, lac, left, began_s)
         ledger = self._ledgers.get(request.ledger_id)

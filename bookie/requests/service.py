@@ -32,11 +32,14 @@ from bookie.requests.in_progress import BatchBegun, InProgress
 from bookie.requests.lac_hints import is_well_formed, take_hint
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.new_ledgers import NewLedgers
+from bookie.requests.pending_fences import PendingFences
 from bookie.requests.repeated_adds import Comparison, RefusedAdds, StoredEntry, compare
 from bookie.requests.replies import READ_HEADER, as_failed, in_two_parts, plain_reply, refusal
 from bookie.requests.request_frames import decode_request
+from bookie.requests.rights import Rights
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
+from ledger.tasks.task_errors import raise_error
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,
@@ -73,14 +76,6 @@ _READ_REQUEST = Struct(">Iqq")
 
 
 @attrs.define(eq=False)
-class Rights:
-    """Which adds this bookie accepts now. ``DiskWatch`` changes it; sessions read it for each chunk."""
-
-    writable: bool = True
-    high_priority_writable: bool = True  # accept adds of recoveries while the bookie is read-only
-
-
-@attrs.define(eq=False)
 class BookieService:
     """One bookie's state behind all of its connections."""
 
@@ -94,7 +89,7 @@ class BookieService:
     refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
     in_progress: InProgress = attrs.field(factory=InProgress, init=False)
     deleted_fences: DeletedFences = attrs.field(factory=DeletedFences, init=False)
-    _pending_fences: dict[int, int] = attrs.field(factory=dict, init=False)  # ledger -> staged, not durable
+    fences: PendingFences = attrs.field(factory=PendingFences, init=False)
 
     def open_session(
         self, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
@@ -125,17 +120,6 @@ class BookieService:
     def was_fenced_and_deleted(self, ledger_id: int) -> bool:
         return ledger_id in self.deleted_fences
 
-    def fence_is_durable(self, ledger: LedgerRecord) -> bool:
-        return ledger.fenced and ledger.ledger_id not in self._pending_fences
-
-    def fence_staged(self, ledger_id: int) -> None:
-        self._pending_fences[ledger_id] = self._pending_fences.get(ledger_id, 0) + 1
-
-    def fence_durable(self, ledger_id: int) -> None:
-        left = self._pending_fences.pop(ledger_id) - 1
-        if left:
-            self._pending_fences[ledger_id] = left
-
 
 class ClientSession:
     """One connection: frames in through ``handle``, replies out through the callbacks."""
@@ -154,6 +138,7 @@ class ClientSession:
         self._in_progress = service.in_progress
         self._send, self._defer = send, defer
         self.send_large: Callable[[bytes, memoryview], None] | None = None  # set by the server: see ``reply``
+        self.on_fault: Callable[[Exception], None] = raise_error  # set by the server: ends the connection
         # Of the current chunk:
         self._immediate: list[bytes] = []  # frames that do not wait for the disk
         self._batch = service.storage.new_batch()
@@ -240,7 +225,7 @@ class ClientSession:
 
     def add_again(self, incoming: IncomingRequest, stored: StoredEntry | None) -> None:
         """Handle a deferred add. ``stored``: its entry, read from the disk in this step of the loop."""
-        assert isinstance(incoming.request, AddRequest)
+        assert isinstance(incoming.request, AddRequest)  # ``reply_to`` calls for adds only
         self._add(incoming, incoming.request, stored)
         self._finish()
 
@@ -266,15 +251,11 @@ class ClientSession:
 
     def _finish(self) -> None:
         if not self._batch.is_empty:
-            sync = self._needs_sync
-            self.has_written = True
-            begun = self._in_progress.begin_batch(self._adds_count, len(self._fenced_reads))
-            self._adds_count = 0
-            settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, begun)
-            self._acks, self._fences, self._fenced_reads = [], [], []
-            self._needs_sync = False
-            batch, self._batch = self._batch, self._storage.new_batch()
-            self._storage.submit(batch, settle, sync=sync)
+            try:
+                self._submit()
+            except Exception as exc:
+                # Its entries are in the cache. They would be acknowledged when they are sent again.
+                raise self._storage.failure.half_made(exc, "submitting a chunk") from exc
         if self._immediate:
             frames = b"".join(self._immediate)
             self._immediate.clear()
@@ -291,6 +272,17 @@ class ClientSession:
                         self._watches.lac_is(ledger_id, ledger.lac)
             self._grown.clear()
 
+    def _submit(self) -> None:
+        sync = self._needs_sync
+        self.has_written = True
+        begun = self._in_progress.begin_batch(self._adds_count, len(self._fenced_reads))
+        self._adds_count = 0
+        settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, begun)
+        self._acks, self._fences, self._fenced_reads = [], [], []
+        self._needs_sync = False
+        batch, self._batch = self._batch, self._storage.new_batch()
+        self._storage.submit(batch, settle, sync=sync)
+
     def _settle(
         self,
         acks: bytes,
@@ -303,16 +295,20 @@ class ClientSession:
         self._in_progress.end_batch(begun, error)
         if error is None:
             for ledger_id in fences:
-                self._service.fence_durable(ledger_id)
-            if acks:
-                self._send(acks)
-            for incoming in fenced_reads:
-                self._defer(incoming)
-            return
-        # Fences of a failed batch stay pending, so that no request counts them as durable.
-        frames = [as_failed(acks)] if acks else []
-        frames += [self.encode(incoming, refusal(incoming, Code.IO_ERROR)) for incoming in fenced_reads]
-        self._send(b"".join(frames))
+                self._service.fences.durable(ledger_id)
+        try:
+            if error is None:
+                if acks:
+                    self._send(acks)
+                for incoming in fenced_reads:
+                    self._defer(incoming)
+                return
+            # Fences of a failed batch stay pending, so that no request counts them as durable.
+            frames = [as_failed(acks)] if acks else []
+            frames += [self.encode(incoming, refusal(incoming, Code.IO_ERROR)) for incoming in fenced_reads]
+            self._send(b"".join(frames))
+        except Exception as exc:  # of this connection; the journal's other batches are acknowledged
+            self.on_fault(exc)
 
     # Requests
 
@@ -428,12 +424,12 @@ class ClientSession:
         ledger = self._ledger_for_writing(ledger_id, request.master_key)
         if isinstance(ledger, Code):
             return self._refuse(incoming, ledger)
-        if self._service.fence_is_durable(ledger):
+        if self._service.fences.is_durable(ledger):
             self._defer(incoming)
             return None
         if not ledger.fenced:
+            self._service.fences.staged(ledger_id)  # first: a fence that is staged never counts as durable
             self._storage.stage_fence(self._batch, ledger)
-            self._service.fence_staged(ledger_id)
             self._fences.append(ledger_id)
             self._watches.ledger_changed(ledger_id)
         # Another client's fence may be pending: this batch becomes durable after it. Java replies to a failed

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import trio
 
 from bookie.auth.authentication import certificate_identity, parse_certificate
-from bookie.errors import StorageFailedError
+from bookie.errors import AccountingError, StorageFailedError
 from bookie.requests.deferred import DeferredRequest
 from bookie.requests.service import SLOW_FRAMES_MAX, BookieService
 from bookie.requests.turns import CLOSE_UNITS, SLOW_FRAME_UNITS, UNIT_BYTES, Turns
@@ -42,6 +42,7 @@ from ledger.wire.messages import IncomingRequest, StartTlsReply, StartTlsRequest
 
 log = logging.getLogger(__name__)
 
+CONNECTION = "connection"  # the label of the metric of contained failures
 _RECEIVE_BYTES_MIN = 8192  # also while memory is short
 _BYTES_OF_FRAME = 512  # how many frames a chunk announces to ``Turns`` before they are counted
 
@@ -99,6 +100,7 @@ class Connection:
             self._reply_queue.direct = stream
         self._session = service.open_session(self._reply_queue.put, self._defer)
         self._session.send_large = self._reply_queue.put_large
+        self._session.on_fault = self._fault
         self._turns = turns
         self._work = DeferredWork(
             service, config, self._session, self._reply_queue, memory, turns, wall_ms, self._note_refused
@@ -147,19 +149,30 @@ class Connection:
             self._warn(PeerEvent.STALLED, stalled.exceptions[0])
         except* WireError as bad:
             self._warn(PeerEvent.PROTOCOL, bad.exceptions[0])
-        except* AssertionError:
-            raise  # the bookie's own state is wrong: it must acknowledge nothing more
+        except* AccountingError as wrong:
+            self._fail(wrong.exceptions[0])
         except* Exception as fault:
             # A fault of the bookie, caused by a request of this peer. It closes this connection, which
             # acknowledges nothing. If it stopped the bookie, one request could stop every replica.
-            self._warnings.note(PeerEvent.FAULT, repr(fault.exceptions[0]), trio.current_time(), error=fault)
+            self._warnings.fault(CONNECTION, self.peer.address, fault, trio.current_time())
         finally:
             self._nursery = None
-            self._charge_slow_frames()  # those before a bad one
-            self._unwatched.pop(self, None)
-            self._reply_queue.close()
-            self._work.close()
+            try:
+                self._charge_slow_frames()  # those before a bad one
+                self._unwatched.pop(self, None)
+                self._reply_queue.close()
+                self._work.close()
+            except Exception as exc:  # the counts are of all connections
+                self._fail(exc)
             await trio.aclose_forcefully(self._stream)
+
+    def _fail(self, error: BaseException) -> None:
+        self._service.storage.failure.report(error, "counting what all connections hold")
+
+    def _fault(self, error: Exception) -> None:
+        """End the connection because of an error in a callback, which must not reach its caller."""
+        self._warnings.fault(CONNECTION, self.peer.address, error, trio.current_time())
+        self.close("a fault in the bookie")
 
     def stop_receiving(self) -> None:
         self._is_draining = True
@@ -286,8 +299,8 @@ class Connection:
             nursery.start_soon(self._refuse_early_token)
 
     async def _refuse_early_token(self) -> None:
-        assert self._gate is not None
         await trio.sleep(EARLY_TOKEN_S)
+        assert self._gate is not None  # the gate has called ``_limit_early_token``
         self._gate.refuse_early_token()
 
     async def _watch_peer(self) -> None:
@@ -329,7 +342,7 @@ class Connection:
 
         ``rest`` is what was received behind the last frame.
         """
-        assert self._config.tls is not None
+        assert self._config.tls is not None  # ``Server`` sets ``has_tls`` by it, the session ``may_upgrade``
         self._upgrade = None
         self._session.may_upgrade = False
         last_unencrypted = self._reply_queue.hold(self._session.encode(incoming, StartTlsReply(Code.OK)))

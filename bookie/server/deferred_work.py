@@ -77,6 +77,7 @@ class DeferredWork:
             self._queue_request,
             wall_ms,
             long_polls_max=config.long_polls_max,
+            on_fault=lambda exc: session.on_fault(exc),
         )
         self._queue: deque[tuple[DeferredRequest, float]] = deque()  # with the time of its arrival
         self._count = 0  # requests in ``_queue`` and in work
@@ -110,8 +111,8 @@ class DeferredWork:
         if self._living_nursery() is None:
             return
         if is_long_poll(request):
-            assert isinstance(request, IncomingRequest)
-            assert isinstance(request.request, ReadRequest)
+            assert isinstance(request, IncomingRequest)  # ``is_long_poll`` says no for all others
+            assert isinstance(request.request, ReadRequest)  # likewise
             if not self._started_polls().add(request, request.request):
                 self._refuse(request)
         elif self._takes_budget(request):

@@ -12,21 +12,23 @@ Source: BookKeeper, BookieNettyServer.java; docs/protocol.md 1 and 9.9.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.errors import BookieConfigError
+from bookie.errors import BookieConfigError, ListenError
 from bookie.requests.in_progress import InProgress
 from bookie.requests.service import BookieService
 from bookie.requests.turns import Turns
 from bookie.server.config import ServerConfig
-from bookie.server.connection import Connection, Signal
+from bookie.server.connection import CONNECTION, Connection, Signal
 from bookie.server.connections import Connections
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.shared_memory import SharedMemory
+from ledger.tasks.failure_domain import failure_domain
 from namespace.clock import wall_ms
 
 _SWEEP_S = 1.0
@@ -115,17 +117,28 @@ class Server:
             while True:
                 try:
                     stream = await listener.accept()
-                except OSError as exc:
-                    if exc.errno not in _CANNOT_ACCEPT:
-                        raise
-                    self._warnings.note(PeerEvent.NO_DESCRIPTOR, str(exc), trio.current_time())
-                    self.shed_connections()
+                except trio.ClosedResourceError as exc:
+                    raise ListenError(f"a listening socket was closed: {exc}") from exc
+                except Exception as exc:
+                    if isinstance(exc, OSError) and exc.errno in _CANNOT_ACCEPT:
+                        self._warnings.note(PeerEvent.NO_DESCRIPTOR, str(exc), trio.current_time())
+                        self.shed_connections()
+                    else:
+                        self._warnings.fault("accept", "", exc, trio.current_time())
                     await trio.sleep(_ACCEPT_PAUSE_S)  # the connection stays in the backlog
                 else:
                     connections.start_soon(self.serve_stream, stream)
 
     async def serve_stream(self, stream: trio.abc.Stream) -> None:
-        """Serve one peer until it disconnects or breaks the protocol. An error of the peer is not raised."""
+        """Serve one peer until it disconnects or breaks the protocol. An error ends it, and is not raised."""
+        try:
+            await self._serve_peer(stream)
+        except* Exception as fault:
+            self._warnings.fault(CONNECTION, "", fault, trio.current_time())
+            with trio.CancelScope(shield=True), contextlib.suppress(Exception):
+                await trio.aclose_forcefully(stream)
+
+    async def _serve_peer(self, stream: trio.abc.Stream) -> None:
         connection = Connection(
             self._service,
             self._config,
@@ -152,9 +165,9 @@ class Server:
         try:
             await connection.run()
         finally:
-            del self._connections[connection]
-            self.memory.count_connections(len(self._connections))
+            self._connections.pop(connection, None)
             self.admitted.leave(peer)
+            self.memory.count_connections(len(self._connections))
 
     def shed_connections(self) -> None:
         """Close some connections that have sent no whole frame: descriptors are short. On the loop."""
@@ -171,21 +184,25 @@ class Server:
                 self._has_connections = trio.Event()
                 await self._has_connections.wait()
             await trio.sleep(self._sweep_s)
-            on_sweep()
-            self.admitted.begin_sweep()
-            closed = 0
-            for at, peer in enumerate(self.admitted.peers, 1):
-                if self.admitted.check(peer):
-                    closed += 1
-                    self._warnings.note(
-                        PeerEvent.OVERDUE,
-                        f"peer {peer.address}, {peer.held_bytes} bytes held",
-                        trio.current_time(),
-                    )
-                if closed >= _CLOSE_STEP or not at % _SWEEP_STEP:
-                    closed = 0
-                    await trio.lowlevel.checkpoint()
-            self._warnings.flush(trio.current_time())
+            with failure_domain("sweep of connections"):
+                on_sweep()
+                await self._sweep()
+                self._warnings.flush(trio.current_time())
+
+    async def _sweep(self) -> None:
+        self.admitted.begin_sweep()
+        closed = 0
+        for at, peer in enumerate(self.admitted.peers, 1):
+            if self.admitted.check(peer):
+                closed += 1
+                self._warnings.note(
+                    PeerEvent.OVERDUE,
+                    f"peer {peer.address}, {peer.held_bytes} bytes held",
+                    trio.current_time(),
+                )
+            if closed >= _CLOSE_STEP or not at % _SWEEP_STEP:
+                closed = 0
+                await trio.lowlevel.checkpoint()
 
     async def drain(self, *, timeout_s: float) -> bool:
         """Receive no more requests. Return once the received ones are durable and their replies are sent.

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bookie.errors import AccountingError
+
 _TIGHT = 7 / 8  # of the whole
 _CHUNKS = 1 / 4  # of the whole, if every connection has received a chunk and waits for its turn
 _CHUNK_BYTES_MAX = 131_072
@@ -35,7 +37,7 @@ class SharedMemory:
             on_available: Called when the used bytes fall to ``bytes_max`` or below.
             on_tight: Called when the memory becomes tight.
         """
-        assert 0 < share_bytes_min <= bytes_max
+        assert 0 < share_bytes_min <= bytes_max  # by ``ServerConfig``'s validators
         self.bytes_max = bytes_max
         self.share_bytes_min = share_bytes_min
         self.used_bytes = 0
@@ -62,7 +64,8 @@ class SharedMemory:
             self._on_tight()
 
     def give_back(self, size_bytes: int) -> None:
-        assert size_bytes <= self.used_bytes, f"{size_bytes} given back of {self.used_bytes}"
+        if size_bytes > self.used_bytes:
+            raise AccountingError(f"{size_bytes} bytes of replies given back of {self.used_bytes}")
         self.used_bytes = used_bytes = self.used_bytes - size_bytes
         if used_bytes <= self.bytes_max < used_bytes + size_bytes:
             self._on_available()

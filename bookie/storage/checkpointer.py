@@ -89,7 +89,8 @@ class Checkpointer:
             self.sealed_bytes -= self._sizes.popleft()[1]
         # Always in the same thread, so that marks are written in order. Also if no mark has moved: a
         # checkpoint must not count as marked before the marks of the one before it are on disk.
-        self._stores[0].thread.submit(partial(self._write_marks, marks), partial(self._marked, flushed_id))
+        marked = self._failure.guard(partial(self._marked, flushed_id), "noting a checkpoint")
+        self._stores[0].thread.submit(partial(self._write_marks, marks), marked)
         self._on_flushed()
 
     async def wait_marked(self, checkpoint_id: int | None = None) -> None:

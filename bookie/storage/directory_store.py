@@ -25,12 +25,12 @@ from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import Scrubber
 from bookie.disk.disk import Disk, DiskThread
 from bookie.entrylog.reader import EntryLogReader
-from bookie.errors import FormatError, IndexFailedError, StartError, StorageFailedError
+from bookie.errors import BookieServerError, FormatError, IndexFailedError, StartError, StorageFailedError
 from bookie.gc.log_collector import LogCollector
 from bookie.index.entry_index import DamagedRange, EntryIndex
 from bookie.journal.format import JournalMark
 from bookie.latency import Latency
-from bookie.ledger_record import LedgerRecord
+from bookie.ledger_record import LedgerRecord, credible_data
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_files import DirectoryFiles, open_directory_files
 from bookie.storage.entry_reads import EntryReads
@@ -164,7 +164,9 @@ class DirectoryStore:
         self.dirty.clear()
         sealed = self.cache.seal(checkpoint_id, ledgers)
         done = partial(self._flushed, checkpoint_id, trio.current_time(), on_flushed)
-        self.thread.submit(partial(self.files.flush, sealed), done)
+        self.thread.submit(
+            partial(self.files.flush, sealed), self._failure.guard(done, f"{self.directory}: ending a flush")
+        )
 
     def _flushed(
         self,
@@ -204,18 +206,23 @@ class DirectoryStore:
 
         def done(_: None, error: BaseException | None) -> None:
             # In the callback, not after the wait: the next job may flush a ledger created again with this id.
-            if error is not None:
-                self._failure.report(error, f"{self.directory}: deleting a ledger")
-            else:
+            try:
+                if error is not None:
+                    self._failure.report(error, f"{self.directory}: deleting a ledger")
+                    return
                 for ledger_id in ledger_ids:
                     if self.deleting[ledger_id] > 1:
                         self.deleting[ledger_id] -= 1
                     else:
                         del self.deleting[ledger_id]
-            deleted.set()
+            finally:
+                deleted.set()
 
         # Behind the flush of every cache sealed so far, so that none of them brings a ledger back.
-        self.thread.submit(partial(self.files.delete_ledgers, ledger_ids), done)
+        self.thread.submit(
+            partial(self.files.delete_ledgers, ledger_ids),
+            self._failure.guard(done, f"{self.directory}: ending a deletion"),
+        )
         return freed_bytes, deleted
 
     async def damaged_ranges(self, ledger_id: int) -> list[DamagedRange]:
@@ -243,6 +250,9 @@ class DirectoryStore:
     async def in_thread(self, job: Callable[[], T]) -> T:
         """Run a job that writes in the storage thread. Its ``OSError`` fails the storage.
 
+        So does an unexpected error: it may have come out of a half-made change of the index or of a log. An
+        error that the job raises as ours, such as ``CompactionError``, has changed nothing.
+
         Raises ``StorageFailedError`` then.
         """
         try:
@@ -250,12 +260,16 @@ class DirectoryStore:
         except OSError as exc:
             self._failure.report(exc, f"{self.directory}: writing")
             raise StorageFailedError(f"{self.directory}: {exc}") from exc
+        except BookieServerError:
+            raise
+        except Exception as exc:
+            raise self._failure.half_made(exc, f"{self.directory}: writing") from exc
 
 
 def _load_ledgers(index: EntryIndex, directory_number: int) -> dict[int, LedgerRecord]:
     ledgers: dict[int, LedgerRecord] = {}
     for ledger_id, data in index.ledgers():
-        record = LedgerRecord(ledger_id, **attrs.asdict(data))
+        record = LedgerRecord(ledger_id, **attrs.asdict(credible_data(data)))
         record.directory = directory_number
         ledgers[ledger_id] = record
     return ledgers

@@ -1,7 +1,12 @@
 """The first failed write or sync of a storage. After it nothing is acknowledged any more.
 
+Also an unexpected error in the middle of a change of several steps: an entry may then be in the cache and not
+in the journal, or a cache sealed and not flushed. A later acknowledgement would rest on it, so the bookie
+stops, and the next start replays the journal.
+
 Inside: keeping and logging the first error, waking the tasks that wait for something that can no longer
-happen. Not inside: stopping the bookie (``bookie.main``).
+happen. Not inside: stopping the bookie (``bookie.main``), errors that end one connection or one round
+(``ledger.tasks.failure_domain``).
 Always: the first error stays; later ones are ignored.
 
 Source: BookieCriticalThread.java, BookieImpl.java (shutdown after an I/O error) for the purpose.
@@ -11,11 +16,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import ParamSpec
 
 import trio
 
 from bookie.errors import StorageFailedError
 
+P = ParamSpec("P")
 log = logging.getLogger(__name__)
 
 
@@ -34,15 +41,32 @@ class Failure:
     def report(self, error: BaseException, doing: str) -> None:
         """``doing`` has failed: the storage acknowledges nothing from now on."""
         if self.error is None:
-            log.error("%s failed: %s", doing, error)
+            trace = None if isinstance(error, (StorageFailedError, OSError)) else error
+            log.error("%s failed: %s", doing, str(error) or repr(error), exc_info=trace)
             if not isinstance(error, StorageFailedError):
-                failure = StorageFailedError(f"{doing} failed: {error}")
+                failure = StorageFailedError(f"{doing} failed: {str(error) or repr(error)}")
                 failure.__cause__ = error
                 error = failure
             self.error = error
             self._has_failed.set()
         for callback in self._callbacks:
             callback()
+
+    def half_made(self, error: Exception, doing: str) -> StorageFailedError:
+        """Report an error out of a change of several steps; return the one to raise in its place."""
+        self.report(error, doing)
+        return StorageFailedError(f"the storage has failed: {self.error}")
+
+    def guard(self, call: Callable[P, None], doing: str) -> Callable[P, None]:
+        """``call``, for a loop whose callbacks must not raise: an error is reported instead."""
+
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                call(*args, **kwargs)
+            except Exception as exc:
+                self.report(exc, doing)
+
+        return guarded
 
     def check(self) -> None:
         """Raise ``StorageFailedError`` if the storage has failed."""
@@ -52,5 +76,5 @@ class Failure:
     async def wait(self) -> StorageFailedError:
         """Wait for the failure and return its error."""
         await self._has_failed.wait()
-        assert self.error is not None
+        assert self.error is not None  # ``report`` sets it before it sets the event
         return self.error

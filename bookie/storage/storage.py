@@ -22,7 +22,6 @@ Source: BookieImpl.java, DbLedgerStorage.java; docs/storage-format.md 8, 12.1.
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Iterable, Sequence
 
 import trio
@@ -36,7 +35,7 @@ from bookie.journal.group_commit import OnDurable, WriteBatch
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks
 from bookie.journal.replay import apply_records
-from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys
+from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, SharedKeys, lac_of_packet
 from bookie.storage.checkpointer import Checkpointer
 from bookie.storage.config import StorageConfig
 from bookie.storage.directory_store import DirectoryStore
@@ -45,7 +44,6 @@ from bookie.storage.failure import Failure
 from bookie.storage.write_cache import ENTRY_OVERHEAD_BYTES
 from ledger.packed_entries import PackedEntries
 
-_LAC_PACKET_IDS = struct.Struct(">qq")  # ledger id, LAC
 _OVERHEAD_BYTES = ENTRY_OVERHEAD_BYTES + 4
 
 
@@ -125,15 +123,22 @@ class Storage:
 
         Also binds the key of a ledger that has ``UNKNOWN_KEY`` because its key record was lost.
         """
-        assert ledger_id >= 0
+        # ``ClientSession`` and ``replay`` refuse both before.
+        if ledger_id < 0:
+            raise ValueError(f"ledger id {ledger_id}")
         record = self._ledgers.get(ledger_id)
-        if record is None:
-            record = self._new_record(ledger_id, master_key)
-        else:
-            assert record.master_key == UNKNOWN_KEY, f"ledger {ledger_id} has a key already"
-            record.master_key = master_key
-        self.stores[record.directory].dirty[ledger_id] = record
-        batch.records[record.journal].append(key_record(ledger_id, master_key))
+        if record is not None and record.master_key != UNKNOWN_KEY:
+            raise ValueError(f"ledger {ledger_id} has a key already")
+        journaled = key_record(ledger_id, master_key)
+        try:
+            if record is None:
+                record = self._new_record(ledger_id, master_key)
+            else:
+                record.master_key = master_key
+            self.stores[record.directory].dirty[ledger_id] = record
+            batch.records[record.journal].append(journaled)
+        except Exception as exc:
+            raise self.failure.half_made(exc, f"creating ledger {ledger_id}") from exc
         return record
 
     def _new_record(self, ledger_id: int, master_key: bytes) -> LedgerRecord:
@@ -159,33 +164,45 @@ class Storage:
         self, batch: WriteBatch, ledger: LedgerRecord, entry_id: int, lac: int, body: bytes
     ) -> None:
         """Put an entry into the write cache and the batch. Readable at once, durable later."""
-        entries = ledger.active
-        if entries is None:
-            entries = self.stores[ledger.directory].cache.begin(ledger)
-        entries[entry_id] = body
-        if entry_id > ledger.last_entry_id:
-            ledger.last_entry_id = entry_id
-        if lac > ledger.lac:
-            ledger.lac = lac
-        batch.records[ledger.journal].append(body)
+        # An entry in the cache and not in the batch would be acknowledged when it is sent again.
+        try:
+            entries = ledger.active
+            if entries is None:
+                entries = self.stores[ledger.directory].cache.begin(ledger)
+            entries[entry_id] = body
+            if entry_id > ledger.last_entry_id:
+                ledger.last_entry_id = entry_id
+            if ledger.lac < lac < entry_id:  # ``credible_lac``, at the price of a comparison
+                ledger.lac = lac
+            batch.records[ledger.journal].append(body)
+        except Exception as exc:
+            raise self.failure.half_made(exc, f"staging entry {ledger.ledger_id}:{entry_id}") from exc
 
     def stage_fence(self, batch: WriteBatch, ledger: LedgerRecord) -> None:
         """Fence a ledger: in memory from now on, for good once the batch is durable."""
-        ledger.fenced = True
-        self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
-        batch.records[ledger.journal].append(fence_record(ledger.ledger_id))
+        journaled = fence_record(ledger.ledger_id)
+        try:
+            ledger.fenced = True
+            self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
+            batch.records[ledger.journal].append(journaled)
+        except Exception as exc:
+            raise self.failure.half_made(exc, f"fencing ledger {ledger.ledger_id}") from exc
 
     def stage_explicit_lac(self, batch: WriteBatch, ledger: LedgerRecord, body: bytes) -> None:
         """Store a LAC packet, of at least 16 bytes, in place of the last one."""
-        _, lac = _LAC_PACKET_IDS.unpack_from(body)
-        ledger.explicit_lac = body
-        ledger.lac = max(ledger.lac, lac)
-        self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
-        batch.records[ledger.journal].append(explicit_lac_record(ledger.ledger_id, body))
+        lac = lac_of_packet(body)
+        journaled = explicit_lac_record(ledger.ledger_id, body)
+        try:
+            ledger.explicit_lac = body
+            ledger.lac = max(ledger.lac, lac)
+            self.stores[ledger.directory].dirty[ledger.ledger_id] = ledger
+            batch.records[ledger.journal].append(journaled)
+        except Exception as exc:
+            raise self.failure.half_made(exc, f"staging the LAC of ledger {ledger.ledger_id}") from exc
 
     def hint_lac(self, ledger: LedgerRecord, body: bytes) -> bool:
         """Keep a LAC packet in memory if it raises the LAC; False if not. A restart may forget it."""
-        _, lac = _LAC_PACKET_IDS.unpack_from(body)
+        lac = lac_of_packet(body)
         if lac <= ledger.lac:
             return False
         ledger.explicit_lac, ledger.lac = body, lac
@@ -222,13 +239,16 @@ class Storage:
         if self.failure.error is not None:
             trio.lowlevel.current_trio_token().run_sync_soon(on_durable, self.failure.error)
             return
-        count, body_bytes = self.journals.submit(batch, on_durable, sync=sync)
-        checkpointer = self.checkpointer
-        checkpointer.active_bytes += body_bytes + _OVERHEAD_BYTES * count
-        if checkpointer.active_bytes >= self._seal_at_bytes:
-            checkpointer.begin(self.journals.marks)
-        elif not self._is_dirty.is_set():
-            self._is_dirty.set()
+        try:
+            count, body_bytes = self.journals.submit(batch, on_durable, sync=sync)
+            checkpointer = self.checkpointer
+            checkpointer.active_bytes += body_bytes + _OVERHEAD_BYTES * count
+            if checkpointer.active_bytes >= self._seal_at_bytes:
+                checkpointer.begin(self.journals.marks)
+            elif not self._is_dirty.is_set():
+                self._is_dirty.set()
+        except Exception as exc:
+            raise self.failure.half_made(exc, "handing a batch to the journals") from exc
 
     async def submit_durably(self, batch: WriteBatch) -> None:
         """Submit a batch; return when it is synced. A cancelled call has submitted it.
@@ -266,7 +286,7 @@ class Storage:
             self._has_space = trio.Event()
 
     def on_acknowledged(self, error: StorageFailedError | None) -> None:
-        """The journals have acknowledged a group, or have failed."""
+        """The journals have acknowledged a group, or have failed. It must not raise."""
         if error is not None:
             self.failure.report(error, "the journal")
         self._wake_writers()
@@ -376,13 +396,16 @@ class Storage:
             if (record := self._ledgers.get(ledger_id)) is not None:
                 records.setdefault(record.directory, []).append(record)
         deletions: list[trio.Event] = []
-        for directory, gone in records.items():
-            freed_bytes, deleted = self.stores[directory].forget_ledgers(gone)
-            for record in gone:
-                self._ledgers.pop(record.ledger_id, None)  # it may be the store's dictionary
-                self.limbo_count -= record.limbo
-            self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
-            deletions.append(deleted)
+        try:
+            for directory, gone in records.items():
+                freed_bytes, deleted = self.stores[directory].forget_ledgers(gone)
+                for record in gone:
+                    self._ledgers.pop(record.ledger_id, None)  # it may be the store's dictionary
+                    self.limbo_count -= record.limbo
+                self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
+                deletions.append(deleted)
+        except Exception as exc:
+            raise self.failure.half_made(exc, "deleting ledgers") from exc
         for deleted in deletions:
             await deleted.wait()
         self.failure.check()
@@ -415,7 +438,10 @@ class Storage:
             self.failure.check()
         marks = self.journals.marks
         if marks != self.checkpointer.marks or not all(store.is_clean for store in self.stores):
-            self.checkpointer.begin(marks)
+            try:
+                self.checkpointer.begin(marks)
+            except Exception as exc:
+                raise self.failure.half_made(exc, "beginning a checkpoint") from exc
         await self.checkpointer.wait_marked()
 
     async def flush_regularly(self) -> None:

@@ -46,8 +46,8 @@ class WriteCache:
 
     def begin(self, record: LedgerRecord) -> dict[int, bytes]:
         """Create the dictionary that takes the ledger's entries until the next seal."""
-        assert record.active is None
-        assert record.ledger_id not in self._active
+        # Only ``Storage.stage_entry`` calls, and only without it; ``seal`` and ``drop_ledger`` clear both.
+        assert record.active is None and record.ledger_id not in self._active  # noqa: PT018
         entries: dict[int, bytes] = {}
         record.active = self._active[record.ledger_id] = entries
         self._records.append(record)
@@ -69,6 +69,7 @@ class WriteCache:
     def remove_flushed(self, checkpoint_id: int) -> None:
         """Remove the oldest sealed cache: it is durable in the entry logs and the index."""
         flushed = self.sealed.popleft()
+        # One storage thread flushes in the order of ``seal``.
         assert flushed.checkpoint_id == checkpoint_id
 
     def get(self, record: LedgerRecord, entry_id: int) -> bytes | None:

@@ -18,7 +18,7 @@ from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import Reserve
 from bookie.disk_watch import DiskWatch
 from bookie.errors import DirectoryError, StateError
-from bookie.requests.service import Rights
+from bookie.requests.rights import Rights
 from namespace.errors import StoreUnreachableError
 
 T = TypeVar("T")

@@ -9,9 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
+from bookie.errors import ListenError
 from bookie.requests.service import BookieService
 from bookie.server.config import ServerConfig
 from bookie.server.server import Server
+from ledger.tasks.failure_domain import contained_failures
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest
 from tests.fakes.service_by_hand import HandDisk
@@ -80,13 +82,34 @@ async def test_a_shortage_while_accepting_closes_strangers_and_neither_spins_nor
     nursery.cancel_scope.cancel()
 
 
-async def test_another_error_of_a_listener_is_raised() -> None:
-    class BrokenListener(ShortListener):
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), RecursionError(), KeyError("a fault")])
+async def test_another_error_while_accepting_costs_a_pause_and_one_line(
+    nursery: trio.Nursery, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    class FaultyListener(ShortListener):
         async def accept(self) -> trio.abc.Stream:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+            self.tries += 1
+            if self.tries <= 100:
+                raise error
+            return await super().accept()
 
-    with pytest.RaisesGroup(OSError):
-        await server_of().serve([BrokenListener(0)])
+    before, began_s = contained_failures["accept"], trio.current_time()
+    listener = FaultyListener(0)
+    await nursery.start(server_of().serve, [listener])
+    await listener.arrived.wait()
+    assert trio.current_time() - began_s >= 100 * 0.05, "it pauses after each"
+    assert contained_failures["accept"] == before + 100
+    assert len(caplog.records) == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_listening_socket_that_is_closed_ends_the_server_by_name() -> None:
+    class ClosedListener(ShortListener):
+        async def accept(self) -> trio.abc.Stream:
+            raise trio.ClosedResourceError
+
+    with pytest.RaisesGroup(ListenError):
+        await server_of().serve([ClosedListener(0)])
 
 
 async def test_a_newcomer_beyond_the_limit_is_closed_at_once(nursery: trio.Nursery) -> None:

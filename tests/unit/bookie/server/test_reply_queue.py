@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from bookie.errors import AccountingError
 from bookie.requests.in_progress import InProgress
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.shared_memory import SharedMemory
@@ -62,7 +63,7 @@ def test_the_callback_comes_when_the_limit_is_no_longer_exceeded() -> None:
     memory.give_back(50)
     assert used_bytes == [80]
     assert memory.used_bytes_peak == 150
-    with pytest.raises(AssertionError):
+    with pytest.raises(AccountingError):
         memory.give_back(31)
 
 

@@ -183,16 +183,6 @@ async def test_a_fault_of_ours_costs_the_peer_its_connection_and_not_everybody_t
     assert "please report it" in caplog.text
 
 
-async def test_a_broken_rule_of_our_own_stops_the_bookie(bookie: Bookie) -> None:
-    bookie.storage.__class__ = FaultyStorage
-    bookie.storage.fault = AssertionError("our books are wrong")  # type: ignore[attr-defined]
-    ours, theirs = memory_stream_pair()
-    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(bookie.serve_stream, theirs)
-            await Caller(ours).send(add(0, ledger_id=666))
-
-
 async def test_an_entry_as_large_as_a_frame_may_be_is_stored_and_read(connect: Connect) -> None:
     caller = connect()
     size = 5_242_880 - 4 - 24 - 36
