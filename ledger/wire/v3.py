@@ -52,7 +52,7 @@ from ledger.wire.messages import (
     WriteLacReply,
     WriteLacRequest,
 )
-from ledger.wire.protobuf import text_of
+from ledger.wire.protobuf import check_fields, sub_messages, text_of
 from ledger.wire.v3_add import AddEncoder, decode_usual_add, decode_usual_add_reply, encode_add_reply
 from ledger.wire.v3_read import encode_read_reply
 
@@ -64,6 +64,8 @@ WRITE_FLAG_DEFERRED_SYNC = 1
 FIRST_BYTE_MIN = 8  # a lower first byte means version 2: protobuf has no field 0
 
 _LENGTH = struct.Struct(">I")
+_IN_REQUEST = sub_messages(pb.Request.DESCRIPTOR)
+_IN_RESPONSE = sub_messages(pb.Response.DESCRIPTOR)
 _FENCE = pb.ReadRequest.FENCE_LEDGER
 _PIGGYBACK = pb.ReadRequest.ENTRY_PIGGYBACK
 _RECOVERY = pb.AddRequest.RECOVERY_ADD
@@ -192,6 +194,7 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     """
     if quick := decode_usual_add(data, start, end):
         return quick
+    check_fields(data, start, end, _IN_REQUEST)
     message = pb.Request()
     try:
         # Not initialized: a field is missing, or an enum number is unknown (docs/protocol.md 3.7).
@@ -283,7 +286,7 @@ def encode_reply(reply: Reply, *, version: int, operation: Operation, transactio
     if isinstance(reply, AddReply) and operation is Operation.ADD_ENTRY:
         return encode_add_reply(reply, transaction_id)
     if isinstance(reply, ReadReply):
-        assert operation is Operation.READ_ENTRY, operation
+        assert operation is Operation.READ_ENTRY, operation  # a bookie replies to reads only with it
         return encode_read_reply(reply, transaction_id)
     status = pb.StatusCode.Name(reply.code.value)
     message = pb.Response(status=status)
@@ -356,6 +359,7 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     """
     if quick := decode_usual_add_reply(data, start, end):
         return quick
+    check_fields(data, start, end, _IN_RESPONSE)
     message = pb.Response()
     try:
         message.ParseFromString(data[start:end])
