@@ -254,7 +254,7 @@ class Connection:
                         rest or not is_start_tls(data, *spans[-1])
                     ):
                         raise WireError(UNENCRYPTED)
-                    await self._begin_tls(self._upgrade, rest)
+                    await self._begin_tls(self._upgrade, rest, gate)
                     frames.discard()
                 if gate is not None and gate.refused is not None:
                     await reply_queue.wait_sent()
@@ -337,10 +337,12 @@ class Connection:
                 await self._turns.take(CLOSE_UNITS)
                 raise
 
-    async def _begin_tls(self, incoming: IncomingRequest, rest: bytes) -> None:
+    async def _begin_tls(self, incoming: IncomingRequest, rest: bytes, gate: Gate | None) -> None:
         """Reply unencrypted, then switch to TLS. Later replies to earlier requests are encrypted.
 
-        ``rest`` is what was received behind the last frame.
+        Args:
+            rest: The bytes received after the last frame.
+            gate: None if it is open, or there is none: then no clear text may follow.
         """
         assert self._config.tls is not None  # ``Server`` sets ``has_tls`` by it, the session ``may_upgrade``
         self._upgrade = None
@@ -351,7 +353,7 @@ class Connection:
         await self._stream.send_all(last_unencrypted)
         try:
             with trio.fail_after(self._config.tls_handshake_s):
-                stream, gate = self._stream, self._gate
+                stream = self._stream
                 if gate is not None and gate.takes_early_tokens:
                     stream = await receive_clear_text(stream, rest, gate.handle)
                 encrypted = await shake_hands(stream, self._config.tls(), self._turns)

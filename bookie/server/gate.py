@@ -6,6 +6,9 @@
 
 Inside: which frames pass, the reply to all others, the exchange of tokens.
 Not inside: mechanisms (``bookie.auth``), TLS itself and the deadline (``connection``).
+After START_TLS the peer may send ``EARLY_FRAMES_MAX`` frames of AUTH in clear text, as Apache's client does;
+any other frame closes the connection.
+
 Always: while the gate is closed, no request but START_TLS reaches the session; if TLS is needed, no token is
 answered in clear text; the exchange ends after ``EXCHANGES_MAX`` tokens.
 
@@ -53,6 +56,7 @@ from ledger.wire.messages import (
 EXCHANGES_MAX = 32  # tokens of one connection, as the client allows
 FRAME_BYTES_MAX = 65_536  # of a peer that is not authenticated
 EARLY_TOKEN_S = 2.0
+EARLY_FRAMES_MAX = 2  # AUTH frames in clear text after START_TLS
 UNENCRYPTED = "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
 
 
@@ -86,6 +90,7 @@ class Gate:
         self._waiting: IncomingRequest | None = None  # an empty first token, sent around START_TLS
         self._exchanges = 0
         self._is_upgrading = False  # from START_TLS until TLS begins
+        self._early_frames = 0  # that came meanwhile, all in clear text
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "closed" if self.refused is None else "refused"
@@ -145,13 +150,13 @@ class Gate:
             self.rejected = str(exc)
             return
         if self.is_open:
-            assert self._session.identity is not None
+            assert self._session.identity is not None  # ``_open`` has set the identity of its plug-in
             self._session.identity = attrs.evolve(self._session.identity, certificate=certificate)
         elif identity is not None:
             self._open(identity)
         elif self._waiting is not None:
             incoming, self._waiting = self._waiting, None
-            assert isinstance(incoming.request, AuthRequest)
+            assert isinstance(incoming.request, AuthRequest)  # only ``_handle_frame`` keeps one, of AUTH
             self._take_token(incoming, incoming.request.payload)
 
     def _handle_frame(self, data: bytes, start: int, end: int) -> None:
@@ -159,6 +164,10 @@ class Gate:
         incoming = (v3 if is_v3 else v2).decode_request(data, start, end)
         if incoming.version > v3.VERSION or (incoming.version == v3.VERSION) is not is_v3:
             raise WireError(f"a request of protocol version {incoming.version} before authentication")
+        if self._is_upgrading:
+            self._early_frames += 1
+            if self._early_frames > EARLY_FRAMES_MAX:
+                raise WireError(UNENCRYPTED)
         match incoming.request:
             case AuthRequest() if self.is_open:
                 self._session.handle(data, [(start, end)])  # Apache's client sends one token too many
@@ -186,8 +195,8 @@ class Gate:
                 self._refuse(incoming)
 
     def _take_token(self, incoming: IncomingRequest, token: bytes) -> None:
-        assert self._auth is not None
-        assert self._plugin is not None
+        assert self._auth is not None  # ``_plugin`` is None without it, and no AUTH names None
+        assert self._plugin is not None  # likewise
         self._exchanges += 1
         try:
             if self.rejected is not None:

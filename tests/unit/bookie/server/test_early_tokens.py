@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from bookie.auth.authentication import AuthRefusedError, PeerCertificate
 from bookie.server.config import ServerConfig
-from bookie.server.gate import EARLY_TOKEN_S
+from bookie.server.gate import EARLY_FRAMES_MAX, EARLY_TOKEN_S
 from ledger.codes import Code, Operation
+from ledger.digest import DigestType, EntryCodec
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     AddReply,
+    AddRequest,
     AuthReply,
     AuthRequest,
     BookieInfoRequest,
+    ReadRequest,
     RefusedReply,
     StartTlsReply,
     StartTlsRequest,
 )
 from tests.unit.bookie.server.gated_bookie import (
     ADD,
+    KEY,
     SECRET,
     Certificates,
     Opened,
@@ -89,6 +95,48 @@ async def test_anything_else_behind_start_tls_closes_the_connection(
     assert await peer.reply() is None
     assert opened.bookie.storage.ledger(7) is None
     assert trio.current_time() == begin  # not only at a deadline
+
+
+@pytest.mark.parametrize("requires_auth", [True, False])
+async def test_clear_text_of_an_authenticated_peer_behind_start_tls_is_not_served(
+    opened: Opened, certificates: Certificates, requires_auth: bool
+) -> None:
+    """The replies would wait for TLS, which never begins: 1 MB of memory for each request of 20 bytes."""
+    auth = Words() if requires_auth else None
+    peer = opened.connect(ServerConfig(auth=auth, tls=lambda: certificates.bookie))
+    if requires_auth:
+        assert await peer.ask(AuthRequest("words", SECRET)) == AuthReply(Code.OK, "words", b"welcome")
+    size_bytes = 1_000_000
+    entry = EntryCodec(DigestType.CRC32C, b"").pack(7, 0, -1, size_bytes, bytes(size_bytes))
+    assert await peer.ask(AddRequest(7, 0, KEY, entry), version=2) == AddReply(Code.OK, 7, 0)
+    assert await peer.ask(StartTlsRequest()) == StartTlsReply(Code.OK)
+    read = v2.encode_request(ReadRequest(7, 0))
+    token = v2.encode_request(AuthRequest("words", b""))
+    with contextlib.suppress(trio.BrokenResourceError):
+        for _ in range(100):
+            await peer.stream.send_all(read + token)
+            await wait_all_tasks_blocked()
+    assert await peer.reply() is None
+    assert opened.bookie.server.memory.used_bytes_peak < 4 * size_bytes
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+async def test_tokens_without_end_behind_start_tls_close_the_connection(
+    opened: Opened, certificates: Certificates, is_before: bool
+) -> None:
+    peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+    if is_before:
+        assert await peer.ask(AuthRequest("words", b"")) == AuthReply(Code.OK, "words", b"?")
+    assert await peer.ask(StartTlsRequest()) == StartTlsReply(Code.OK)
+    token = v2.encode_request(AuthRequest("words", SECRET if is_before else b""))
+    sent = 0
+    with contextlib.suppress(trio.BrokenResourceError):
+        for _ in range(10):
+            await peer.stream.send_all(token)
+            await wait_all_tasks_blocked()
+            sent += 1
+    assert await peer.reply() is None
+    assert sent <= EARLY_FRAMES_MAX + 1
 
 
 async def in_tls(peer: Peer, certificates: Certificates) -> Peer:
