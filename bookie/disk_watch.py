@@ -26,6 +26,7 @@ from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
 from bookie.errors import DirectoryError, FormatError, StateError
 from bookie.requests.rights import Rights
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class DiskWatch:
             persists: Keep the state over restarts (``BOOKIE_STATUS``).
             reserves: Filled while there is enough space; the flush that needs one frees it.
         """
-        assert ledger_directories
+        assert ledger_directories  # ``StorageConfig`` has at least one
         self._rights = rights
         self._registration = registration
         self._disk = disk
@@ -164,14 +165,20 @@ class DiskWatch:
             with trio.move_on_after(self._config.check_interval_s):
                 await self._changed.wait()
             self._changed = trio.Event()
-            await self.check()
-            writable = self._rights.writable
-            await self._store_status()
-            if writable != announced and await self._announce(writable):
-                announced = writable
-            # Last, and interrupted by a change: it may take seconds, and clients wait for the announcement.
-            if self._has_space and not self._is_nearly_full:
-                await self._fill_reserves()
+            try:
+                await self.check()
+                writable = self._rights.writable
+                await self._store_status()
+                if writable != announced and await self._announce(writable):
+                    announced = writable
+                # Last, and interrupted by a change: it may take seconds, and clients wait for the
+                # announcement.
+                if self._has_space and not self._is_nearly_full:
+                    await self._fill_reserves()
+            except DirectoryError:
+                raise
+            except Exception as exc:
+                report_contained("watch of the disks", exc)
 
     async def _announce(self, writable: bool) -> bool:
         """Tell the cluster of a change; False if the metadata store cannot be reached now."""

@@ -46,7 +46,7 @@ from bookie.identity.cookie import Cookie
 from bookie.identity.cookie_check import read_instance_id
 from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.ledger_metadata.gone_ledgers import GoneLedgers
-from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones
+from bookie.ledger_metadata.live_ledgers import LiveLedgers, ServedLedgers, load_tombstones, node_of
 from bookie.ledger_metadata.log_permissions import LogPermissions
 from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
 from bookie.ledger_metadata.over_replicated import OverReplicated
@@ -259,6 +259,7 @@ async def run_bookie(
                 permissions=permissions,
             ) as bookie:
                 await startup_check.complete(bookie.storage)
+                bookie.service.may_exist = lambda ledger_id: node_of(root, layout, ledger_id) is not None
                 live_ledgers = LiveLedgers(
                     lambda: registration.store,
                     root,

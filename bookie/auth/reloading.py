@@ -20,6 +20,7 @@ import trio
 from bookie.auth.authentication import AuthProvider
 from bookie.auth.tls import TlsConfig, server_context
 from bookie.errors import BookieConfigError
+from ledger.tasks.failure_domain import failure_domain
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Secrets:
     @property
     def context(self) -> ssl.SSLContext:
         """The context for the next connection. Only with TLS."""
-        assert self._context is not None
+        assert self._context is not None  # callers ask only if ``tls`` is configured; then ``load`` sets it
         return self._context
 
     async def include(self, files: ReloadedFiles) -> None:
@@ -84,14 +85,15 @@ class Secrets:
 
     async def reload(self) -> None:
         """Read all files again. If one cannot be used, log that once, and keep the old ones."""
-        try:
-            await self.load()
-        except BookieConfigError as exc:
-            if str(exc) != self._last_warning:
-                log.warning("certificates and secrets stay as they are; the new ones fail: %s", exc)
-            self._last_warning = str(exc)
-        else:
-            self._last_warning = None
+        with failure_domain("reading secrets again"):
+            try:
+                await self.load()
+            except BookieConfigError as exc:
+                if str(exc) != self._last_warning:
+                    log.warning("certificates and secrets stay as they are; the new ones fail: %s", exc)
+                self._last_warning = str(exc)
+            else:
+                self._last_warning = None
 
     async def keep(self, interval_s: float) -> None:
         """Read all files again after each interval, until cancelled."""

@@ -25,6 +25,7 @@ from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.config import PlacementConfig
 from ledger.replication import AutoRecovery, AutoRecoveryStats, ReplicationConfig
+from ledger.tasks.failure_domain import contained_failures
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
 
@@ -87,6 +88,8 @@ async def _logged(pause_s: float) -> AsyncIterator[None]:
     except* Exception as group:
         cause = first_error(group)
         is_expected = isinstance(cause, (LedgerError, NamespaceError))
+        if not is_expected:
+            contained_failures["auto-recovery"] += 1
         log.warning(
             "auto-recovery in this bookie failed; it begins anew in %g s: %s",
             pause_s,

@@ -19,12 +19,12 @@ import trio
 from bookie.errors import RegistrationError
 from ledger.catalog.connection_retry import retry_lost_connection
 from ledger.catalog.paths import READONLY, available_path, readonly_path
+from ledger.tasks.failure_domain import failure_domain, report_contained
 from namespace.errors import (
     NamespaceError,
     NodeExistsError,
     NoNodeError,
     SessionExpiredError,
-    StoreUnreachableError,
 )
 from namespace.store import MetadataStore, SessionState
 
@@ -119,14 +119,23 @@ class Registration:
         """
         async with AsyncExitStack() as stores:
             while True:
-                state = self._store.state
-                while state is not SessionState.EXPIRED:
-                    if state is SessionState.SUSPENDED:
-                        log.warning("bookie %s: the metadata store is unreachable", self._bookie_id)
-                    state = await self._store.wait_state_change(state)
+                try:
+                    await self._wait_expired()
+                except Exception as exc:
+                    report_contained("watch of the session", exc)
+                    await trio.sleep(_RETRY_S)
+                    continue
                 log.warning("bookie %s: its session expired; announcing it in a new one", self._bookie_id)
-                await stores.aclose()
+                with failure_domain("closing an expired session"):
+                    await stores.aclose()
                 await self._reopen(open_store, stores)
+
+    async def _wait_expired(self) -> None:
+        state = self._store.state
+        while state is not SessionState.EXPIRED:
+            if state is SessionState.SUSPENDED:
+                log.warning("bookie %s: the metadata store is unreachable", self._bookie_id)
+            state = await self._store.wait_state_change(state)
 
     async def _reopen(self, open_store: OpenStore, stores: AsyncExitStack) -> None:
         deadline = trio.current_time() + self._reopen_s
@@ -135,13 +144,14 @@ class Registration:
                 async with self._changing:
                     self._store = await stores.enter_async_context(open_store())
                     await self._announce()
-            except (StoreUnreachableError, NamespaceError, RegistrationError) as exc:
+            except Exception as exc:  # of any class: there is an end to the attempts, and it has a name
                 if trio.current_time() >= deadline:
                     raise RegistrationError(
                         f"bookie {self._bookie_id}: its session expired and it could not be announced again"
                         f" within {self._reopen_s:g} s: {exc}"
                     ) from exc
-                await stores.aclose()
+                with failure_domain("closing an expired session"):
+                    await stores.aclose()
                 await trio.sleep(_RETRY_S)
             else:
                 return

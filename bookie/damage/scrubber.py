@@ -35,6 +35,7 @@ from bookie.errors import EntryUnreadableError, FormatError, StartError, Storage
 from bookie.index.entry_index import EntryIndex, EntryRange
 from bookie.ledger_record import LedgerRecord
 from ledger.digest import DigestType
+from ledger.tasks.failure_domain import report_contained
 
 log = logging.getLogger(__name__)
 
@@ -134,8 +135,8 @@ class Scrubber:
                 await self.scrub()
             except StorageFailedError:
                 return  # ``wait_failed`` of the storage reports the error
-            except Exception:  # any other error ends this round only
-                log.exception("a round of the scrubber failed; the next one is in %g s", interval_s)
+            except Exception as exc:  # any other error ends this round only
+                report_contained("round of the scrubber", exc)
             await trio.sleep(max(0.0, began_s + interval_s - trio.current_time()))
 
     async def scrub(self, *, throttled: bool = True) -> list[EntryUnreadableError]:
@@ -149,7 +150,13 @@ class Scrubber:
         unfinished: set[int] = set()  # ledgers whose known damage is kept
         for record in sorted(self._ledgers.values(), key=lambda record: record.ledger_id):
             ledger = _LedgerScrub(record)
-            await self._scrub_ledger(ledger, pace)
+            try:
+                await self._scrub_ledger(ledger, pace)
+            except StorageFailedError:
+                raise
+            except Exception as exc:
+                report_contained("scrubbing", exc, ledger_id=record.ledger_id)
+                ledger.is_whole = False
             if ledger.is_index_unreadable:
                 self.unreadable.add(record.ledger_id)
             else:

@@ -29,6 +29,7 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import ClusterRestoredError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
+from ledger.tasks.failure_domain import contained_failures, report_contained
 from namespace.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
 
 STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError, ClusterRestoredError)
@@ -200,11 +201,9 @@ class GarbageCollector:
                     raise
                 except STORE_AWAY as exc:
                     self._note_store_is_away(exc)
-                except Exception as exc:  # any error of the store ends this round only
-                    self.state.last_failure = str(exc)
-                    log.exception(
-                        "garbage collection failed; the next round is in %s s", self._config.interval_s
-                    )
+                except Exception as exc:  # it ends this round only
+                    self.state.last_failure = str(exc) or repr(exc)
+                    report_contained("garbage collection", exc)
         except StorageFailedError:
             return  # ``wait_failed`` of the storage reports the error
 
@@ -286,7 +285,7 @@ class GarbageCollector:
 
     def _due(self, forced_minor: bool, forced_major: bool) -> CompactionLevel | None:
         now_s = trio.current_time()
-        assert self._began_s is not None
+        assert self._began_s is not None  # ``run_round`` sets it first
         last_minor_s = self.state.last_minor_s or self._began_s
         last_major_s = self.state.last_major_s or self._began_s
         minor_suspended, major_suspended = self.suspended()
@@ -321,6 +320,7 @@ class GarbageCollector:
     def _failed_in(self, collector: LogCollector, error: Exception) -> None:
         """Log the error that is being handled. This directory's work is incomplete; the others continue."""
         self.state.last_failure = str(error)
+        contained_failures["garbage collection of entry logs"] += 1
         log.exception("%s: garbage collection of its entry logs failed", collector.directory)
 
     def _record_compaction(self, level: CompactionLevel) -> None:

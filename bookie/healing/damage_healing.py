@@ -19,23 +19,27 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
-from struct import Struct
 
 import attrs
 import trio
 
 from bookie.damage.damaged_entries import DamagedEntry
-from bookie.errors import EntryUnreadableError, NoEntryError, NoLedgerError, StorageFailedError
+from bookie.errors import (
+    BookieServerError,
+    EntryUnreadableError,
+    NoEntryError,
+    NoLedgerError,
+    StorageFailedError,
+)
 from bookie.healing.index_healing import belongs_on, heal_index
-from bookie.healing.integrity import OpenClient
-from bookie.limits import RECORD_BYTES_MAX
+from bookie.healing.integrity import OpenClient, is_entry
+from bookie.ledger_record import lac_of_entry
 from bookie.storage.storage import Storage
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
 
-_LAC = Struct(">q")
-_LAC_AT = 16
 PAUSE_S = 60.0
 PAUSE_MAX_S = 3600.0
 _READ_BYTES_MAX = 1 << 20
@@ -89,14 +93,14 @@ class DamageHealing:
                 async with self._open_client() as client:
                     await self._heal_indexes(client)
                     for ledger_id, entries in itertools.groupby(self._damaged(), lambda one: one.ledger_id):
-                        await self._heal_ledger(client, ledger_id, list(entries))
+                        await self._heal_alone(client, ledger_id, list(entries))
             except StorageFailedError:
                 return  # ``Storage.wait_failed`` reports it
             except (LedgerError, NamespaceError, OSError) as exc:
                 self.stats.last_failure = f"{type(exc).__name__}: {exc}"
             except Exception as exc:
                 # The bookie serves without the healing, so an unexpected error must not stop it.
-                log.exception("bookie %s: damage could not be healed", self._bookie_id)
+                report_contained("healing of damage", exc)
                 self.stats.last_failure = f"{type(exc).__name__}: {exc}"
             self.stats.attempts += 1
             entries_count = self.stats.healed - entries_before
@@ -143,6 +147,16 @@ class DamageHealing:
             else:
                 self._irreplaceable.add(ledger_id)  # the scrubber has logged what an operator can do
 
+    async def _heal_alone(self, client: LedgerClient, ledger_id: int, entries: list[DamagedEntry]) -> None:
+        """An unexpected error of one ledger's healing keeps the others from nothing."""
+        try:
+            await self._heal_ledger(client, ledger_id, entries)
+        except (LedgerError, NamespaceError, OSError, BookieServerError):
+            raise
+        except Exception as exc:
+            report_contained("healing of damage", exc, ledger_id=ledger_id)
+            self.stats.last_failure = f"ledger {ledger_id}: {type(exc).__name__}: {exc}"
+
     async def _heal_ledger(self, client: LedgerClient, ledger_id: int, entries: list[DamagedEntry]) -> None:
         record = self._storage.ledger(ledger_id)
         if record is None:
@@ -161,12 +175,12 @@ class DamageHealing:
                 self.stats.last_failure = str(exc)
                 continue
             await self._storage.wait_capacity()
-            if not await self._is_unreadable(entry) or len(body) > RECORD_BYTES_MAX:
+            if not await self._is_unreadable(entry) or not is_entry(ledger_id, entry.entry_id, body):
                 continue
             if self._storage.ledger(ledger_id) is not record:
                 return  # deleted meanwhile
             batch = self._storage.new_batch()
-            (lac,) = _LAC.unpack_from(body, _LAC_AT)
+            lac = lac_of_entry(entry.entry_id, body)
             self._storage.stage_entry(batch, record, entry.entry_id, lac, body)
             await self._storage.submit_durably(batch)
             self._storage.stores[record.directory].damaged.drop(entry.location)

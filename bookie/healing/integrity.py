@@ -35,7 +35,7 @@ import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.ledger_metadata.gone_ledgers import WATCHED_MAX, GoneLedgers
-from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
+from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord, lac_of_entry
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.storage.storage import Storage
 from ledger.client import LedgerClient
@@ -43,11 +43,11 @@ from ledger.digest import ENTRY_HEADER_BYTES, master_key
 from ledger.errors import LedgerError, NoSuchEntryError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
 from ledger.read.replica_copy import ReplicaCopy
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
 
 OpenClient = Callable[[], AbstractAsyncContextManager[LedgerClient]]
-_LAC = Struct(">q")
-_LAC_AT = 16
+_IDS = Struct(">qq")
 PROGRESS_S = 30.0
 RANGE_ENTRIES_MAX = 4096  # checked between two checkpoints of the loop
 DELETED_TOGETHER_MAX = 256  # ledgers, with few syncs for all
@@ -123,6 +123,13 @@ def missing_ranges(
         yield begin, last
 
 
+def is_entry(ledger_id: int, entry_id: int, body: bytes) -> bool:
+    """True if another bookie's reply can be stored as this entry. The digest was checked, if there is one."""
+    if not ENTRY_HEADER_BYTES <= len(body) <= RECORD_BYTES_MAX:
+        return False
+    return bool(_IDS.unpack_from(body) == (ledger_id, entry_id))
+
+
 class IntegrityRepair:
     """The repair of one running bookie."""
 
@@ -157,7 +164,7 @@ class IntegrityRepair:
                 self._note_failure(f"{type(exc).__name__}: {exc}")
             except Exception as exc:
                 # The bookie serves without the repair, so an unexpected error must not stop it.
-                log.exception("bookie %s: the repair failed", self._bookie_id)
+                report_contained("repair of ledgers in limbo", exc)
                 self._note_failure(f"{type(exc).__name__}: {exc}")
             self.stats.ledgers_in_limbo = len(self._in_limbo())
             if not self.stats.ledgers_in_limbo:
@@ -205,6 +212,11 @@ class IntegrityRepair:
                 raise
             except (LedgerError, BookieServerError) as exc:
                 self._note_failure(f"ledger {record.ledger_id}: {exc}")
+            except (NamespaceError, OSError):
+                raise
+            except Exception as exc:
+                report_contained("repair of ledgers in limbo", exc, ledger_id=record.ledger_id)
+                self._note_failure(f"ledger {record.ledger_id}: {type(exc).__name__}: {exc}")
             self._log_progress()
         await self._delete_gone()
 
@@ -233,7 +245,7 @@ class IntegrityRepair:
                 return  # the next round ends the repair
             except Exception as exc:
                 if not isinstance(exc, NamespaceError):
-                    log.exception("bookie %s: deletions are not followed", self._bookie_id)
+                    report_contained("following deletions", exc)
                 self._note_failure(f"{type(exc).__name__}: {exc}")
             if self._in_limbo():
                 await trio.sleep(self._config.pause_s)  # so that a flapping connection keeps nothing busy
@@ -307,10 +319,15 @@ class IntegrityRepair:
                 errors.append(exc)
                 first += 1
             else:
-                fitting = list(itertools.takewhile(lambda body: len(body) <= RECORD_BYTES_MAX, bodies))
+                fitting = [
+                    body
+                    for _, body in itertools.takewhile(
+                        lambda one: is_entry(record.ledger_id, *one), enumerate(bodies, first)
+                    )
+                ]
                 if not fitting:
                     # An Apache bookie with a greater frame limit may hold longer entries.
-                    text = f"its entry {first} of {len(bodies[0])} bytes is longer than this bookie can store"
+                    text = f"its entry {first} is longer than this bookie can store, or not of this ledger"
                     errors.append(LedgerError(text))
                     first += 1
                     continue
@@ -324,9 +341,7 @@ class IntegrityRepair:
             return
         batch = self._storage.new_batch()
         for entry_id, body in enumerate(bodies, first):
-            assert len(body) >= ENTRY_HEADER_BYTES
-            (lac,) = _LAC.unpack_from(body, _LAC_AT)
-            self._storage.stage_entry(batch, record, entry_id, lac, body)
+            self._storage.stage_entry(batch, record, entry_id, lac_of_entry(entry_id, body), body)
         await self._storage.submit_durably(batch)
         self.stats.entries_copied += len(bodies)
         self.stats.bytes_copied += sum(map(len, bodies))

@@ -25,6 +25,7 @@ from bookie.storage.storage import Storage
 from ledger.replication import AutoRecoveryStats
 from ledger.replication.auditor import AuditorStats
 from ledger.statistics.exposition import Metric, Summary, counter, exposition, gauge, quoted, summary
+from ledger.tasks.failure_domain import contained_failures
 
 INSIDE = "replication_"  # in front of the names of auto-recovery in the process of a bookie
 _STATM = Path("/proc/self/statm")
@@ -54,7 +55,16 @@ def _metrics(admin: Admin) -> Iterator[Metric]:
     if admin.auto_recovery is not None:
         yield from _auditor(admin.auto_recovery.auditor, INSIDE)
         yield from _worker(admin.auto_recovery, INSIDE)
+    yield from _contained()
     yield from _process()
+
+
+def _contained() -> Iterator[Metric]:
+    """Errors that ended one connection, one ledger's work or one round, and not the bookie."""
+    found = sorted(contained_failures.items())
+    labels = [f'operation="{quoted(operation)}"' for operation, _ in found]
+    if found:
+        yield _each("bookie_contained_failures_total", "counter", labels, [count for _, count in found])
 
 
 def _each(name: str, kind: str, labels: Iterable[str], values: Iterable[float]) -> Metric:

@@ -138,7 +138,7 @@ def decide(
         ]
         if used and not is_interrupted:
             stored = directories[used[0]].cookie
-            assert stored is not None
+            assert stored is not None  # ``used`` has only directories with a cookie
             raise CookieError(
                 f"the disks of bookie {mine.bookie_id} have {VERSION_FILE} files, but the metadata store has"
                 f" no cookie at {node_path}. If metadataServiceUri names another cluster, correct it. If the"
@@ -231,9 +231,12 @@ def _listed(names: Sequence[str]) -> str:
 
 
 async def read_instance_id(store: MetadataStore, root: str) -> str | None:
-    """The instance id of the cluster; None if the cluster has none."""
+    """The instance id of the cluster; None if the cluster has none.
+
+    Bytes that are not UTF-8 become escapes: then it is another id than every bookie's of the cluster.
+    """
     try:
-        return (await store.get(f"{root}/{INSTANCE_ID}")).value.decode()
+        return (await store.get(f"{root}/{INSTANCE_ID}")).value.decode("utf-8", "backslashreplace")
     except NoNodeError:
         return None
 

@@ -36,6 +36,7 @@ import attrs
 import trio
 
 from bookie.errors import CookieError
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import BadVersionError, NamespaceError, NoNodeError
 from namespace.store import MetadataStore
 
@@ -202,5 +203,7 @@ class Incarnation:
                 await self.raise_number(store())
             except (NamespaceError, CookieError, OSError) as exc:
                 log.warning("a copy of the disks made from now on would not be recognised as old: %s", exc)
+            except Exception as exc:
+                report_contained("raising the incarnation", exc)
             else:
                 last = now

@@ -17,7 +17,7 @@ import trio
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.digest import DigestType
-from ledger.errors import MetadataFormatError, NoSuchLedgerError
+from ledger.errors import LedgerError
 from namespace.errors import NamespaceError
 from namespace.store import MetadataStore
 
@@ -43,7 +43,7 @@ class DigestTypes:
                 try:
                     catalog = LedgerCatalog(self.store(), self.root, self.layout)
                     metadata = (await catalog.get(ledger_id)).metadata
-                except (NamespaceError, NoSuchLedgerError, MetadataFormatError):
+                except (NamespaceError, LedgerError):
                     return None
                 # Metadata of format version 1 may store no type. Then the field has Java's default.
                 return None if metadata.password is None else metadata.digest_type

@@ -27,7 +27,8 @@ from bookie.identity.cookie_check import read_instance_id
 from bookie.requests.service import BookieService
 from bookie.storage.config import CURRENT
 from ledger.catalog.catalog import LedgerCatalog
-from ledger.catalog.paths import COOKIES, LAYOUT, RESTORED, Layout, ledger_path
+from ledger.catalog.paths import COOKIES, LAYOUT, RESTORED, Layout, decode_layout, ledger_path
+from ledger.errors import LedgerMetadataError, MetadataFormatError
 from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
 from namespace.errors import NoNodeError
@@ -38,6 +39,17 @@ LOOK_UPS_AT_ONCE = 16
 
 class ClusterChangedError(BookieServerError):
     """The metadata store does not hold the cluster that this bookie joined, so no ledger may be deleted."""
+
+
+def node_of(root: str, layout: Layout, ledger_id: int) -> str | None:
+    """The path of a ledger's node; None if the layout cannot hold the id: then no such ledger can exist.
+
+    A peer can send any id. Only the check of the cluster's layout makes the answer None trustworthy.
+    """
+    try:
+        return ledger_path(root, layout, ledger_id)
+    except LedgerMetadataError:
+        return None
 
 
 async def named_ledgers(
@@ -57,8 +69,11 @@ async def named_ledgers(
     for ledger_id in local:
         if ledger_id in named:
             continue
+        path = node_of(root, layout, ledger_id)
+        if path is None:
+            continue
         await trio.sleep(bucket.take(1, trio.current_time()))
-        if await store.exists(ledger_path(root, layout, ledger_id)):
+        if await store.exists(path):
             named.add(ledger_id)
     return named
 
@@ -106,8 +121,11 @@ class LiveLedgers:
 
         async def look_up(_worker: int) -> None:
             for ledger_id in remaining:
+                path = node_of(self.root, self.layout, ledger_id)
+                if path is None:
+                    continue
                 await trio.sleep(bucket.take(1, trio.current_time()))
-                if await store.exists(ledger_path(self.root, self.layout, ledger_id)):
+                if await store.exists(path):
                     found.add(ledger_id)
 
         await for_each(look_up, range(LOOK_UPS_AT_ONCE))
@@ -126,21 +144,30 @@ class LiveLedgers:
         """
         store, changed = self.store(), trio.Event()
         for ledger_id in ledger_ids:
-            path = ledger_path(self.root, self.layout, ledger_id)
-            if await store.exists(path, watch=changed) is None:
+            path = node_of(self.root, self.layout, ledger_id)
+            if path is None or await store.exists(path, watch=changed) is None:
                 return
         await changed.wait()
 
     async def _check_cluster(self, store: MetadataStore) -> None:
         await store.sync(self.root)
         try:
-            await store.get(f"{self.root}/{LAYOUT}")
+            layout = (await store.get(f"{self.root}/{LAYOUT}")).value
             await store.get(f"{self.root}/{COOKIES}/{self.bookie_id}")
         except NoNodeError as exc:
             raise ClusterChangedError(
                 f"{exc.path} is gone: the metadata store was wiped, or it is another cluster's; no ledger is"
                 " deleted"
             ) from exc
+        try:
+            is_same = decode_layout(layout) is self.layout
+        except MetadataFormatError:
+            is_same = False
+        if not is_same:
+            raise ClusterChangedError(
+                f"{self.root}/{LAYOUT} was {self.layout.name} and is {layout[:120]!r}: the metadata store is"
+                " damaged or another cluster's; no ledger is deleted"
+            )
         found = await read_instance_id(store, self.root)
         if found != self.instance_id:
             raise ClusterChangedError(

@@ -35,6 +35,7 @@ from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout
 from ledger.errors import LedgerMetadataError, MetadataFormatError, NoSuchLedgerError, PolicyError
 from ledger.policy import POLICY_NODE, UNMARKED, LogMark, Right, Rule, parse_policy
+from ledger.tasks.failure_domain import failure_domain
 from ledger.tasks.task_errors import for_each
 from namespace.errors import NamespaceError, NoNodeError
 from namespace.store import MetadataStore
@@ -168,8 +169,9 @@ class LogPermissions:
                 else:
                     peer.forget(ledger_id)
 
-            await for_each(refresh, due)
-            if not is_reachable:
+            with failure_domain("refresh of permissions") as domain:
+                await for_each(refresh, due)
+            if domain.error is not None or not is_reachable:
                 await trio.sleep(UNREACHABLE_S)
 
     def _refresh(self, peer: PeerPermissions, ledger_id: int) -> None:

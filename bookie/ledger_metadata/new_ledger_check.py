@@ -20,6 +20,7 @@ import trio
 
 from bookie.errors import BookieServerError, StorageFailedError
 from bookie.requests.new_ledgers import NewLedgers
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
 
 INTERVAL_S = 1.0
@@ -59,6 +60,8 @@ class NewLedgerCheck:
                 if not self._is_failing:
                     log.warning("new ledgers cannot be confirmed now: %s", exc)
                 self._is_failing = True
+            except Exception as exc:
+                report_contained("check of new ledgers", exc)
             else:
                 self._is_failing = False
 

@@ -20,11 +20,13 @@ import attrs
 import trio
 
 from bookie.disk.token_bucket import TokenBucket
+from bookie.errors import BookieServerError
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.catalog.paths import Layout, underreplicated_lock_path
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
-from namespace.errors import NodeExistsError, NoNodeError
+from ledger.tasks.failure_domain import report_contained
+from namespace.errors import NamespaceError, NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
 
 log = logging.getLogger(__name__)
@@ -56,19 +58,29 @@ class OverReplicated:
         deleted = []
         for ledger_id in local:
             await trio.sleep(bucket.take(1, trio.current_time()))
-            catalog = LedgerCatalog(self.store(), self.root, self.layout)
             try:
-                metadata = (await catalog.get(ledger_id)).metadata
-            except NoSuchLedgerError:
-                continue  # the next round of the garbage collection checks that and deletes it
+                if await self._delete_if_over_replicated(ledger_id, delete):
+                    deleted.append(ledger_id)
+            except (NamespaceError, BookieServerError):
+                raise
             except LedgerError as exc:
                 log.warning("ledger %d is kept: %s", ledger_id, exc)
-                continue
-            if is_over_replicated(metadata, self.bookie_id) and await self._delete_locked(ledger_id, delete):
-                deleted.append(ledger_id)
+            except Exception as exc:
+                report_contained("over-replicated ledger", exc, ledger_id=ledger_id)
         if deleted:
             log.info("%d ledgers deleted: no ensemble of theirs names this bookie", len(deleted))
         return deleted
+
+    async def _delete_if_over_replicated(
+        self, ledger_id: int, delete: Callable[[int], Awaitable[None]]
+    ) -> bool:
+        try:
+            found = await LedgerCatalog(self.store(), self.root, self.layout).get(ledger_id)
+        except NoSuchLedgerError:
+            return False  # the next round of the garbage collection checks that and deletes it
+        return is_over_replicated(found.metadata, self.bookie_id) and await self._delete_locked(
+            ledger_id, delete
+        )
 
     async def _delete_locked(self, ledger_id: int, delete: Callable[[int], Awaitable[None]]) -> bool:
         store = self.store()

@@ -85,6 +85,7 @@ class BookieService:
     has_tls: bool = False
     digest_type_of: DigestTypeOf | None = None  # from the metadata; None: there are none
     new_ledgers: NewLedgers | None = None  # the budget of new ledgers; None: no metadata to confirm them
+    may_exist: Callable[[int], bool] = lambda ledger_id: True  # False: the metadata cannot hold this id
     watches: LacWatches = attrs.field(factory=LacWatches, init=False)
     refused_adds: RefusedAdds = attrs.field(factory=RefusedAdds, init=False)
     in_progress: InProgress = attrs.field(factory=InProgress, init=False)
@@ -407,6 +408,8 @@ class ClientSession:
         if ledger is None or ledger.master_key == UNKNOWN_KEY:
             if len(master_key) != MASTER_KEY_BYTES:
                 return Code.UNAUTHORIZED
+            if ledger is None and not self._service.may_exist(ledger_id):
+                return Code.BAD_REQUEST
             new_ledgers = self._service.new_ledgers
             if ledger is None and new_ledgers is not None and not new_ledgers.admit(ledger_id):
                 return Code.TOO_MANY_REQUESTS

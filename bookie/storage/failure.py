@@ -15,7 +15,7 @@ Source: BookieCriticalThread.java, BookieImpl.java (shutdown after an I/O error)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import ParamSpec
 
 import trio
@@ -67,6 +67,13 @@ class Failure:
                 self.report(exc, doing)
 
         return guarded
+
+    async def watch(self, work: Callable[[], Awaitable[None]], doing: str) -> None:
+        """Do work of the storage in the background; an unexpected error in it is reported."""
+        try:
+            await work()
+        except Exception as exc:
+            self.report(exc, doing)
 
     def check(self) -> None:
         """Raise ``StorageFailedError`` if the storage has failed."""

@@ -56,10 +56,12 @@ async def open_storage(
         storage = await _start(stack, disk, config, digest_type_of, wall_ms)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(storage.flush_regularly)
+                watch = storage.failure.watch
+                nursery.start_soon(watch, storage.flush_regularly, "a checkpoint")
                 for store in storage.stores:
                     nursery.start_soon(store.scrubber.run)
-                nursery.start_soon(storage.journals.sync_regularly, config.sync_interval_s)
+                sync = partial(storage.journals.sync_regularly, config.sync_interval_s)
+                nursery.start_soon(watch, sync, "a sync of the journals")
                 try:
                     yield storage
                 except BaseException as exc:  # raised below, not wrapped into the nursery's group
