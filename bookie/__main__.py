@@ -16,7 +16,6 @@ Source: ExitCode.java, Main.java.
 from __future__ import annotations
 
 import argparse
-import enum
 import gc
 import logging
 import signal
@@ -28,48 +27,14 @@ import trio
 from bookie.auth.reloading import open_secrets
 from bookie.config.bookie_config import BookieConfig, load_config
 from bookie.disk.descriptor_limit import raise_limit
-from bookie.errors import (
-    BookieConfigError,
-    BookieServerError,
-    ListenError,
-    RegistrationError,
-)
+from bookie.endings import ExitCode, ending_of, exit_code_of
 from bookie.http import OpenRoutes
 from bookie.main import run_bookie
 from ledger.tasks.task_errors import first_error
-from namespace.errors import NamespaceError
 from namespace.events import start_logging
 from namespace.zookeeper import open_zookeeper_store
 
 log = logging.getLogger("bookie")
-
-
-class ExitCode(enum.IntEnum):
-    """How a bookie's process ends."""
-
-    OK = 0
-    CONFIG = 1
-    SERVER = 2
-    METADATA = 3
-    REGISTRATION = 4
-    DISKS = 5
-
-
-def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code for an error, by the part of the system that failed."""
-    match error:
-        case BookieConfigError():
-            return ExitCode.CONFIG
-        case ListenError():
-            return ExitCode.SERVER
-        case NamespaceError():
-            return ExitCode.METADATA
-        case RegistrationError():
-            return ExitCode.REGISTRATION
-        case BookieServerError() | OSError():
-            return ExitCode.DISKS
-        case _:
-            return ExitCode.SERVER
 
 
 def run_program(
@@ -100,8 +65,8 @@ def run_program(
         if isinstance(cause, KeyboardInterrupt):
             return ExitCode.OK
         code = exit_code_of(cause)
-        expected = isinstance(cause, (BookieServerError, NamespaceError, OSError))
-        log.critical("the bookie stops (exit code %d): %s", code, cause, exc_info=None if expected else cause)
+        trace = cause if ending_of(cause) is None else None
+        log.critical("the bookie stops (exit code %d): %s", code, cause, exc_info=trace)
         return code
     return ExitCode.OK
 

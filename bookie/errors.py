@@ -15,6 +15,11 @@ class BookieServerError(Exception):
     """The base of all errors of this package."""
 
 
+def raise_error(error: Exception) -> None:
+    """Raise the error: what a callback for errors does if its owner sets no other."""
+    raise error
+
+
 # Reading
 
 

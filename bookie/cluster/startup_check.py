@@ -209,7 +209,7 @@ async def begin_startup_check(
             await disk.run(dirty_marks.write_loss_mark, disk, check.paths, loss_reason)
         if check.verdict is DirectoryVerdict.EXPAND:
             # Before VERSION is written: a directory with VERSION always has the number.
-            assert check.registered is not None
+            assert check.registered is not None  # ``decide`` says NEW without it
             before = check.registered
             ahead = IncarnationNumber(before.created_ms, before.version + 1)
             await disk.run(_incarnation(disk, check).write, ahead)
@@ -235,7 +235,7 @@ def _possible_loss(disk: Disk, check: CookieCheck, storage_config: StorageConfig
         return NEW
     if check.verdict is DirectoryVerdict.REPLACE_LOST:
         return f"{', '.join(check.missing)}: empty, replacing a lost directory"
-    assert check.registered is not None
+    assert check.registered is not None  # ``decide`` says NEW without it
     registered = IncarnationNumber(check.registered.created_ms, check.registered.version)
     known = [str(Path(name) / CURRENT) for name, found in check.directories.items() if found.cookie]
     found = _incarnation(disk, check).read()

@@ -264,7 +264,7 @@ class Scrubber:
             unmatched = await self._disk.run(_without_checksum, [(entry_id, body)])
             if not unmatched or not await self._has_checksums(ledger):
                 return None
-            assert ledger.digest_type is not None
+            assert ledger.digest_type is not None  # ``_has_checksums`` says no without a type
             evidence = f"its {ledger.digest_type.value} digest does not match"
             failed = located[0], EntryUnreadableError(ledger_id, entry_id, evidence)
         ledger.is_whole = False

@@ -44,7 +44,7 @@ def evaluate_fullness(
     disks: Sequence[tuple[int, int]], *, was_writable: bool, config: FullnessConfig
 ) -> Fullness:
     """Which writes are allowed, given (total bytes, free bytes) of each ledger disk."""
-    assert disks
+    assert disks  # one for each ledger directory, of which ``StorageConfig`` has at least one
     used = [1 - free / total if total else 1.0 for total, free in disks]
     mark = config.full if was_writable else config.low
     full = [share >= mark for share in used]

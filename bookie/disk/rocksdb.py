@@ -85,7 +85,7 @@ class _Scan:
 
     def seek(self, key: bytes) -> None:
         """Begin again at this key. An iterator keeps the error of a file that did not open."""
-        assert self.snapshot is not None
+        assert self.snapshot is not None  # the owner seeks only while it holds the snapshot
         self.iterator = iterator = self.snapshot.iter(self.bounds)
         iterator.seek(key)
         if not iterator.valid():

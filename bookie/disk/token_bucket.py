@@ -14,7 +14,7 @@ class TokenBucket:
     """Grants units immediately, and returns how long the caller must wait before the next grant."""
 
     def __init__(self, rate_per_s: float, *, burst: float | None = None) -> None:
-        assert rate_per_s > 0
+        assert rate_per_s > 0  # validators of the configurations
         self._rate_per_s = rate_per_s
         self._burst = rate_per_s if burst is None else burst
         self._level = self._burst
@@ -22,9 +22,9 @@ class TokenBucket:
 
     def take(self, units: float, now_s: float) -> float:
         """Take units; return the seconds to wait before the next call."""
-        assert units >= 0
+        assert units >= 0  # callers pass counts
         if self._at_s is not None:
-            assert now_s >= self._at_s
+            assert now_s >= self._at_s  # a monotonic clock
             self._level = min(self._burst, self._level + (now_s - self._at_s) * self._rate_per_s)
         self._at_s = now_s
         self._level -= units

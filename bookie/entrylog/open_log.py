@@ -52,6 +52,7 @@ class OpenLog:
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
         """Append records; the caller must update ``ledger_bytes``."""
         file = self._file
+        # ``EntryLogWriter`` drops a log that it closes
         assert file is not None, "the log is closed or has failed"
         try:
             if len(buffers) > 1:
@@ -68,14 +69,14 @@ class OpenLog:
 
     def sync(self) -> None:
         """Make all appended records durable."""
-        assert self._file is not None
+        assert self._file is not None  # likewise
         if self._unsynced_bytes:
             self._file.sync()
             self._unsynced_bytes = 0
 
     def complete(self) -> None:
         """Write the map, sync, then write the header that points to the map, sync. Closes the file."""
-        assert self._file is not None
+        assert self._file is not None  # likewise
         try:
             ledgers_map = encode_map(self.ledger_bytes)
             self._file.pwrite(ledgers_map, self.position)

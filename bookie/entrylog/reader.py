@@ -68,7 +68,7 @@ class EntryLogReader:
 
     def __init__(self, disk: Disk, directory: Path, *, open_logs_max: int = _OPEN_LOGS_MAX) -> None:
         """``open_logs_max``: the maximum number of open files, besides those that reads are using."""
-        assert open_logs_max > 0
+        assert open_logs_max > 0  # a constant of this module
         self._disk = disk
         self._directory = directory
         self._open_logs_max = open_logs_max

@@ -70,7 +70,7 @@ class EntryLogWriter:
         greatest_indexed: Callable[[], int] = lambda: -1,
     ) -> None:
         """``per_ledger``: None for one shared log. ``greatest_indexed``: see ``EntryLogIds``."""
-        assert HEADER_BYTES < log_bytes_max <= OFFSET_MAX
+        assert HEADER_BYTES < log_bytes_max <= OFFSET_MAX  # a validator of ``StorageConfig``
         self._disk = disk
         self._directory = directory
         self._log_bytes_max = log_bytes_max
@@ -157,6 +157,7 @@ class EntryLogWriter:
         lengths = list(map(len, bodies))
         size_bytes = sum(lengths) + LENGTH_BYTES * len(bodies)
         if size_bytes > RECORD_BYTES_MAX:
+            # ``Journals.submit`` refuses longer ones
             assert max(lengths) <= RECORD_BYTES_MAX, "the entry is longer than a reader accepts"
         parts: list[Buffer] = [b""] * (2 * len(bodies))
         prefixes = self._prefixes

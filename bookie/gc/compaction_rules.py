@@ -65,7 +65,7 @@ class LogUsage:
     live_bytes: int
 
     def __attrs_post_init__(self) -> None:
-        assert 0 <= self.live_bytes <= self.total_bytes
+        assert 0 <= self.live_bytes <= self.total_bytes  # ``LogCollector._classify`` compares them
 
 
 def due_level(

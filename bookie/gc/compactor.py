@@ -116,7 +116,7 @@ class CompactionCopy:
         If no entry was copied, there is no new log, and ``summary`` stays None. ``CompactionError`` if the
         copy cannot be completed.
         """
-        assert self._at == len(self._sources)
+        assert self._at == len(self._sources)  # ``LogCollector`` publishes after the last step
         target = self._target
         if target is None:
             return
@@ -159,7 +159,7 @@ class CompactionCopy:
 
     def _check_whole(self, source: LogSummary) -> None:
         scan = self._scan
-        assert scan is not None
+        assert scan is not None  # ``step`` makes it before
         is_cut = scan.damage is not None or scan.torn_at is not None
         # Of a log that was never completed, the index references no entry behind ``torn_at``.
         if is_cut and (source.torn_at is None or scan.position < source.torn_at):

@@ -208,7 +208,11 @@ class LogCollector:
         self, summary: LogSummary, usages: dict[int, LogUsage], dead: list[LogSummary]
     ) -> None:
         live_bytes = await self._disk.run(summary.live_bytes, self._is_live)
-        if live_bytes:
+        if not 0 <= live_bytes <= summary.total_bytes:  # a map in the file may claim any sizes
+            path = self.directory / entry_log_name(summary.log_id)
+            sizes = f"{live_bytes} live bytes of {summary.total_bytes}"
+            self._quarantine(summary.log_id, f"{path}: its ledger map contradicts itself: {sizes}")
+        elif live_bytes:
             usages[summary.log_id] = LogUsage(summary.log_id, summary.total_bytes, live_bytes)
         else:
             dead.append(summary)

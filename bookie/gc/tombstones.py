@@ -123,7 +123,7 @@ class TombstonesFile:
     def _append(self, ledger_ids: Sequence[int]) -> None:
         if self._size_bytes is None or self._size_bytes >= 2 * self._count_max * _RECORD.size:
             self.read()
-        assert self._size_bytes is not None
+        assert self._size_bytes is not None  # ``read`` sets it
         now_ms = self._wall_ms()
         records = b"".join(_encode(ledger_id, now_ms) for ledger_id in ledger_ids)
         if self._size_bytes == 0:

@@ -49,7 +49,7 @@ class PageCache:
     """Pages by ledger and number. The caller holds a lock."""
 
     def __init__(self, pages_max: int) -> None:
-        assert pages_max >= 1
+        assert pages_max >= 1  # a validator of ``PageConfig``
         self.pages_max = pages_max
         self.dirty: set[PageKey] = set()
         self._pages: OrderedDict[PageKey, Page] = OrderedDict()  # in clock order: the hand is at the first
@@ -66,7 +66,7 @@ class PageCache:
 
     def add(self, key: PageKey, data: bytearray) -> Page | None:
         """Cache a page; None if the cache is full of dirty pages."""
-        assert key not in self._pages
+        assert key not in self._pages  # callers look under the same lock
         if len(self._pages) >= self.pages_max and not self._evict():
             return None
         page = Page(data)

@@ -37,7 +37,7 @@ class PageFiles:
     """The index files below one directory, by ledger."""
 
     def __init__(self, disk: Disk, directory: Path, open_files_max: int) -> None:
-        assert open_files_max >= 1
+        assert open_files_max >= 1  # a validator of ``PageConfig``
         self._disk = disk
         self._directory = directory
         self._open_files_max = open_files_max

@@ -312,6 +312,7 @@ class PageIndex(EntryIndex):
         with self._cache_lock:
             if (page := self._cache.get(key)) is None:
                 page = self._cache.add(key, bytearray(self._page_bytes) if loaded is None else loaded)
+                # ``_write_back`` runs above ``_dirty_max``
                 assert page is not None, "a part of the cache is always clean"
             self._cache.mark_dirty(key)
             return page.data

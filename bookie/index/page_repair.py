@@ -59,7 +59,7 @@ class RepairablePageIndex(PageIndex):
         self._disk.with_descriptors(partial(self._files.create_missing, ledger_id))
         with self._cache_lock:
             page = self._cache.add(key, data)
-            assert page is not None, "no page is dirty after a sync"
+            assert page is not None, "no page is dirty after a sync"  # ``sync`` has just cleaned all pages
             self._cache.mark_dirty(key)
         self._replaced.add(key)
         try:

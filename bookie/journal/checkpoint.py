@@ -30,8 +30,8 @@ class CheckpointMarks:
 
     def __init__(self, directory_count: int, marks: Sequence[JournalMark] = (NO_MARK,)) -> None:
         """``marks``: the marks that an earlier run has written."""
-        assert directory_count > 0
-        assert len(marks) > 0
+        assert directory_count > 0  # ``StorageConfig`` has at least one
+        assert len(marks) > 0  # likewise
         self.marks: Marks = tuple(marks)  # the greatest that may be written
         self.begun_id = 0  # the last checkpoint that has begun
         self.flushed_id = 0  # the last checkpoint that every directory has flushed
@@ -43,13 +43,14 @@ class CheckpointMarks:
 
         The caller seals all caches in the same step.
         """
-        assert len(journal_marks) == len(self.marks)
+        assert len(journal_marks) == len(self.marks)  # both have one for each configured journal
         self.begun_id += 1
         self._begun.append((self.begun_id, tuple(journal_marks)))
         return self.begun_id
 
     def flushed(self, directory: int, checkpoint_id: int) -> Marks | None:
         """A directory has flushed everything up to this checkpoint. Return the marks if one has moved."""
+        # a storage thread flushes in the order of ``begin``
         assert self._flushed_by[directory] < checkpoint_id <= self.begun_id
         self._flushed_by[directory] = checkpoint_id
         self.flushed_id = min(self._flushed_by)

@@ -275,7 +275,7 @@ class Journal:
             self._position + needed > self._config.file_bytes_max and self._position > FIRST_GROUP_OFFSET
         ) or self._file is None:
             self._open_next()
-        assert self._file is not None
+        assert self._file is not None  # ``_open_next`` has set it, and only ``_close`` clears it
         if self._position + needed > self._allocated:
             step = min(self._allocated + self._config.preallocate_bytes, self._config.file_bytes_max)
             self._allocated = self._files.fill(
@@ -291,7 +291,7 @@ class Journal:
             parts[::2] = [prefixes[length] for length in map(len, records)]
             parts[1::2] = records
             joined = b"".join(parts)
-            assert len(joined) == size_bytes
+            assert len(joined) == size_bytes  # ``WriteBatch.sizes_bytes`` was summed over the same records
             view[:size_bytes] = joined
             crc = crc32c(joined)
         else:
@@ -301,7 +301,7 @@ class Journal:
                 view[at : at + 4] = prefixes[length]
                 view[at + 4 : at + 4 + length] = record
                 at += 4 + length
-            assert at == size_bytes
+            assert at == size_bytes  # likewise
             crc = crc32c(view[:size_bytes])
         tail = encode_group_end(self._journal_id, self._position, self._synced_below, count, size_bytes, crc)
         view[size_bytes:needed] = tail.ljust(needed - size_bytes, b"\0")
@@ -321,7 +321,7 @@ class Journal:
 
     def _sync(self) -> None:
         if self.has_unsynced:
-            assert self._file is not None
+            assert self._file is not None  # ``_open_next`` has set it, and only ``_close`` clears it
             self._file.sync()
             self._publish()
 

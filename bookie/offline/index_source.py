@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 
 from bookie.disk.disk import Disk
-from bookie.errors import BookieServerError, StartError
+from bookie.errors import BookieServerError, IndexMissingError, StartError
 from bookie.index.apache_databases import ApacheDatabases
 from bookie.index.apache_refusal import shows_databases, stops_page_files
 from bookie.index.index_factory import INDEX_DIRECTORY, open_existing_index, read_ledger_data
@@ -95,7 +95,8 @@ def open_source(
         view = PageFilesView(disk, index_directory)
     else:
         view = open_existing_index(disk, index_directory)
-        assert view is not None, "its ledger data were read"
+        if view is None:
+            raise IndexMissingError(f"{index_directory}: the index was there a moment ago, and is gone")
     try:
         yield view, sorted({ledger_id for ledger_id, _ in view.ledgers()} | source.unlisted)
     finally:

@@ -22,10 +22,10 @@ from typing import Protocol
 import attrs
 import trio
 
+from bookie.errors import raise_error
 from bookie.requests.deferred import WokenPoll
 from bookie.requests.lac_watch import LacWatches
 from bookie.requests.turns import SLOW_FRAME_UNITS, UNIT_BYTES, Turns
-from ledger.tasks.task_errors import raise_error
 from ledger.wire.messages import IncomingRequest, ReadRequest
 
 SLICE_POLLS = 64  # answered in one slice

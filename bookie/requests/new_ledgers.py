@@ -36,7 +36,7 @@ class NewLedgers:
     """See the module. On the loop."""
 
     def __init__(self, config: NewLedgersConfig, now_s: Callable[[], float]) -> None:
-        assert config.unconfirmed_max > 0
+        assert config.unconfirmed_max > 0  # ``run_bookie`` makes none for 0
         self.config = config
         self.refused = 0
         self._now_s = now_s

@@ -363,7 +363,7 @@ class GuardedSession(ClientSession):
 
     async def _decide(self) -> None:
         peer = self._peer
-        assert peer is not None
+        assert peer is not None  # ``handle`` sets it before a frame can wait
         self._decided = await self._permissions.decide(peer.name, self._wanted)
         for ledger_id, decision in self._decided.items():
             if decision.is_lasting:

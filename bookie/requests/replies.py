@@ -47,7 +47,7 @@ _READ_REPLY_BYTES = 24
 
 def plain_reply(ids: bytes, code: Code, body: bytes = b"") -> bytes:
     """The frame of a reply to a version 2 read. ``ids`` are the request's ledger and entry id, 16 bytes."""
-    assert body == b"" or code is Code.OK, code
+    assert body == b"" or code is Code.OK, code  # ``send_plain`` has a body only for OK
     length = _READ_REPLY_BYTES + len(body)
     return b"".join((_READ_OK.pack(length, READ_HEADER, CODES_V2[code]), ids, body))
 

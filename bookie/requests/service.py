@@ -24,6 +24,7 @@ import attrs
 
 from bookie.auth.authentication import PeerIdentity
 from bookie.damage.digest_checker import DigestTypeOf
+from bookie.errors import raise_error
 from bookie.ledger_record import UNKNOWN_KEY, LedgerRecord
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.requests.deferred import DeferredRequest, PlainReads
@@ -39,7 +40,6 @@ from bookie.requests.request_frames import decode_request
 from bookie.requests.rights import Rights
 from ledger.codes import MASTER_KEY_BYTES, Code
 from ledger.digest import ENTRY_HEADER_BYTES
-from ledger.tasks.task_errors import raise_error
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
     LAST_ENTRY,

@@ -116,7 +116,7 @@ class Turns:
         if not self._waiting:
             self._order.clear()
             self.is_spent = False
-            assert self._next_step is not None
+            assert self._next_step is not None  # it is the caller
             trio.lowlevel.remove_instrument(self._next_step)
             self._next_step = None
 

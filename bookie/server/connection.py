@@ -35,6 +35,8 @@ from bookie.server.sending import SEND_BYTES_MAX, send_pieces
 from bookie.server.shared_memory import SharedMemory
 from ledger.codes import Code
 from ledger.errors import WireError
+from ledger.tasks.failure_domain import contained_failures, first_line
+from ledger.tasks.task_errors import first_error
 from ledger.transport.pipe import PipeStream
 from ledger.transport.socket_stream import SocketStream
 from ledger.wire.frame import FrameBuffer
@@ -154,7 +156,7 @@ class Connection:
         except* Exception as fault:
             # A fault of the bookie, caused by a request of this peer. It closes this connection, which
             # acknowledges nothing. If it stopped the bookie, one request could stop every replica.
-            self._warnings.fault(CONNECTION, self.peer.address, fault, trio.current_time())
+            note_fault(self._warnings, CONNECTION, self.peer.address, fault)
         finally:
             self._nursery = None
             try:
@@ -171,7 +173,7 @@ class Connection:
 
     def _fault(self, error: Exception) -> None:
         """End the connection because of an error in a callback, which must not reach its caller."""
-        self._warnings.fault(CONNECTION, self.peer.address, error, trio.current_time())
+        note_fault(self._warnings, CONNECTION, self.peer.address, error)
         self.close("a fault in the bookie")
 
     def stop_receiving(self) -> None:
@@ -390,6 +392,17 @@ class Connection:
         """None once the connection ends: a nursery whose last task has ended starts no other."""
         nursery = self._nursery
         return None if nursery is None or nursery.cancel_scope.cancel_called else nursery
+
+
+def note_fault(warnings: PeerWarnings, operation: str, address: str, error: BaseException) -> None:
+    """Count an error that ended a connection, or one round of the server; log it by the rule of warnings.
+
+    As ``failure_domain``, for errors that peers may cause at any rate.
+    """
+    contained_failures[operation] += 1
+    cause = first_error(error)
+    text = f"{operation}, peer {address or 'without address'}: {type(cause).__name__}: {first_line(cause)}"
+    warnings.note(PeerEvent.FAULT, text, trio.current_time(), error=error)
 
 
 def _socket_of(stream: trio.abc.Stream) -> trio.socket.SocketType | None:

@@ -12,9 +12,6 @@ import logging
 
 import attrs
 
-from ledger.tasks.failure_domain import contained_failures, first_line
-from ledger.tasks.task_errors import first_error
-
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 60.0
@@ -66,18 +63,6 @@ class PeerWarnings:
         counted.last = text[:_TEXT_MAX]
         if now_s - counted.since_s >= self._interval_s:
             self._write(event, counted, now_s)
-
-    def fault(self, operation: str, address: str, error: BaseException, now_s: float) -> None:
-        """Count an error that ended a connection, or one round of the server; log it by the same rule.
-
-        As ``failure_domain``, for errors that peers may cause at any rate.
-        """
-        contained_failures[operation] += 1
-        cause = first_error(error)
-        text = (
-            f"{operation}, peer {address or 'without address'}: {type(cause).__name__}: {first_line(cause)}"
-        )
-        self.note(PeerEvent.FAULT, text, now_s, error=error)
 
     def flush(self, now_s: float) -> None:
         """Write the counts of all kinds whose interval has ended."""

@@ -183,7 +183,7 @@ class ReplyQueue:
 
     def _wake_sender(self) -> None:
         task, self._idle_sender = self._idle_sender, None
-        assert task is not None
+        assert task is not None  # callers look at ``_idle_sender`` first
         trio.lowlevel.reschedule(task)
 
     def _stop_taking(self, _raise_cancel: object) -> trio.lowlevel.Abort:
@@ -198,7 +198,7 @@ class ReplyQueue:
     def _wake_waiting(self) -> None:
         """Wake all waiting tasks. Each checks its own condition again."""
         progress, self._progress = self._progress, None
-        assert progress is not None
+        assert progress is not None  # callers look at ``_progress`` first
         progress.set()
 
 

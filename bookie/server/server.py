@@ -24,7 +24,7 @@ from bookie.requests.in_progress import InProgress
 from bookie.requests.service import BookieService
 from bookie.requests.turns import Turns
 from bookie.server.config import ServerConfig
-from bookie.server.connection import CONNECTION, Connection, Signal
+from bookie.server.connection import CONNECTION, Connection, Signal, note_fault
 from bookie.server.connections import Connections
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.shared_memory import SharedMemory
@@ -124,7 +124,7 @@ class Server:
                         self._warnings.note(PeerEvent.NO_DESCRIPTOR, str(exc), trio.current_time())
                         self.shed_connections()
                     else:
-                        self._warnings.fault("accept", "", exc, trio.current_time())
+                        note_fault(self._warnings, "accept", "", exc)
                     await trio.sleep(_ACCEPT_PAUSE_S)  # the connection stays in the backlog
                 else:
                     connections.start_soon(self.serve_stream, stream)
@@ -134,7 +134,7 @@ class Server:
         try:
             await self._serve_peer(stream)
         except* Exception as fault:
-            self._warnings.fault(CONNECTION, "", fault, trio.current_time())
+            note_fault(self._warnings, CONNECTION, "", fault)
             with trio.CancelScope(shield=True), contextlib.suppress(Exception):
                 await trio.aclose_forcefully(stream)
 

@@ -24,7 +24,7 @@ class ReadCache:
 
     def __init__(self, bytes_max: int) -> None:
         """``bytes_max`` counts bodies and ``ENTRY_OVERHEAD_BYTES`` for each; with 0 nothing is cached."""
-        assert bytes_max >= 0
+        assert bytes_max >= 0  # a validator of ``ReadConfig``
         self.hits = 0
         self.misses = 0
         self._half_bytes_max = bytes_max // 2

@@ -37,11 +37,6 @@ async def for_each(function: Callable[[T], Awaitable[object]], items: Iterable[T
         raise failures[0]
 
 
-def raise_error(error: Exception) -> None:
-    """Raise the error: what a callback for errors does if its owner sets no other."""
-    raise error
-
-
 def errors_in(error: BaseException) -> list[BaseException]:
     """The errors in a group, flattened and in order, without cancellations; for another error, that error."""
     if not isinstance(error, BaseExceptionGroup):

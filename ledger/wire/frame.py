@@ -31,7 +31,7 @@ class FrameBuffer:
     """
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max
+        assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max  # validators of the configurations
         self._length_max = frame_bytes_max - PREFIX_BYTES
         self._pieces: list[bytes | bytearray] = []  # of the beginning of an incomplete frame
         self._held_bytes = 0  # of ``_pieces``
@@ -52,7 +52,7 @@ class FrameBuffer:
 
     def allow(self, frame_bytes_max: int) -> None:
         """Change the limit for the lengths that are examined from now on."""
-        assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max
+        assert frame_bytes_max > PREFIX_BYTES, frame_bytes_max  # validators of the configurations
         self._length_max = frame_bytes_max - PREFIX_BYTES
 
     def discard(self) -> None:

@@ -97,12 +97,12 @@ _FRAMED_ADD_REPLY = struct.Struct(">IIIqq")
 _REPLY_HEAD_BYTES = 24
 _BATCH_REPLY_HEAD = struct.Struct(">IIIqqq")  # length; header, code, ledger id, entry id, request id
 _BATCH_REPLY_HEAD_BYTES = 32
-assert _BATCH_REPLY_HEAD.size == 4 + _BATCH_REPLY_HEAD_BYTES
-assert ADD_REPLY.size == _REPLY_HEAD_BYTES
+assert _BATCH_REPLY_HEAD.size == 4 + _BATCH_REPLY_HEAD_BYTES  # two constants of this module
+assert ADD_REPLY.size == _REPLY_HEAD_BYTES  # likewise
 
 
 def _header_word(version: int, opcode: int, flags: int) -> int:
-    assert 0 <= version <= 255
+    assert 0 <= version <= 255  # ours, or the first byte of a header
     return opcode if version == 0 else version << 24 | opcode << 16 | flags
 
 
@@ -117,7 +117,7 @@ def _fence_key(fence: bool, key: bytes | None) -> bytes:
         return b""
     if key is None:
         raise UnsupportedInVersionError(VERSION, "a fencing read without a master key")
-    assert len(key) == MASTER_KEY_BYTES
+    assert len(key) == MASTER_KEY_BYTES  # a client's, from ``EntryCodec``
     return key
 
 
@@ -138,7 +138,7 @@ def encode_request(request: Request, *, transaction_id: int = 0, high_priority: 
                 raise UnsupportedInVersionError(VERSION, "an add with deferred sync")
             if request.recovery:
                 flags |= FLAG_RECOVERY_ADD
-            assert len(request.master_key) == MASTER_KEY_BYTES
+            assert len(request.master_key) == MASTER_KEY_BYTES  # a client's, from ``EntryCodec``
             return _framed(VERSION, Operation.ADD_ENTRY, flags, request.master_key, request.body)
         case ReadRequest():
             if request.previous_lac is not None or request.timeout_ms is not None or request.piggyback_entry:

@@ -167,7 +167,7 @@ class AddEncoder:
         self._digest = entries.digest
         self._priority = _PRIORITY_FIELD if recovery else b""
         self._ledger_field = b"\x08" + encode_varint(ledger_id) + b"\x10"
-        assert len(entries.master_key) == MASTER_KEY_BYTES
+        assert len(entries.master_key) == MASTER_KEY_BYTES  # ``EntryCodec`` derives it by SHA-1
         self._key_field = _KEY_FIELD + entries.master_key + b"\x22"
         self._after_body = (_DEFERRED_SYNC_FIELD if deferred_sync else b"") + (
             _RECOVERY_FIELD if recovery else b""

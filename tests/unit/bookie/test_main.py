@@ -15,10 +15,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from bookie.__main__ import ExitCode, exit_code_of, has_secrets, run_program, signals_of
+from bookie.__main__ import has_secrets, run_program, signals_of
 from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.disk.disk import DiskUsage
 from bookie.disk.real_disk import RealDisk
+from bookie.endings import ExitCode, exit_code_of
 from bookie.errors import (
     BookieConfigError,
     ClusterRestoredError,
