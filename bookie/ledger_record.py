@@ -110,8 +110,8 @@ def credible_data(data: LedgerData) -> LedgerData:
     Earlier versions took any LAC of an entry's header.
     """
     packet_lac = -1 if data.explicit_lac is None else lac_of_packet(data.explicit_lac)
-    lac = min(data.lac, max(data.last_entry_id - 1, packet_lac))
-    return data if lac == data.lac else attrs.evolve(data, lac=max(lac, -1))
+    lac = max(-1, min(data.lac, max(data.last_entry_id - 1, packet_lac)))
+    return data if lac == data.lac else attrs.evolve(data, lac=lac)
 
 
 def _varint(value: int) -> bytes:

@@ -13,6 +13,8 @@ from bookie.ledger_metadata.live_ledgers import ClusterChangedError, LiveLedgers
 from bookie.ledger_metadata.new_ledger_check import BATCH_MAX, INTERVAL_S, NewLedgerCheck
 from bookie.requests.new_ledgers import NewLedgers, NewLedgersConfig
 from ledger.catalog.paths import Layout, ledger_path
+from ledger.errors import LedgerMetadataError
+from ledger.tasks.failure_domain import contained_failures
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
@@ -241,3 +243,25 @@ async def test_the_loop_goes_on_after_the_store_failed_and_ends_with_the_storage
     assert trio.current_time() >= 60 + 3 * INTERVAL_S
     assert caplog.text.count("cannot be confirmed") == 1
     assert len(new) == 1
+
+
+@pytest.mark.parametrize("fault", [KeyError("a fault"), RecursionError(), LedgerMetadataError("an odd id")])
+async def test_an_unexpected_error_costs_one_round(
+    world: World, nursery: trio.Nursery, autojump_clock: MockClock, fault: Exception
+) -> None:
+    calls, before = 0, contained_failures["check of new ledgers"]
+
+    async def find(ledger_ids: Iterable[int]) -> Collection[int]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise fault
+        return list(ledger_ids)
+
+    world.begin(7)
+    nursery.start_soon(NewLedgerCheck(world.new, find, world.delete).run)
+    await trio.sleep(2.5 * INTERVAL_S)
+    assert calls == 2
+    assert contained_failures["check of new ledgers"] == before + 1
+    assert len(world.new) == 0
+    nursery.cancel_scope.cancel()

@@ -112,3 +112,19 @@ def test_a_confirmed_or_deleted_ledger_leaves_the_budget(
 def test_without_metadata_there_is_no_budget(peer: Peer, disk: HandDisk) -> None:
     peer.send_frames(*[v3.encode_request(add(ledger_id, 0)) for ledger_id in range(20_000)])
     assert len(disk.ledgers) == 20_000
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_ledger_that_the_metadata_cannot_hold_is_refused_and_not_created(
+    peer: Peer, disk: HandDisk, service: BookieService, version: int
+) -> None:
+    service.may_exist = lambda ledger_id: ledger_id < 100
+    peer.ask(add(100, 0), version=version)
+    peer.ask(fence(100), version=version)
+    peer.ask(WriteLacRequest(100, 5, KEY, ENTRIES.pack_lac(100, 5)), version=3)
+    disk.sync()
+    assert [reply.code for reply in peer.replies()] == [Code.BAD_REQUEST] * 3
+    assert disk.ledgers == {}
+    peer.ask(add(99, 0), version=version)
+    disk.sync()
+    assert peer.replies() == [AddReply(Code.OK, 99, 0)]
