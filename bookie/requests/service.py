@@ -253,7 +253,15 @@ class ClientSession:
     def _finish(self) -> None:
         if not self._batch.is_empty:
             try:
-                self._submit()
+                sync = self._needs_sync
+                self.has_written = True
+                begun = self._in_progress.begin_batch(self._adds_count, len(self._fenced_reads))
+                self._adds_count = 0
+                settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, begun)
+                self._acks, self._fences, self._fenced_reads = [], [], []
+                self._needs_sync = False
+                batch, self._batch = self._batch, self._storage.new_batch()
+                self._storage.submit(batch, settle, sync=sync)
             except Exception as exc:
                 # Its entries are in the cache. They would be acknowledged when they are sent again.
                 raise self._storage.failure.half_made(exc, "submitting a chunk") from exc
@@ -272,17 +280,6 @@ class ClientSession:
                     if ledger is not None:
                         self._watches.lac_is(ledger_id, ledger.lac)
             self._grown.clear()
-
-    def _submit(self) -> None:
-        sync = self._needs_sync
-        self.has_written = True
-        begun = self._in_progress.begin_batch(self._adds_count, len(self._fenced_reads))
-        self._adds_count = 0
-        settle = partial(self._settle, b"".join(self._acks), self._fences, self._fenced_reads, begun)
-        self._acks, self._fences, self._fenced_reads = [], [], []
-        self._needs_sync = False
-        batch, self._batch = self._batch, self._storage.new_batch()
-        self._storage.submit(batch, settle, sync=sync)
 
     def _settle(
         self,

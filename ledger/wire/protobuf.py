@@ -74,11 +74,12 @@ def sub_messages(descriptor: Any) -> SubMessages:
 def check_fields(data: bytes, start: int, end: int, known: SubMessages) -> None:
     """Check that parsing the message in ``data[start:end]`` takes little time and memory.
 
+    Callers skip it up to ``UNCOUNTED_BYTES_MAX``.
+
     Raises:
         WireError: It has more than ``FIELDS_MAX`` fields, has a group, or is malformed.
     """
-    if end - start > UNCOUNTED_BYTES_MAX:
-        _count_fields(data, start, end, known, 0)
+    _count_fields(data, start, end, known, 0)
 
 
 def _count_fields(data: bytes, at: int, end: int, known: SubMessages, count: int) -> int:

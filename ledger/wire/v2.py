@@ -70,7 +70,7 @@ from ledger.wire.messages import (
     Reply,
     Request,
 )
-from ledger.wire.protobuf import check_fields, text_of
+from ledger.wire.protobuf import UNCOUNTED_BYTES_MAX, check_fields, text_of
 
 VERSION = 2
 FLAG_FENCE = 0x0001
@@ -366,7 +366,8 @@ def _encode_auth(plugin: str, payload: bytes) -> bytes:
 
 
 def _decode_auth(data: bytes) -> tuple[str, bytes]:
-    check_fields(data, 0, len(data), {})
+    if len(data) > UNCOUNTED_BYTES_MAX:
+        check_fields(data, 0, len(data), {})
     message = pb.AuthMessage()
     try:
         message.ParseFromString(data)

@@ -52,7 +52,7 @@ from ledger.wire.messages import (
     WriteLacReply,
     WriteLacRequest,
 )
-from ledger.wire.protobuf import check_fields, sub_messages, text_of
+from ledger.wire.protobuf import UNCOUNTED_BYTES_MAX, check_fields, sub_messages, text_of
 from ledger.wire.v3_add import AddEncoder, decode_usual_add, decode_usual_add_reply, encode_add_reply
 from ledger.wire.v3_read import encode_read_reply
 
@@ -194,7 +194,8 @@ def decode_request(data: bytes, start: int, end: int) -> IncomingRequest:
     """
     if quick := decode_usual_add(data, start, end):
         return quick
-    check_fields(data, start, end, _IN_REQUEST)
+    if end - start > UNCOUNTED_BYTES_MAX:
+        check_fields(data, start, end, _IN_REQUEST)
     message = pb.Request()
     try:
         # Not initialized: a field is missing, or an enum number is unknown (docs/protocol.md 3.7).
@@ -359,7 +360,8 @@ def decode_reply(data: bytes, start: int, end: int) -> IncomingReply:
     """
     if quick := decode_usual_add_reply(data, start, end):
         return quick
-    check_fields(data, start, end, _IN_RESPONSE)
+    if end - start > UNCOUNTED_BYTES_MAX:
+        check_fields(data, start, end, _IN_RESPONSE)
     message = pb.Response()
     try:
         message.ParseFromString(data[start:end])

@@ -12,6 +12,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from bookie.errors import StorageFailedError
 from bookie.main import Bookie, open_bookie
 from bookie.requests.deferred_replies import DeferredReplies
+from bookie.requests.in_progress import InProgress
 from bookie.requests.long_polls import LongPolls
 from bookie.requests.service import ClientSession
 from bookie.server.reply_queue import ReplyQueue
@@ -148,7 +149,12 @@ async def test_an_error_of_a_long_poll_does_not_reach_the_writer_that_woke_it(
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(WriteCache, "begin"), (ClientSession, "_submit"), (WriteCache, "seal"), (WriteCache, "remove_flushed")],
+    [
+        (WriteCache, "begin"),
+        (InProgress, "begin_batch"),
+        (WriteCache, "seal"),
+        (WriteCache, "remove_flushed"),
+    ],
 )
 async def test_an_error_in_the_middle_of_a_change_stops_the_bookie_by_name(
     tmp_path: Path, break_once: Break, kind: type, name: str
@@ -169,7 +175,7 @@ async def test_an_error_in_the_middle_of_a_change_stops_the_bookie_by_name(
 
     with pytest.raises(StorageFailedError, match="failed: 'a fault'"):
         await run()
-    assert (reply is None) is (kind is ClientSession or name == "begin"), "acknowledged only if journaled"
+    assert (reply is None) is (kind is InProgress or name == "begin"), "acknowledged only if journaled"
     async with open_bookie(config_of(tmp_path)) as bookie:
         if reply is not None:
             assert await bookie.storage.read(1, 0) == body(0)
