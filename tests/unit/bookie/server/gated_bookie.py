@@ -128,7 +128,7 @@ class Opened:
         self.sessions = self.service.sessions = []
 
     def connect(self, config: ServerConfig) -> Peer:
-        server = Server(self.service, config)
+        server = self.server = Server(self.service, config)
         ours, theirs = memory_stream_pair()
         self._nursery.start_soon(server.serve_stream, theirs)
         return Peer(ours)

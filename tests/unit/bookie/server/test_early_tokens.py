@@ -117,7 +117,7 @@ async def test_clear_text_of_an_authenticated_peer_behind_start_tls_is_not_serve
             await peer.stream.send_all(read + token)
             await wait_all_tasks_blocked()
     assert await peer.reply() is None
-    assert opened.bookie.server.memory.used_bytes_peak < 4 * size_bytes
+    assert opened.server.memory.used_bytes_peak < 4 * size_bytes
 
 
 @pytest.mark.parametrize("is_before", [True, False])

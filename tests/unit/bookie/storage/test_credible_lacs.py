@@ -165,3 +165,17 @@ async def test_the_greatest_ids_are_stored_and_read_in_every_way(
         assert ledger is not None
         await bookie.storage.place(ledger, entry_id, 100, 1 << 20)
         assert await bookie.storage.entry_ids(1) == [entry_id]
+
+
+async def test_a_ledger_with_a_stored_absurd_lac_is_loaded_without_it(tmp_path: Path) -> None:
+    async with open_storage(RealDisk(), config_of(tmp_path)) as storage:
+        batch = storage.new_batch()
+        ledger = storage.create_ledger(batch, 1, KEY)
+        storage.stage_entry(batch, ledger, 5, 4, entry(5, 4))
+        ledger.lac = 10**12  # as an earlier version
+        await storage.submit_durably(batch)
+        await storage.flush()
+    async with open_storage(RealDisk(), config_of(tmp_path)) as storage:
+        loaded = storage.ledger(1)
+        assert loaded is not None
+        assert loaded.lac == 4
