@@ -121,7 +121,6 @@ async def test_a_watch_of_the_session(failing: Failing, autojump_clock: MockCloc
         async def wait_state_change(self, state: SessionState) -> SessionState:
             await failing.wait()
             await trio.sleep_forever()
-            return state
 
     registration = Registration(Store(), "/ledgers", "b", b"")  # type: ignore[arg-type]
     await check_rounds(lambda: registration.keep(lambda: None), "watch of the session", failing)  # type: ignore[arg-type,return-value]
