@@ -1,0 +1,314 @@
+"""One hostile conversation with a bookie: a connection in a phase, requests, and what the answers must be.
+
+Inside: the phases, authentication and TLS by hand, reading answers, judging them.
+Not inside: the requests (``frame_cases``), the bookie (``frame_world``).
+Always: an answer decodes; a peer that is not authenticated gets refusals only; once TLS was asked for, clear
+text closes the connection; a request that must be answered is answered once; an answer that Apache's bookie
+is known to give is given.
+"""
+
+from __future__ import annotations
+
+import enum
+import ssl
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from ledger.codes import Code, Operation
+from ledger.errors import WireError
+from ledger.wire import v2, v3
+from ledger.wire.frame import FrameBuffer
+from ledger.wire.messages import (
+    AuthReply,
+    AuthRequest,
+    IncomingReply,
+    ReadReply,
+    ReadRequest,
+    StartTlsReply,
+    StartTlsRequest,
+)
+from tests.fuzz.frame_cases import PLUGIN, Case, Ending
+
+HANG_S = 60.0  # a guard against a hang, on any machine
+HONEST_LEDGER = 999_999  # its entry 0 answers the probe
+MISSING_ENTRY = 1 << 40
+FLOOD = 40  # times the clear text after START_TLS
+
+
+class Access(enum.Enum):
+    """What a connection in a phase may do."""
+
+    FULL = "full"
+    GATED = "refusals only"
+    UPGRADING = "nothing"
+
+
+class Phase(enum.Enum):
+    """How far a connection is when it sends its requests."""
+
+    NEW = "new"
+    IN_FLIGHT = "others in flight"
+    HALF_CLOSED = "half closed"
+    BEFORE_AUTH = "before authentication"
+    DURING_AUTH = "during authentication"
+    AFTER_AUTH = "after authentication"
+    WITH_START_TLS = "in clear text with START_TLS"
+    AFTER_START_TLS = "in clear text after START_TLS was answered"
+    WITH_START_TLS_DURING_AUTH = "during authentication, in clear text with START_TLS"
+    WITH_START_TLS_AFTER_AUTH = "after authentication, in clear text with START_TLS"
+    TLS = "in TLS, before authentication"
+    TLS_DURING_AUTH = "in TLS, during authentication"
+    TLS_AFTER_AUTH = "in TLS, after authentication"
+
+
+_WITH_START_TLS = frozenset(
+    {Phase.WITH_START_TLS, Phase.WITH_START_TLS_DURING_AUTH, Phase.WITH_START_TLS_AFTER_AUTH}
+)
+UPGRADING = _WITH_START_TLS | {Phase.AFTER_START_TLS}
+_TLS = frozenset({Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH})
+_FULL = frozenset({Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH})
+
+
+class Mode(enum.Enum):
+    """How the bookie's port is configured, and the phases that there are."""
+
+    OPEN = "open"
+    AUTH = "authentication, TLS if asked for"
+    TLS = "authentication and TLS required"
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        return _PHASES[self]
+
+
+_PHASES = {
+    Mode.OPEN: (Phase.NEW, Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED),
+    Mode.AUTH: (
+        *(Phase.BEFORE_AUTH, Phase.DURING_AUTH, Phase.AFTER_AUTH, Phase.AFTER_AUTH),
+        *(Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
+        *(Phase.WITH_START_TLS_DURING_AUTH, Phase.WITH_START_TLS_AFTER_AUTH),
+    ),
+    Mode.TLS: (
+        *(Phase.BEFORE_AUTH, Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
+        *(Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH),
+    ),
+}
+
+
+class Steps:
+    """A plug-in of two tokens."""
+
+    plugin, needs_tls = PLUGIN, False
+
+    def __init__(self) -> None:
+        self._tokens = 0
+
+    def open(self) -> Steps:
+        return Steps()
+
+    def reload(self) -> None:
+        pass
+
+    def on_tls(self, certificate: PeerCertificate | None) -> None:
+        pass
+
+    def answer(self, token: bytes) -> AuthStep:
+        self._tokens += 1
+        if self._tokens == 1:
+            return AuthStep(b"more")
+        if token != b"second":
+            raise AuthRefusedError("the second token is wrong")
+        return AuthStep(b"", PeerIdentity("peer", PLUGIN))
+
+
+@attrs.define
+class Talk:
+    """A connection of the sweep."""
+
+    stream: trio.abc.Stream
+    frames: FrameBuffer = attrs.field(factory=FrameBuffer)
+    replies: list[IncomingReply] = attrs.field(factory=list)
+    is_closed: bool = False
+
+    async def receive(self) -> None:
+        """Take what has come; ``is_closed`` at the end of the stream. Raises ``WireError``."""
+        try:
+            chunk = await self.stream.receive_some(65_536)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            chunk = b""
+        self.is_closed = not chunk
+        data, spans = self.frames.feed(bytes(chunk))
+        self.replies += [decoded(data, start, end) for start, end in spans]
+
+    async def send(self, data: bytes) -> None:
+        try:
+            await self.stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the bookie closes a connection when it must; the stream's end tells
+
+    async def send_and_end(self, data: bytes) -> None:
+        """Send the bytes and close this direction only."""
+        assert isinstance(self.stream, trio.SocketStream)
+        await self.send(data)
+        try:
+            await self.stream.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the bookie was faster
+
+    async def ask(self, frame: bytes) -> IncomingReply | None:
+        """The next answer; None if the connection closes."""
+        count = len(self.replies)
+        await self.send(frame)
+        while len(self.replies) == count and not self.is_closed:
+            await self.receive()
+        return self.replies[count] if len(self.replies) > count else None
+
+
+def decoded(data: bytes, start: int, end: int) -> IncomingReply:
+    """A reply of either version."""
+    if data[start] >= v3.FIRST_BYTE_MIN:
+        try:
+            return v3.decode_reply(data, start, end)
+        except WireError:
+            pass  # a refusal in an unknown version of version 2's format
+    return v2.decode_reply(data, start, end)
+
+
+async def open_talk(address: tuple[str, int], phase: Phase, context: ssl.SSLContext) -> Talk:
+    """A connection in this phase. Raises ``AssertionError`` if an honest step is refused."""
+    talk = Talk(await trio.open_tcp_stream(*address))
+    if phase in _TLS or phase is Phase.AFTER_START_TLS:
+        reply = await talk.ask(v3.encode_request(StartTlsRequest(), transaction_id=1))
+        assert reply is not None, "the bookie closed the connection at START_TLS"
+        assert reply.reply == StartTlsReply(Code.OK), reply
+    if phase in _TLS:
+        encrypted = trio.SSLStream(talk.stream, context, server_hostname="localhost")
+        await encrypted.do_handshake()
+        talk = Talk(encrypted)
+    tokens = {
+        Phase.DURING_AUTH: (b"first",),
+        Phase.AFTER_AUTH: (b"first", b"second"),
+        Phase.TLS_DURING_AUTH: (b"first",),
+        Phase.WITH_START_TLS_DURING_AUTH: (b"first",),
+        Phase.WITH_START_TLS_AFTER_AUTH: (b"first", b"second"),
+        Phase.TLS_AFTER_AUTH: (b"first", b"second"),
+    }.get(phase, ())
+    for token in tokens:
+        reply = await talk.ask(v3.encode_request(AuthRequest(PLUGIN, token), transaction_id=2))
+        assert reply is not None, "the bookie closed the connection at an honest token"
+        assert isinstance(reply.reply, AuthReply), reply
+        assert reply.reply.code is Code.OK, reply
+    talk.replies.clear()
+    return talk
+
+
+def others_in_flight() -> bytes:
+    """Reads and long polls of the same connection that are not answered yet."""
+    poll = ReadRequest(HONEST_LEDGER, -1, previous_lac=1 << 40, timeout_ms=1 << 40, piggyback_entry=True)
+    frames = [v3.encode_request(poll, transaction_id=(1 << 63) + number) for number in range(4)]
+    frames += [v2.encode_request(ReadRequest(HONEST_LEDGER, MISSING_ENTRY + 1)) for _ in range(8)]
+    return b"".join(frames)
+
+
+TOKEN = v3.encode_request(AuthRequest(PLUGIN, b"token"), transaction_id=4)
+PROBE = v2.encode_request(ReadRequest(HONEST_LEDGER, MISSING_ENTRY))
+
+
+def _is_probe(reply: IncomingReply) -> bool:
+    return isinstance(reply.reply, ReadReply) and reply.reply.entry_id == MISSING_ENTRY and reply.version == 2
+
+
+async def converse(
+    address: tuple[str, int], phase: Phase, cases: Sequence[Case], context: ssl.SSLContext
+) -> str | None:
+    """Send the requests in this phase; why the answers are wrong, or None."""
+    with trio.move_on_after(HANG_S):
+        talk = await open_talk(address, phase, context)
+        try:
+            return await _exchange(talk, phase, cases)
+        except WireError as exc:
+            return f"a reply does not decode: {exc}"
+        finally:
+            await trio.aclose_forcefully(talk.stream)
+    return f"no answer for {HANG_S:g} s"
+
+
+async def _exchange(talk: Talk, phase: Phase, cases: Sequence[Case]) -> str | None:
+    data = b"".join(case.frame for case in cases)
+    if phase in UPGRADING:
+        data = (TOKEN + data) * FLOOD
+        if phase in _WITH_START_TLS:
+            data = v3.encode_request(StartTlsRequest(), transaction_id=1) + data
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(talk.send, data)
+            while not talk.is_closed:
+                await talk.receive()
+            nursery.cancel_scope.cancel()
+        more = [reply for reply in talk.replies if reply.operation is not Operation.START_TLS]
+        return (
+            f"clear text after START_TLS got {len(more)} answers, such as {more[0].reply}" if more else None
+        )
+    if phase is Phase.IN_FLIGHT:
+        data = others_in_flight() + data
+    data += PROBE
+    is_half_closed = phase is Phase.HALF_CLOSED
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk.send_and_end if is_half_closed else talk.send, data)
+        while not talk.is_closed and (is_half_closed or not _is_complete(talk, cases)):
+            await talk.receive()
+        nursery.cancel_scope.cancel()
+    if is_half_closed:
+        return None  # the bookie may drop what it has not answered; the honest client tells that it lives
+    return _judge_full(talk, cases) if phase in _FULL else _judge_gated(talk)
+
+
+def _is_complete(talk: Talk, cases: Sequence[Case]) -> bool:
+    if not any(map(_is_probe, talk.replies)):
+        return False
+    answered = [case for case in cases if case.ending is Ending.ANSWERED]
+    return all(_replies_to(talk, case) for case in answered)
+
+
+def _replies_to(talk: Talk, case: Case) -> list[IncomingReply]:
+    if case.shape.version == 3:
+        return [one for one in talk.replies if one.version == 3 and one.transaction_id == case.transaction_id]
+    return [
+        one
+        for one in talk.replies
+        if one.version == 2
+        and one.operation is case.shape.operation
+        and getattr(one.reply, "ledger_id", None) == case.named_ledger_id
+        and getattr(one.reply, "entry_id", None) == case.named_entry_id
+    ]
+
+
+def _judge_full(talk: Talk, cases: Sequence[Case]) -> str | None:
+    last = cases[-1]
+    if talk.is_closed and all(case.ending in (Ending.ANSWERED, Ending.SILENT) for case in cases):
+        return f"the bookie closed the connection; it answered {len(talk.replies)} of {len(cases)} requests"
+    if not talk.is_closed and last.ending is Ending.CLOSES:
+        return f"the bookie took a request that must close the connection: {last}"
+    counts: Counter[int] = Counter()
+    for case in cases:
+        found = _replies_to(talk, case)
+        counts[case.transaction_id] = len(found)
+        if case.shape.version == 3 and len(found) > 1 and "repliesMax" not in case.shape.fields:
+            return f"{len(found)} answers to {case}"
+        if case.codes is not None and found and found[-1].reply.code not in case.codes:
+            wanted = " or ".join(code.name for code in case.codes)
+            return f"{found[-1].reply.code.name} where Apache's bookie says {wanted}: {case}"
+    return None
+
+
+def _judge_gated(talk: Talk) -> str | None:
+    for reply in talk.replies:
+        if reply.reply.code is Code.OK and not (
+            isinstance(reply.reply, AuthReply | StartTlsReply)
+            or reply.operation in (Operation.AUTH, Operation.START_TLS)
+        ):
+            return f"an answer before authentication: {reply.reply}"
+    return None

@@ -1,0 +1,61 @@
+"""The sweep of a bookie's port: all shapes, from a fixed seed; and that it notices a guard that is gone.
+
+Fresh seeds: ``make soak``, or ``python -m tests.fuzz.frame_sweep --seed N``.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+
+import pytest
+
+from tests.effort import IS_SAMPLE
+from tests.fuzz.frame_cases import Case, Ending, shapes
+from tests.fuzz.frame_sweep import BATCH_FRAMES, batches, main, run_batch
+from tests.fuzz.frame_talk import Mode, Phase
+
+SEED = 27
+FRAMES = 20_000
+PARTS = 20  # so that the workers share them
+SAMPLE_FRAMES = 300
+
+
+def cases_of(seed: int, count: int) -> list[Case]:
+    return [case for batch in batches(seed, count) for one in batch.conversations for case in one.cases]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(PARTS))
+def test_a_bookie_answers_requests_of_every_shape_in_every_phase(number: int) -> None:
+    every = batches(SEED, FRAMES)
+    report = run_batch(SEED, next(itertools.islice(every, number, None)))
+    assert report is None, report
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_bookie_answers_a_sample_of_requests(mode: Mode) -> None:
+    batch = next(one for one in batches(SEED + 1, FRAMES) if one.mode is mode)
+    count = SAMPLE_FRAMES if IS_SAMPLE else BATCH_FRAMES
+    kept = batch.first(count)
+    report = run_batch(SEED + 1, kept)
+    assert report is None, report
+
+
+def test_the_frames_of_a_run_have_every_shape_and_phase_and_one_seed_gives_the_same_again() -> None:
+    found = list(batches(SEED, FRAMES))
+    cases = [case for batch in found for one in batch.conversations for case in one.cases]
+    assert {case.shape for case in cases} == set(shapes())
+    assert {one.phase for batch in found for one in batch.conversations} == set(Phase)
+    assert {(batch.mode, batch.flush) for batch in found} == {
+        (mode, flush) for mode in Mode for flush in (0, 1)
+    }
+    counts = collections.Counter(case.ending for case in cases)
+    assert all(counts[ending] > FRAMES // 50 for ending in Ending), counts
+    assert sum(case.codes is not None for case in cases) > FRAMES // 10
+    assert cases_of(3, 700) == cases_of(3, 700) != cases_of(4, 700)
+
+
+def test_the_command_sends_one_batch_or_one_conversation_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "5", "--batch", "1", "--conversation", "2"]) == 0
+    assert "passes" in capsys.readouterr().out
