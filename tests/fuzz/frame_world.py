@@ -75,19 +75,19 @@ class ErrorLog(logging.Handler):
 
 def place_of(error: BaseException) -> str:
     """The error of the product in a group, else the first one, with the line that raised it."""
-    places = [_line_of(one) for one in _leaves(error)]
+    places = [line_of(one) for one in errors_in(error)]
     return next((place for place in places if "/tests/" not in place), places[0])
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def errors_in(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for one in error.exceptions:
-            yield from _leaves(one)
+            yield from errors_in(one)
     else:
         yield error
 
 
-def _line_of(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
