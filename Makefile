@@ -2,13 +2,14 @@
 
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test interop check bench docs proto lock clean setup setup-test
+.PHONY: help demo test interop check soak bench docs proto lock clean setup setup-test
 
 help:
 	@echo "make demo    write lines, kill the writer, continue, read back, compare (embedded)"
 	@echo "make test    run every check and test (ARGS=... goes to pytest)"
 	@echo "make interop test beside Apache's originals: every row of docs/compatibility.md"
 	@echo "make check   after each edit, within a minute: format, lint, types, house rules, the fast tests"
+	@echo "make soak    sweeps, fuzzer and simulation from a new seed (ARGS='--minutes 60')"
 	@echo "make bench   measure appends and catching up, beside the speed of the disk"
 	@echo "make docs    build the site of docs/ and the API in build/site; a warning is an error"
 	@echo "make proto   generate the protobuf modules from ledger/wire/*.proto"
@@ -32,6 +33,9 @@ interop: setup-test
 
 check: setup-test
 	@$(PYTHON) tests/check.py
+
+soak: setup-test
+	@$(PYTHON) -m tests.fuzz.soak $(ARGS)
 
 bench: setup-test
 	@$(PYTHON) -m dlog.cli.main bench append --level ledger --cluster 3 $(ARGS)

@@ -327,7 +327,7 @@ def _case_v3(rng: random.Random, draw: Draw, shape: Shape, own: int) -> Case:
         message, ending = message[: rng.randrange(1, len(message))], Ending.ANY
     if draw.bad == "texts":
         ending = Ending.ANY
-    if operation is Operation.AUTH and ending is Ending.ANSWERED:
+    if operation in (Operation.AUTH, Operation.START_TLS) and ending is Ending.ANSWERED:
         ending = Ending.ANY
     if "hint" in shape.fields or ("timeOut" in shape.fields and "previousLAC" in shape.fields):
         ending = Ending.SILENT if ending is Ending.ANSWERED else ending

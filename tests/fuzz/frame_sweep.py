@@ -27,11 +27,11 @@ from tests.fuzz.frame_talk import UPGRADING, Mode, Phase, converse
 from tests.fuzz.frame_world import World, open_world, place_of
 
 BATCH_FRAMES = 1000  # of one bookie
-OPEN_SHARE = 3  # batches of an open port for each one with authentication and each one with TLS
+OPEN_SHARE = 3  # batches of an open port for each one of another mode
 ENDING_S = 20.0  # for a bookie that ends
 _FIRST_LEDGER, _HONEST_LEDGERS = 1_000_000, 900_000
 _LAYOUTS = (Layout.FLAT, Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.LEGACY_HIERARCHICAL)
-_MODES = (*(Mode.OPEN,) * OPEN_SHARE, Mode.AUTH, Mode.TLS)
+_MODES = (*(Mode.OPEN,) * OPEN_SHARE, Mode.AUTH, Mode.TLS, Mode.OPEN_TLS)
 
 
 @attrs.frozen
@@ -125,7 +125,9 @@ async def _talk(world: World, batch: Batch, said: list[Conversation]) -> str | N
     await world.prepare(cases, flush=batch.flush)
     for conversation in batch.conversations:
         said.append(conversation)
-        reason = await converse(world.address, conversation.phase, conversation.cases, world.context)
+        reason = await converse(
+            world.address, batch.mode, conversation.phase, conversation.cases, world.context
+        )
         reason = reason or world.fault() or await world.check()
         if reason is not None:
             return reason

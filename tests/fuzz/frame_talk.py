@@ -59,26 +59,37 @@ class Phase(enum.Enum):
     WITH_START_TLS = "in clear text with START_TLS"
     AFTER_START_TLS = "in clear text after START_TLS was answered"
     WITH_START_TLS_DURING_AUTH = "during authentication, in clear text with START_TLS"
-    WITH_START_TLS_AFTER_AUTH = "after authentication, in clear text with START_TLS"
+    OPEN_WITH_START_TLS = "open, in clear text with START_TLS"
+    OPEN_AFTER_START_TLS = "open, in clear text after START_TLS was answered"
+    OPEN_IN_TLS = "open, in TLS"
     TLS = "in TLS, before authentication"
     TLS_DURING_AUTH = "in TLS, during authentication"
     TLS_AFTER_AUTH = "in TLS, after authentication"
 
 
 _WITH_START_TLS = frozenset(
-    {Phase.WITH_START_TLS, Phase.WITH_START_TLS_DURING_AUTH, Phase.WITH_START_TLS_AFTER_AUTH}
+    {Phase.WITH_START_TLS, Phase.WITH_START_TLS_DURING_AUTH, Phase.OPEN_WITH_START_TLS}
 )
-UPGRADING = _WITH_START_TLS | {Phase.AFTER_START_TLS}
-_TLS = frozenset({Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH})
-_FULL = frozenset({Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH})
+_AFTER_START_TLS = frozenset({Phase.AFTER_START_TLS, Phase.OPEN_AFTER_START_TLS})
+UPGRADING = _WITH_START_TLS | _AFTER_START_TLS
+_TLS = frozenset({Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH, Phase.OPEN_IN_TLS})
+_OPENED = frozenset({Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS})
+_FULL = frozenset(
+    {Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH, Phase.OPEN_IN_TLS}
+)
 
 
 class Mode(enum.Enum):
     """How the bookie's port is configured, and the phases that there are."""
 
     OPEN = "open"
+    OPEN_TLS = "no authentication, TLS if asked for"
     AUTH = "authentication, TLS if asked for"
     TLS = "authentication and TLS required"
+
+    @property
+    def has_auth(self) -> bool:
+        return self in (Mode.AUTH, Mode.TLS)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -87,10 +98,11 @@ class Mode(enum.Enum):
 
 _PHASES = {
     Mode.OPEN: (Phase.NEW, Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED),
+    Mode.OPEN_TLS: (*(Phase.NEW, Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS, Phase.OPEN_IN_TLS),),
     Mode.AUTH: (
         *(Phase.BEFORE_AUTH, Phase.DURING_AUTH, Phase.AFTER_AUTH, Phase.AFTER_AUTH),
         *(Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
-        *(Phase.WITH_START_TLS_DURING_AUTH, Phase.WITH_START_TLS_AFTER_AUTH),
+        *(Phase.WITH_START_TLS_DURING_AUTH, Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS),
     ),
     Mode.TLS: (
         *(Phase.BEFORE_AUTH, Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
@@ -178,32 +190,37 @@ def decoded(data: bytes, start: int, end: int) -> IncomingReply:
     return v2.decode_reply(data, start, end)
 
 
-async def open_talk(address: tuple[str, int], phase: Phase, context: ssl.SSLContext) -> Talk:
+async def open_talk(
+    address: tuple[str, int], phase: Phase, context: ssl.SSLContext, *, has_auth: bool = True
+) -> Talk:
     """A connection in this phase. Raises ``AssertionError`` if an honest step is refused."""
     talk = Talk(await trio.open_tcp_stream(*address))
     if phase in _TLS or phase is Phase.AFTER_START_TLS:
-        reply = await talk.ask(v3.encode_request(StartTlsRequest(), transaction_id=1))
-        assert reply is not None, "the bookie closed the connection at START_TLS"
-        assert reply.reply == StartTlsReply(Code.OK), reply
+        await _ask_for_tls(talk)
     if phase in _TLS:
         encrypted = trio.SSLStream(talk.stream, context, server_hostname="localhost")
         await encrypted.do_handshake()
         talk = Talk(encrypted)
-    tokens = {
-        Phase.DURING_AUTH: (b"first",),
-        Phase.AFTER_AUTH: (b"first", b"second"),
-        Phase.TLS_DURING_AUTH: (b"first",),
-        Phase.WITH_START_TLS_DURING_AUTH: (b"first",),
-        Phase.WITH_START_TLS_AFTER_AUTH: (b"first", b"second"),
-        Phase.TLS_AFTER_AUTH: (b"first", b"second"),
-    }.get(phase, ())
+    tokens: tuple[bytes, ...] = ()
+    if phase in (Phase.DURING_AUTH, Phase.TLS_DURING_AUTH, Phase.WITH_START_TLS_DURING_AUTH):
+        tokens = (b"first",)
+    elif has_auth and phase in (*_OPENED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH):
+        tokens = (b"first", b"second")
     for token in tokens:
         reply = await talk.ask(v3.encode_request(AuthRequest(PLUGIN, token), transaction_id=2))
         assert reply is not None, "the bookie closed the connection at an honest token"
         assert isinstance(reply.reply, AuthReply), reply
         assert reply.reply.code is Code.OK, reply
+    if phase is Phase.OPEN_AFTER_START_TLS:
+        await _ask_for_tls(talk)
     talk.replies.clear()
     return talk
+
+
+async def _ask_for_tls(talk: Talk) -> None:
+    reply = await talk.ask(v3.encode_request(StartTlsRequest(), transaction_id=1))
+    assert reply is not None, "the bookie closed the connection at START_TLS"
+    assert reply.reply == StartTlsReply(Code.OK), reply
 
 
 def others_in_flight() -> bytes:
@@ -223,11 +240,11 @@ def _is_probe(reply: IncomingReply) -> bool:
 
 
 async def converse(
-    address: tuple[str, int], phase: Phase, cases: Sequence[Case], context: ssl.SSLContext
+    address: tuple[str, int], mode: Mode, phase: Phase, cases: Sequence[Case], context: ssl.SSLContext
 ) -> str | None:
     """Send the requests in this phase; why the answers are wrong, or None."""
     with trio.move_on_after(HANG_S):
-        talk = await open_talk(address, phase, context)
+        talk = await open_talk(address, phase, context, has_auth=mode.has_auth)
         try:
             return await _exchange(talk, phase, cases)
         except WireError as exc:
@@ -249,6 +266,8 @@ async def _exchange(talk: Talk, phase: Phase, cases: Sequence[Case]) -> str | No
                 await talk.receive()
             nursery.cancel_scope.cancel()
         more = [reply for reply in talk.replies if reply.operation is not Operation.START_TLS]
+        if phase is Phase.OPEN_WITH_START_TLS:
+            return None  # what came with the request may be answered, but the connection must close
         return (
             f"clear text after START_TLS got {len(more)} answers, such as {more[0].reply}" if more else None
         )

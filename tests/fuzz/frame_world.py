@@ -52,6 +52,7 @@ CHECK_INTERVAL_S = 0.02
 MACHINE = Machine(lambda name: "127.0.0.1", lambda: "localhost", lambda host: "127.0.0.1")
 OTHER_BYTES = "with other bytes than the ones stored here"
 _MANY = 10**7
+_HONEST_PHASES = {Mode.AUTH: Phase.AFTER_AUTH, Mode.TLS: Phase.TLS_AFTER_AUTH}
 _SETUP_FRAMES = 500  # sent at once
 _DELETED = (State.DELETED, State.DELETED_FENCED)
 _FENCED = (State.FENCED, State.FENCED_EMPTY, State.CLOSED, State.DELETED_FENCED)
@@ -210,7 +211,7 @@ class World:
 
     async def _check_new_ledger(self, ledger_id: int) -> str | None:
         """Write and read a new ledger, see it confirmed, delete it, see it collected."""
-        if self.mode is Mode.OPEN:
+        if self.mode in (Mode.OPEN, Mode.OPEN_TLS):
             async with open_ledger_client(self.store, dial_tcp, layout=self.layout) as client:
                 writer = await client.create(
                     ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD, ledger_id=ledger_id
@@ -283,7 +284,7 @@ async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterat
         config = attrs.evolve(
             config,
             tls=TlsConfig(key=directory / "bookie.pem", certificate=directory / "bookie.pem"),
-            server=ServerConfig(auth=Steps(), tls_required=mode is Mode.TLS),
+            server=ServerConfig(auth=Steps() if mode.has_auth else None, tls_required=mode is Mode.TLS),
         )
     loggers = [logging.getLogger(name) for name in ("bookie", "ledger", "namespace")]
     propagate = [logger.propagate for logger in loggers]
@@ -313,9 +314,7 @@ async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterat
 
                 port: int = await nursery.start(run)
                 address = ("127.0.0.1", port)
-                phase = {Mode.OPEN: Phase.NEW, Mode.AUTH: Phase.AFTER_AUTH, Mode.TLS: Phase.TLS_AFTER_AUTH}[
-                    mode
-                ]
+                phase = _HONEST_PHASES.get(mode, Phase.NEW)
                 catalog = await open_catalog(store, "/ledgers", layout)
                 world = World(
                     mode,

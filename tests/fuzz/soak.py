@@ -1,0 +1,131 @@
+"""``make soak``: every sweep, the fuzzer and worlds of the simulation, turn by turn, from one new seed.
+
+A sweep is a function ``sweep(seed: int, count: int) -> Sequence[str]`` at the top of any module of ``tests``.
+It tries about as much as ``count`` frames cost (20,000: half a minute), and returns a report of each failure,
+with a command that does it again. Such a module is found by its text; there is no list to add it to.
+
+Inside: finding the sweeps, the turns, the command line. Not inside: what a sweep tries.
+Always: one seed and a number of turns give the same run again. What raises has failed, and the rest goes on.
+
+Exit codes: 0 nothing failed, 1 something failed, 2 the command line is invalid.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from tests.fuzz.__main__ import main as fuzz
+from tests.places import ROOT
+from tests.simulation.__main__ import main as simulate
+
+Part = Callable[[int, int], Sequence[str]]
+TURN_COUNT = 2000  # frames of each sweep, before the next one's turn
+_FUZZ_SHARE = 100  # one input of each target of the fuzzer for so many frames
+_WORLD_SHARE = 1000  # one simulated world of each kind
+
+
+def sweep_modules() -> list[str]:
+    """The modules of ``tests`` that have a sweep."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text("utf-8")
+        if "def sweep(seed: int, count: int)" in text and _has_sweep(ast.parse(text)):
+            found.append(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    return found
+
+
+def _has_sweep(module: ast.Module) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "sweep" for node in module.body)
+
+
+def parts() -> dict[str, Part]:
+    """What a turn runs, by name."""
+    found: dict[str, Part] = {}
+    for name in sweep_modules():
+        found[name] = importlib.import_module(name).sweep
+    found["fuzz"] = _fuzz
+    for kind in ((), ("--streams",), ("--healing",)):
+        found[" ".join(["simulation", *kind])] = _simulation(kind)
+    return found
+
+
+def _fuzz(seed: int, count: int) -> Sequence[str]:
+    cases = max(1, count // _FUZZ_SHARE)
+    failed = fuzz(["--seed", str(seed), "--cases", str(cases)])
+    return [f"the fuzzer failed with seed {seed}; its report is above"] if failed else []
+
+
+def _simulation(kind: Sequence[str]) -> Part:
+    def play(seed: int, count: int) -> Sequence[str]:
+        seeds = f"{seed}:{seed + max(1, count // _WORLD_SHARE)}"
+        command = ["--seeds", seeds, *kind]
+        if not simulate(command):
+            return []
+        return [f"the simulation failed: python -m tests.simulation {' '.join(command)}"]
+
+    return play
+
+
+def run_part(name: str, part: Part, seed: int, count: int) -> list[str]:
+    """The reports of one part's turn."""
+    try:
+        return [str(report) for report in part(seed, count)]
+    except Exception:  # one part must not end the others
+        return [f"{name} raised, with seed {seed} and count {count}:\n{traceback.format_exc()}"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    options = _parser().parse_args(arguments)
+    every = parts()
+    if options.list:
+        print("\n".join(every))
+        return 0
+    if unknown := [name for name in options.part or [] if name not in every]:
+        print(f"no part {unknown[0]!r}; --list shows them all", file=sys.stderr)
+        return 2
+    chosen = {name: every[name] for name in options.part or every}
+    seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}; the same again: make soak ARGS='--seed {seed} --turns N'", flush=True)
+    end_s = None if options.turns is not None else time.monotonic() + 60 * options.minutes
+    failures = turn = 0
+    while turn < options.turns if options.turns is not None else time.monotonic() < (end_s or 0):
+        for name, part in chosen.items():
+            began_s = time.monotonic()
+            reports = run_part(name, part, seed + turn, options.count)
+            failures += len(reports)
+            if reports:
+                print("\n".join(reports))
+            took_s = time.monotonic() - began_s
+            print(
+                f"turn {turn}: {name}, seed {seed + turn}, {took_s:.0f} s, {len(reports)} failed", flush=True
+            )
+            if end_s is not None and time.monotonic() >= end_s:
+                break
+        turn += 1
+    print(f"{turn} turns of {len(chosen)} parts from seed {seed}; {failures} failures")
+    return 1 if failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="make soak ARGS=", description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long to run (default 10)")
+    parser.add_argument("--turns", type=int, help="run this number of turns instead")
+    parser.add_argument(
+        "--count", type=int, default=TURN_COUNT, help=f"frames of each sweep in a turn (default {TURN_COUNT})"
+    )
+    parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--part", action="append", help="only this part; may be repeated")
+    parser.add_argument("--list", action="store_true", help="print the names of the parts")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
