@@ -93,7 +93,13 @@ class RealFile(File):
             offset += written
 
     def pread(self, size_bytes: int, offset: int) -> bytes:
-        data = os.pread(self._descriptor, size_bytes, offset)
+        try:
+            data = os.pread(self._descriptor, size_bytes, offset)
+        except OSError as exc:
+            exc.filename = str(
+                self._path
+            )  # a directory can be opened in place of a file, and names itself here
+            raise
         while len(data) < size_bytes:
             more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
             if not more:

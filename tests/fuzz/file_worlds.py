@@ -35,6 +35,11 @@ from tests.fuzz.frame_world import MACHINE
 ENTRIES = EntryCodec(DigestType.CRC32C, b"")
 LEDGERS, RECORDS = (1, 2, 3), 3
 LOGS = ("orders", "bills")
+SETTINGS = {
+    f"{side}.{name}": value
+    for side in ("reader", "writer")
+    for name, value in (("retry_timeout_s", 0.3), ("retry_pause_s", 0.02))
+}
 ENDING_S = 20.0  # for a bookie that ends
 
 
@@ -164,14 +169,14 @@ class NamespaceWorld:
     async def create(self, home: Path) -> None:
         with quiet():
             for _ in range(2):
-                async with dlog.open_namespace(home.as_uri()) as namespace:
+                async with dlog.open_namespace(home.as_uri(), settings=SETTINGS) as namespace:
                     for log in LOGS:
                         async with namespace.open_writer(log, create=True) as writer:
                             await writer.append_many(_records(log))
 
     async def use(self, home: Path, broken: Callable[[], None], outcome: Outcome) -> None:
         with quiet():
-            async with dlog.open_namespace(home.as_uri()) as namespace:
+            async with dlog.open_namespace(home.as_uri(), settings=SETTINGS) as namespace:
                 broken()
                 outcome.lost = 0
                 for log in LOGS:
