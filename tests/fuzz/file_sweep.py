@@ -2,7 +2,7 @@
 
 Inside: the values, the cases, the report of a failure. Not inside: the directories (``file_worlds``).
 Always: what is opened works, or ends with an error that names the file or its directory: one of ours, or an
-``OSError`` with the file's name, as ``open_storage`` documents it. A record or entry that is read has the bytes
+``OSError`` with its name, as ``open_storage`` documents it. A record or entry that is read has the bytes
 that were written. One seed gives the same cases again. A record that is gone is no failure here: the command
 prints the cases that lose some (``--lost``).
 
