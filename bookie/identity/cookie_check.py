@@ -359,8 +359,7 @@ def _inspect(disk: Disk, name: str) -> DirectoryState:
         data = disk.read_file(current / VERSION_FILE) if VERSION_FILE in entries else None
     except OSError as exc:
         raise DirectoryError(
-            f"directory {name} cannot be used: {exc.strerror or exc}. Create it, and make it writable for"
-            " this user"
+            f"directory {name} cannot be used: {exc}. Create it, and make it writable for this user"
         ) from exc
     if old:
         raise DirectoryError(
@@ -385,5 +384,5 @@ def _write_version_file(disk: Disk, name: str, data: bytes) -> None:
         disk.replace_file(Path(name) / CURRENT / VERSION_FILE, data)
     except OSError as exc:
         raise DirectoryError(
-            f"directory {name} cannot be written: {exc.strerror or exc}. Make it writable for this user"
+            f"directory {name} cannot be written: {exc}. Make it writable for this user"
         ) from exc
