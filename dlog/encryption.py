@@ -27,7 +27,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import stat
 import struct
 from collections import OrderedDict
 from importlib.metadata import entry_points
@@ -35,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dlog.errors import ConfigError, DecryptionError, EncryptionKeyError
+from namespace.secret_file import SecretFileError, SecretOf, load_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -101,23 +101,14 @@ class KeyFile:
 
     def _load(self) -> None:
         try:
-            with self._path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                state = (found.st_ino, found.st_mtime_ns, found.st_size)
-                if state == self._state:
-                    return
-                if not stat.S_ISREG(found.st_mode) or found.st_size > _KEY_FILE_BYTES_MAX:
-                    raise ConfigError(f"key file {self._path}: it is no file of keys; name the file itself")
-                if found.st_mode & 0o077:
-                    raise ConfigError(
-                        f"key file {self._path}: other users may read or change it (mode"
-                        f" {found.st_mode & 0o777:o}); chmod 600"
-                    )
-                text = file.read().decode("utf-8", "replace")
+            found = load_secret(self._path, SecretOf.OURS, bytes_max=_KEY_FILE_BYTES_MAX)
+        except SecretFileError as exc:
+            raise ConfigError(f"key file {exc}") from exc
         except OSError as exc:
             raise ConfigError(f"key file {self._path} cannot be read: {exc.strerror or exc}") from exc
-        self._keys = self._parsed(text)
-        self._state = state
+        if found.state != self._state:
+            self._keys = self._parsed(found.content.decode("utf-8", "replace"))
+            self._state = found.state
 
     def _parsed(self, text: str) -> dict[str, bytes]:
         keys: dict[str, bytes] = {}

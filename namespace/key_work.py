@@ -19,6 +19,8 @@ import re
 import ssl
 from pathlib import Path
 
+from namespace.secret_file import SecretOf, load_secret
+
 ITERATIONS_MAX = 5_000_000  # of one file, all keys together; Java's own limit for one. A few seconds
 PEM_BYTES_MAX = 16 << 20
 _DER_ELEMENTS_MAX = 300_000
@@ -46,22 +48,26 @@ class KeyWorkError(ValueError):
 
 
 def load_pem_key(
-    context: ssl.SSLContext, certificate: Path, key: Path | None = None, *, password: str | None = None
+    context: ssl.SSLContext,
+    certificate: Path,
+    key: Path | None = None,
+    *,
+    password: str | None = None,
+    named_by: SecretOf = SecretOf.OURS,
 ) -> None:
     """Load a certificate and its key in PEM; an encrypted key only if it asks for bounded work.
 
     Args:
         key: None: it is in the file of the certificate.
+        named_by: The configuration that names the key.
 
     Raises:
         OSError: A file cannot be read, or has the wrong format, or the password is missing or wrong.
         KeyWorkError: The key asks for too much work.
+        SecretFileError: Others may use the key.
     """
     path = key or certificate
-    with path.open("rb") as file:
-        content = file.read(PEM_BYTES_MAX + 1)
-    if len(content) > PEM_BYTES_MAX:
-        raise KeyWorkError(f"{path} has more than {PEM_BYTES_MAX} bytes")
+    content = load_secret(path, named_by, bytes_max=PEM_BYTES_MAX).content
     try:
         for found in _PEM_KEY.finditer(content):
             lines = [line.strip() for line in found[1].splitlines() if b":" not in line]

@@ -21,7 +21,8 @@ from typing import Literal
 import attrs
 
 from namespace.errors import StoreSecurityError
-from namespace.key_work import KeyWorkError, load_pem_key
+from namespace.key_work import load_pem_key
+from namespace.secret_file import SecretFileError, SecretOf, load_secret
 from namespace.settings_file import SettingsFileError, read_settings_file
 
 ENVIRONMENT_VARIABLE = "DLOG_ZK_SECURITY"  # a file for every session that is opened without settings
@@ -143,8 +144,12 @@ class ZooKeeperSecurity:
             context.check_hostname = self.tls_check_hostname
             if self.tls_certificate is not None:
                 secret = None if (file := self.tls_key_password_file) is None else _read_secret(file)
-                load_pem_key(context, self.tls_certificate, self.tls_key, password=secret)
-        except (OSError, KeyWorkError) as exc:  # also of ssl
+                load_pem_key(
+                    context, self.tls_certificate, self.tls_key, password=secret, named_by=SecretOf.OURS
+                )
+        except SecretFileError as exc:
+            raise StoreSecurityError(f"TLS with ZooKeeper: {exc}") from exc
+        except (OSError, ValueError) as exc:  # also of ssl
             reason = (exc.strerror if isinstance(exc, OSError) else None) or exc
             raise StoreSecurityError(
                 f"TLS with ZooKeeper: {self.tls_authorities}, {self.tls_certificate}, {self.tls_key}:"
@@ -196,7 +201,9 @@ def security_of_environment() -> ZooKeeperSecurity:
 
 def _read_secret(path: Path) -> str:
     try:
-        secret = path.read_text("utf-8").rstrip("\r\n")
+        secret = load_secret(path, SecretOf.OURS).content.decode().rstrip("\r\n")
+    except SecretFileError as exc:
+        raise StoreSecurityError(str(exc)) from None
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
         raise StoreSecurityError(f"{path}: the password cannot be read: {reason}") from None

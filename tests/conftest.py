@@ -4,6 +4,7 @@ helpers that tell what they compared, as those of tests do."""
 from __future__ import annotations
 
 import gc
+import os
 import signal
 
 import pytest
@@ -19,6 +20,9 @@ settings.load_profile("dlog")
 # A shell starts a job in the background with SIGINT ignored. Tests and the programs they start inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests write passwords, tokens and keys, which the product refuses if others may read them.
+os.umask(0o077)
 
 # Helpers shared by tests compare as tests do, so their assertions tell what they compared.
 pytest.register_assert_rewrite("tests.fakes", "tests.crash", "tests.interop", "tests.spark")

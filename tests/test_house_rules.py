@@ -440,6 +440,30 @@ def test_the_list_of_shells_names_files_that_exist() -> None:
     ] == []
 
 
+# They read the bytes of secrets: the rule itself, and a digest of a key store, of which nothing else is kept.
+SECRET_READERS = ("namespace/secret_file.py", "bookie/http/secrets.py", "dlog/cli/bench/")
+KEY_LOADERS = ("namespace/key_work.py", "ledger/auth/java_stores.py")
+_SECRET_WORDS = re.compile(r"token|passw|secret|jaas|credential|key_?(file|store)")
+_READS = {"open", "read_text", "read_bytes", "load_cert_chain"}
+
+
+def test_secrets_are_read_in_one_place() -> None:
+    wrong = []
+    for module in modules():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name not in _READS:
+                continue
+            place = SECRET_READERS if name != "load_cert_chain" else KEY_LOADERS
+            named = " ".join(ast.unparse(part) for part in (node.func, *node.args[:1])).lower()
+            is_secret = name == "load_cert_chain" or _SECRET_WORDS.search(named)
+            if is_secret and not module.lives_in(place):
+                wrong.append(f"{module.path}:{node.lineno}: use namespace.secret_file")
+    assert wrong == []
+
+
 def test_packages_are_not_imported_whole() -> None:
     # A local variable called ``ledger`` or ``bookie`` must hide nothing.
     wrong = [

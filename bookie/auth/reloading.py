@@ -43,7 +43,7 @@ class Secrets:
         self._tls, self._provider = tls, provider
         self._others: list[ReloadedFiles] = []
         self._context: ssl.SSLContext | None = None
-        self._last_warning: str | None = None
+        self._last_error: str | None = None
 
     def __repr__(self) -> str:
         return f"<Secrets with{'out' if self._context is None else ''} TLS>"
@@ -89,11 +89,11 @@ class Secrets:
             try:
                 await self.load()
             except BookieConfigError as exc:
-                if str(exc) != self._last_warning:
-                    log.warning("certificates and secrets stay as they are; the new ones fail: %s", exc)
-                self._last_warning = str(exc)
+                if str(exc) != self._last_error:
+                    log.error("certificates and secrets stay as they are; the new ones fail: %s", exc)
+                self._last_error = str(exc)
             else:
-                self._last_warning = None
+                self._last_error = None
 
     async def keep(self, interval_s: float) -> None:
         """Read all files again after each interval, until cancelled."""

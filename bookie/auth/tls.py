@@ -17,9 +17,9 @@ import attrs
 
 from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
-from ledger.auth.secret_file import read_secret
 from ledger.auth.tls import client_context, load_authorities
 from namespace.key_work import load_pem_key
+from namespace.secret_file import SecretOf, read_secret
 
 _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _OLD_VERSIONS = frozenset({"SSLv2Hello", "SSLv3", "TLSv1", "TLSv1.1"})
@@ -99,6 +99,7 @@ def peer_context(config: TlsConfig) -> ssl.SSLContext:
             key_type=config.key_type,
             authorities_type=config.authorities_type,
             authorities_password=_password(config.authorities_password),
+            named_by=SecretOf.APACHE,
         )
     except (OSError, ValueError) as exc:
         raise BookieConfigError(
@@ -110,9 +111,15 @@ def _load_key(context: ssl.SSLContext, config: TlsConfig) -> None:
     try:
         password = _password(config.key_password)
         if config.key_type == "PEM":
-            load_pem_key(context, config.certificate or config.key, config.key, password=password)
+            load_pem_key(
+                context,
+                config.certificate or config.key,
+                config.key,
+                password=password,
+                named_by=SecretOf.APACHE,
+            )
         else:
-            load_key(context, read_store(config.key, password))
+            load_key(context, read_store(config.key, password, named_by=SecretOf.APACHE))
     except (OSError, ValueError) as exc:
         raise BookieConfigError(
             f"tlsKeyStore {config.key} and tlsCertificatePath {config.certificate} cannot be used:"
@@ -122,7 +129,7 @@ def _load_key(context: ssl.SSLContext, config: TlsConfig) -> None:
 
 
 def _password(path: Path | None) -> str | None:
-    return None if path is None else read_secret(path)
+    return None if path is None else read_secret(path, SecretOf.APACHE)
 
 
 def _reason(error: Exception) -> str:

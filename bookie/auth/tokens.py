@@ -21,8 +21,8 @@ from pathlib import Path
 import attrs
 
 from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
-from ledger.auth.secret_file import read_secret
 from ledger.auth.token_auth import PLUGIN, TOKEN_CHARS_MAX, check_token
+from namespace.secret_file import SecretOf, read_secret
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _OWNER = re.compile(r"[\w.@+-]{1,64}", re.ASCII)
@@ -51,7 +51,7 @@ class BearerTokens:
 
     def reload(self) -> None:
         """See ``AuthProvider``."""
-        self._owners = parse_tokens(read_secret(self.token_file), str(self.token_file))
+        self._owners = parse_tokens(read_secret(self.token_file, SecretOf.OURS), str(self.token_file))
 
     def on_tls(self, certificate: PeerCertificate | None) -> None:
         """Nothing: the token decides."""

@@ -33,7 +33,7 @@ from bookie.config.security_settings import (
     refuse_unobeyed,
 )
 from bookie.config.server_settings import read_server
-from bookie.config.settings import Settings
+from bookie.config.settings import Settings, holds_secret
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.descriptor_limit import descriptor_limit
 from bookie.disk.fullness import FullnessConfig
@@ -56,6 +56,7 @@ from ledger.catalog.paths import Layout
 from ledger.errors import LocationError
 from ledger.placement.topology import parse_location
 from namespace.errors import InvalidPathError, InvalidStoreAddressError
+from namespace.secret_file import SecretFileError, SecretOf, check_secret
 from namespace.service_uri import ServiceUri, parse_metadata_service_uri
 from namespace.store import check_path
 
@@ -133,9 +134,14 @@ def load_config(
         BookieConfigError: It cannot be read, or a key or value in it cannot be obeyed, or an unknown key may
             be meant to restrict or to protect something.
     """
-    return parse_config(
-        read_text(path), str(path), environment, strict=strict, with_auto_recovery=with_auto_recovery
-    )
+    text = read_text(path)
+    config = parse_config(text, str(path), environment, strict=strict, with_auto_recovery=with_auto_recovery)
+    if holds_secret(parse_properties(text, environment)):
+        try:
+            check_secret(path, SecretOf.APACHE)
+        except (OSError, SecretFileError) as exc:
+            raise BookieConfigError(f"a password is in the configuration {exc}") from exc
+    return config
 
 
 def read_text(path: Path) -> str:

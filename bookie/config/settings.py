@@ -22,6 +22,11 @@ _TRUE = frozenset({"true", "yes", "on", "t", "y"})
 _FALSE = frozenset({"false", "no", "off", "f", "n"})
 
 
+def holds_secret(settings: Mapping[str, Setting]) -> bool:
+    """True if a file has a password or another secret itself, and not only its name or ``${env:NAME}``."""
+    return any(_SECRET.search(key) and one.first and one.written is None for key, one in settings.items())
+
+
 class Settings:
     """One configuration file. A key that is absent or empty gives the default."""
 

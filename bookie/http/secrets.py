@@ -11,9 +11,7 @@ Always: memory has only hashes of tokens; a file that cannot be used changes not
 from __future__ import annotations
 
 import hashlib
-import os
 import ssl
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from bookie.auth.tokens import parse_tokens
 from bookie.config.admin_config import AdminConfig
 from bookie.errors import BookieConfigError
 from bookie.http.tls import admin_context
+from namespace.secret_file import SecretFileError, SecretOf, load_secret
 
 TOKEN_BYTES_MIN = 16
 
@@ -83,15 +82,11 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
         BookieConfigError: The file cannot be read, others may read it, or it does not parse.
     """
     try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            text = file.read().strip()
+        text = load_secret(path, SecretOf.OURS).content.strip()
+    except SecretFileError as exc:
+        raise BookieConfigError(f"httpServerTokenPath {exc}") from exc
     except OSError as exc:
         raise BookieConfigError(f"httpServerTokenPath {path} cannot be read: {exc.strerror or exc}") from exc
-    if mode & 0o077:
-        raise BookieConfigError(
-            f"httpServerTokenPath {path}: other users may use it (mode {mode:o}); run `chmod 600 {path}`"
-        )
     if len(text.split()) > 1:
         try:
             found = parse_tokens(text.decode("ascii"), str(path))

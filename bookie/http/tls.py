@@ -17,6 +17,7 @@ from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import load_key, read_store
 from ledger.auth.tls import load_authorities
 from namespace.key_work import load_pem_key
+from namespace.secret_file import SecretOf
 
 _PEM = b"-----BEGIN"
 
@@ -33,9 +34,9 @@ def admin_context(tls: AdminTls) -> ssl.SSLContext:
     password = tls.key_store_password
     try:
         if _is_pem(tls.key_store):
-            load_pem_key(context, tls.key_store, password=password)
+            load_pem_key(context, tls.key_store, password=password, named_by=SecretOf.APACHE)
         else:
-            load_key(context, read_store(tls.key_store, password))
+            load_key(context, read_store(tls.key_store, password, named_by=SecretOf.APACHE))
     except (OSError, ValueError) as exc:
         raise _unusable("httpServerKeyStorePath", tls.key_store, exc) from exc
     if tls.trust_store is not None:

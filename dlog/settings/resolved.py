@@ -29,11 +29,11 @@ from dlog.settings.sources import (
     split_query,
 )
 from dlog.settings.table import BY_VARIABLE, SECTIONS, SETTINGS, Applies
-from ledger.auth.secret_file import read_secret
 from ledger.errors import LedgerError
 from ledger.placement.config import PlacementConfig
 from ledger.transport.bookie_security import BookieSecurity, load_bookie_security
 from namespace.errors import NamespaceError
+from namespace.secret_file import SecretOf, read_secret
 from namespace.zookeeper_security import ZooKeeperSecurity, load_zookeeper_security
 
 _SCHEMES = {"file": Applies.DIRECTORY, "distributedlog": Applies.CLUSTER}
@@ -163,7 +163,7 @@ def _counts(given: Given, scheme: str, named: frozenset[str]) -> bool:
 
 
 def _password(path: Path) -> bytes:
-    if not (secret := read_secret(path)):
+    if not (secret := read_secret(path, SecretOf.OURS)):
         raise ValueError(f"{path} is empty")
     return secret.encode()
 

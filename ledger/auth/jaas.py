@@ -25,7 +25,7 @@ from pathlib import Path
 
 import attrs
 
-from ledger.auth.secret_file import read_secret
+from namespace.secret_file import SecretOf, read_secret
 
 _TOKEN = re.compile(
     r'\s+|//[^\n]*|#[^\n]*|/\*.*?\*/|(?P<string>"(?:[^"\\]|\\.)*")|(?P<mark>[{};=])|(?P<word>[^\s{};="]+)',
@@ -58,9 +58,9 @@ def read_section(path: Path, name: str) -> JaasSection:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It does not parse, lacks the section, or the section is for Kerberos.
+        ValueError: Others may change it; it does not parse, or lacks the section; or that is for Kerberos.
     """
-    sections = parse_jaas(read_secret(path), str(path))
+    sections = parse_jaas(read_secret(path, SecretOf.APACHE), str(path))
     if name not in sections:
         raise ValueError(f"{path} has no section {name}; it has {', '.join(sections) or 'none'}")
     section = sections[name]

@@ -30,6 +30,7 @@ from pathlib import Path
 import attrs
 
 from namespace.key_work import KeyWork, KeyWorkError
+from namespace.secret_file import SecretFileError, SecretOf, load_secret
 
 STORE_BYTES_MAX = 16 << 20
 MISSING = (
@@ -60,16 +61,26 @@ class JavaStore:
     trusted: tuple[str, ...]
 
 
-def read_store(path: Path, password: str | None) -> JavaStore:
+def read_store(path: Path, password: str | None, *, named_by: SecretOf | None = None) -> JavaStore:
     """Read a store of either format.
+
+    Args:
+        named_by: The configuration that names the store of a private key; None for a store of authorities,
+            which are no secret.
 
     Raises:
         OSError: The file cannot be read.
         StoreError: The password is wrong, the file is damaged or has several keys, or the package
-            cryptography is missing.
+            cryptography is missing; or others may use a store with a key (``namespace.secret_file``).
     """
-    with path.open("rb") as file:
-        content = file.read(STORE_BYTES_MAX + 1)
+    if named_by is None:
+        with path.open("rb") as file:
+            content = file.read(STORE_BYTES_MAX + 1)
+    else:
+        try:
+            content = load_secret(path, named_by, bytes_max=STORE_BYTES_MAX).content
+        except SecretFileError as exc:
+            raise StoreError(str(exc)) from None
     if len(content) > STORE_BYTES_MAX:
         raise StoreError(f"{path} has more than {STORE_BYTES_MAX} bytes")
     if content.startswith(b"-----BEGIN"):

@@ -20,7 +20,7 @@ import attrs
 
 from ledger.auth import digest_md5
 from ledger.auth.jaas import read_section
-from ledger.auth.secret_file import read_secret
+from namespace.secret_file import SecretOf, read_secret
 
 PLUGIN = "sasl"
 CLIENT_SECTION = "BookKeeper"  # Apache's default of ``saslJaasClientSectionName``
@@ -98,4 +98,4 @@ class SaslAuth:
             return SaslLogin(login["username"], login["password"])
         assert self.username is not None
         assert self.password_file is not None
-        return SaslLogin(self.username, read_secret(self.password_file))
+        return SaslLogin(self.username, read_secret(self.password_file, SecretOf.OURS))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ledger.auth.java_stores import load_key, read_store, trusted_certificates
 from namespace.key_work import load_pem_key
+from namespace.secret_file import SecretOf
 
 
 def client_context(
@@ -26,6 +27,7 @@ def client_context(
     key_type: str = "PEM",
     authorities_type: str = "PEM",
     authorities_password: str | None = None,
+    named_by: SecretOf = SecretOf.OURS,
 ) -> ssl.SSLContext:
     """Make a context for ``TransportConfig.tls``.
 
@@ -38,6 +40,7 @@ def client_context(
         key_type: ``PEM``, or ``PKCS12`` or ``JKS``: then ``key`` is a store with key and certificate.
         authorities_type: ``PEM``, or ``PKCS12`` or ``JKS`` for ``authorities``.
         authorities_password: The password of that store.
+        named_by: The configuration that names the private key.
         check_host_name: Require that the certificate names the host that is dialled. Java's clients check it
             only with ``tlsHostnameVerificationEnabled``. Turn it off if certificates have no host names.
 
@@ -45,6 +48,7 @@ def client_context(
         OSError: A file cannot be read.
         StoreError: A key store cannot be used.
         KeyWorkError: A key in PEM asks for too many iterations.
+        SecretFileError: Others may use the private key.
         ssl.SSLError: A file has the wrong format, or key and certificate do not belong together.
     """
     if authorities is None or authorities_type == "PEM":
@@ -56,9 +60,9 @@ def client_context(
     context.check_hostname = check_host_name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if key_type != "PEM" and key is not None:
-        load_key(context, read_store(key, key_password))
+        load_key(context, read_store(key, key_password, named_by=named_by))
     elif certificate is not None:
-        load_pem_key(context, certificate, key, password=key_password)
+        load_pem_key(context, certificate, key, password=key_password, named_by=named_by)
     return context
 
 

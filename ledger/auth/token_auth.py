@@ -15,7 +15,7 @@ from pathlib import Path
 
 import attrs
 
-from ledger.auth.secret_file import read_secret
+from namespace.secret_file import SecretFileError, SecretOf, read_secret
 
 PLUGIN = "dlog-token"
 TOKEN_CHARS_MIN = 16
@@ -71,6 +71,8 @@ class TokenAuth:
             OSError, ValueError: The file cannot be used.
         """
         try:
-            return TokenLogin(check_token(read_secret(self.token_file)))
+            return TokenLogin(check_token(read_secret(self.token_file, SecretOf.OURS)))
+        except SecretFileError:
+            raise  # it names the file
         except ValueError as exc:
             raise ValueError(f"{self.token_file}: {exc}") from exc

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ledger.auth.secret_file import read_secret
 from ledger.errors import SecuritySettingsError
+from namespace.secret_file import SecretOf, read_secret
 from namespace.settings_file import SettingsFileError, read_settings_file
 
 if TYPE_CHECKING:
@@ -241,4 +241,4 @@ def security_of_environment() -> BookieSecurity:
 
 
 def _secret(path: Path | None) -> str | None:
-    return None if path is None else read_secret(path)
+    return None if path is None else read_secret(path, SecretOf.OURS)

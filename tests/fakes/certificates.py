@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 _BEGIN = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+EXPIRED = datetime.datetime(2021, 1, 1, tzinfo=datetime.UTC)
 _END = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -51,17 +52,25 @@ class TestAuthority:
         path.write_bytes(self.own.certificate.public_bytes(serialization.Encoding.PEM))
         return path
 
-    def sign(self, name: str, *, units: Sequence[str] = ()) -> Signed:
+    def sign(self, name: str, *, units: Sequence[str] = (), end: datetime.datetime | None = None) -> Signed:
         """A certificate for the host or client ``name``, with these organizational units."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
         subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))
         certificate = (
-            _builder(subject, self.own.certificate.subject, key)
+            _builder(subject, self.own.certificate.subject, key, end=end)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
             .sign(self.own.key, hashes.SHA256())
         )
         return Signed(certificate, key)
+
+
+def private_copy(source: Path, directory: Path) -> Path:
+    """A copy of a golden key that only its owner may read: a checkout has modes of its own."""
+    copy = directory / source.name
+    copy.write_bytes(source.read_bytes())
+    copy.chmod(0o600)
+    return copy
 
 
 def is_trusted(client: ssl.SSLContext, server: Signed, name: str, file: Path) -> bool:
@@ -97,7 +106,11 @@ def make_authority(name: str = "authority.test") -> TestAuthority:
 
 
 def _builder(
-    subject: list[x509.NameAttribute[str]], issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: list[x509.NameAttribute[str]],
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    *,
+    end: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -106,5 +119,5 @@ def _builder(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(_BEGIN)
-        .not_valid_after(_END)
+        .not_valid_after(end or _END)
     )

@@ -21,6 +21,7 @@ from dlog.cli.terminal.groups import CommandGroup
 from dlog.cli.terminal.options import data_directory, json_option
 from dlog.cli.terminal.output import print_json, print_note, print_table
 from dlog.cli.terminal.signals import run
+from namespace.secret_file import SecretOf, read_secret
 
 if TYPE_CHECKING:
     from dlog.cluster import LocalCluster
@@ -183,7 +184,7 @@ def _can_serve_pages() -> bool:
 def _page(cluster: LocalCluster) -> str | None:
     """The address of the page with the token, which a browser does not send to the server in this place."""
     url = cluster.state.page_url
-    return None if url is None else f"{url}#token={cluster.paths.token.read_text('ascii').strip()}"
+    return None if url is None else f"{url}#token={read_secret(cluster.paths.token, SecretOf.OURS)}"
 
 
 def _shown(value: object) -> str:

@@ -21,6 +21,7 @@ import click
 
 from dlog.cli.terminal.exit_codes import ExitCode
 from ledger.auth.tls import client_context
+from namespace.secret_file import SecretFileError, SecretOf, load_secret
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -159,8 +160,8 @@ def _token(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        token = file.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
+        token = load_secret(file, SecretOf.OURS).content.decode("ascii").strip()
+    except (OSError, UnicodeDecodeError, SecretFileError) as exc:
         raise click.UsageError(f"the token in {file} cannot be read: {exc}") from exc
     if len(token.split()) != 1:
         raise click.UsageError(

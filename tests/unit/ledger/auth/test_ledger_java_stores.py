@@ -19,7 +19,7 @@ from bookie.errors import BookieConfigError
 from ledger.auth.java_stores import JavaStore, StoreError, read_store
 from ledger.auth.tls import client_context
 from namespace.key_work import ITERATIONS_MAX
-from tests.fakes.certificates import Signed, make_authority
+from tests.fakes.certificates import Signed, make_authority, private_copy
 from tests.places import GOLDEN_FILES
 
 GOLDEN = GOLDEN_FILES / "tls"
@@ -151,7 +151,9 @@ def test_a_pkcs12_store_with_a_key_trusts_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no certificate to trust"):
         client_context(authorities=path, authorities_type="PKCS12", authorities_password=PASSWORD)
     with pytest.raises(StoreError, match="has no key"):
-        client_context(key=GOLDEN / "trusted.p12", key_type="PKCS12", key_password=PASSWORD)
+        client_context(
+            key=private_copy(GOLDEN / "trusted.p12", tmp_path), key_type="PKCS12", key_password=PASSWORD
+        )
     context = client_context(key=path, key_type="PKCS12", key_password=PASSWORD)
     assert context.verify_mode is ssl.CERT_REQUIRED
 

@@ -22,7 +22,7 @@ from ledger.transport.bookie_security import (
     load_bookie_security,
     security_of_environment,
 )
-from tests.fakes.certificates import is_trusted, make_authority
+from tests.fakes.certificates import is_trusted, make_authority, private_copy
 from tests.places import GOLDEN_FILES
 
 STORES = GOLDEN_FILES / "tls"
@@ -36,6 +36,8 @@ def home(tmp_path: Path) -> Path:
     authority.sign("client.test").write_pem(tmp_path / "client.pem")
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     (tmp_path / "store-password").write_text("of the stores\n")
+    for name in ("bookie.jks", "bookie.p12"):
+        private_copy(STORES / name, tmp_path)
     return tmp_path
 
 
@@ -100,7 +102,7 @@ def test_stores_of_java(home: Path, kind: str) -> None:
     context, _ = loaded(
         home,
         f"tls = true\ntls_authorities = '{STORES}/trusted.{ending}'\ntls_authorities_type = '{kind}'\n"
-        f"tls_authorities_password_file = 'store-password'\ntls_key = '{STORES}/bookie.{ending}'\n"
+        f"tls_authorities_password_file = 'store-password'\ntls_key = 'bookie.{ending}'\n"
         f"tls_key_type = '{kind}'\ntls_key_password_file = 'store-password'",
     ).open()
     assert context is not None
@@ -166,8 +168,7 @@ def test_settings_that_are_not_understood_are_refused(text: str, reason: str, ho
         ("tls = true\ntls_authorities = 'secret'", "must be of tls_authorities_type"),
         ("tls = true\ntls_certificate = 'ca.pem'", "key and certificate must belong together"),
         (
-            f"tls = true\ntls_key = '{STORES}/bookie.jks'\ntls_key_type = 'JKS'\n"
-            "tls_key_password_file = 'secret'",
+            "tls = true\ntls_key = 'bookie.jks'\ntls_key_type = 'JKS'\ntls_key_password_file = 'secret'",
             "the password is wrong",
         ),
         (
