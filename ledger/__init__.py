@@ -121,6 +121,7 @@ __all__ = [
     "ClientAuth",
     "ClientClosedError",
     "ClientConfig",
+    "ClientRefusedError",
     "ClusterNotFoundError",
     "CorruptEntryError",
     "DigestType",

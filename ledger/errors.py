@@ -7,7 +7,7 @@ Source: BKException.java (client codes); docs/protocol.md 8.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from ledger.codes import Code
@@ -148,6 +148,11 @@ class UnknownLedgerStateRefusal(BookieRefusal, code=Code.UNKNOWN_LEDGER_STATE):
     """The bookie may have lost entries of this ledger, so it cannot deny that they exist."""
 
 
+def is_refusal(reason: Exception) -> bool:
+    """True if a retry does not help: client and bookie do not accept each other, or a right is missing."""
+    return isinstance(reason, UnauthorizedRefusal | BookieSecurityError)
+
+
 class NoSuchLedgerError(LedgerError):
     """The metadata store has no such ledger: it was never created, or was deleted."""
 
@@ -281,9 +286,9 @@ class LedgerReadError(LedgerError):
 
     @property
     def is_denied(self) -> bool:
-        """True if each bookie refused because this client lacks the right to read."""
+        """True if each bookie refused this client, or is refused by it: a retry does not help."""
         reasons = self.reasons.values()
-        return bool(reasons) and all(isinstance(reason, UnauthorizedRefusal) for reason in reasons)
+        return bool(reasons) and all(map(is_refusal, reasons))
 
 
 class NoSuchEntryError(LedgerReadError):
@@ -312,6 +317,20 @@ class AccessDeniedError(LedgerError):
             f" the one that the bookie knows. `dlog policy show` prints the rights. {SECURITY_HINT}"
         )
         self.ledger_id, self.bookie, self.right = ledger_id, bookie, right
+
+
+class ClientRefusedError(AccessDeniedError):
+    """Too many bookies refuse this client, or are refused by it: TLS, a certificate, a password, a token.
+
+    ``reasons`` has what each of them said. Trying again does not help.
+    """
+
+    def __init__(self, ledger_id: int, reasons: Sequence[Exception]) -> None:
+        evidence = "; ".join(map(str, reasons))
+        LedgerError.__init__(
+            self, f"ledger {ledger_id}: bookies and this client refuse each other: {evidence}"
+        )
+        self.ledger_id, self.reasons = ledger_id, tuple(reasons)
 
 
 class WrongPasswordError(AccessDeniedError):

@@ -27,8 +27,15 @@ from bookie.server.config import ServerConfig
 from bookie.server.connections import Connections, Peer
 from bookie.server.deferred_work import DeferredWork
 from bookie.server.early_tokens import receive_clear_text
-from bookie.server.gate import EARLY_TOKEN_S, FRAME_BYTES_MAX, UNENCRYPTED, Gate, is_start_tls
-from bookie.server.handshake import shake_hands
+from bookie.server.gate import (
+    EARLY_TOKEN_S,
+    FRAME_BYTES_MAX,
+    UNENCRYPTED,
+    Gate,
+    RefusedError,
+    is_start_tls,
+)
+from bookie.server.handshake import HandshakeError, shake_hands
 from bookie.server.peer_warnings import PeerEvent, PeerWarnings
 from bookie.server.reply_queue import ReplyQueue
 from bookie.server.sending import SEND_BYTES_MAX, send_pieces
@@ -149,6 +156,10 @@ class Connection:
             log.debug("connection closed: the storage has failed")
         except* PeerStalledError as stalled:
             self._warn(PeerEvent.STALLED, stalled.exceptions[0])
+        except* HandshakeError as bad:
+            self._warn(PeerEvent.TLS, bad.exceptions[0])
+        except* RefusedError as bad:
+            self._warn(PeerEvent.AUTHENTICATION, bad.exceptions[0])
         except* WireError as bad:
             self._warn(PeerEvent.PROTOCOL, bad.exceptions[0])
         except* AccountingError as wrong:
@@ -258,9 +269,12 @@ class Connection:
                         raise WireError(UNENCRYPTED)
                     await self._begin_tls(self._upgrade, rest, gate)
                     frames.discard()
+                if gate is not None and gate.denial is not None:
+                    denial, gate.denial = gate.denial, None
+                    self._warn(PeerEvent.REJECTED, RefusedError(denial))
                 if gate is not None and gate.refused is not None:
                     await reply_queue.wait_sent()
-                    raise WireError(gate.refused)
+                    raise RefusedError(gate.refused)
                 if gate is not None and gate.is_open:
                     gate, handle = None, session.handle
                     self._connections.prove(peer)
@@ -293,7 +307,7 @@ class Connection:
             await self._gate_opened.wait()
             return
         await self._turns.take(CLOSE_UNITS)
-        raise WireError(f"the peer is not authenticated after {self._config.authentication_s:g} s")
+        raise RefusedError(f"the peer is not authenticated after {self._config.authentication_s:g} s")
 
     def _limit_early_token(self) -> None:
         nursery = self._living_nursery()
@@ -360,23 +374,22 @@ class Connection:
                     stream = await receive_clear_text(stream, rest, gate.handle)
                 encrypted = await shake_hands(stream, self._config.tls(), self._turns)
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
-            raise WireError(f"TLS handshake failed: {exc.__cause__ or exc!r}") from exc
+            raise HandshakeError(exc.__cause__ or exc) from exc
         self._stream = encrypted
         self._connections.unprove(self.peer)  # any stranger can send START_TLS
         certificate = parse_certificate(encrypted.getpeercert())
         if self._gate is not None:
             self._gate.on_tls(certificate)
             if self._gate.rejected is not None:
-                self._warnings.note(PeerEvent.REJECTED, self._gate.rejected, trio.current_time())
+                self._warn(PeerEvent.REJECTED, RefusedError(self._gate.rejected))
         elif certificate is not None:
             self._session.identity = certificate_identity(certificate)
         self._reply_queue.unhold()
 
     def _warn(self, event: PeerEvent, error: BaseException) -> None:
         log.debug("connection closed: %s", error)
-        self._warnings.note(
-            event, f"peer {self.peer.address or 'without address'}: {error}", trio.current_time()
-        )
+        text = f"peer {self.peer.address or 'without address'}: {error}"
+        self._warnings.note(event, text, trio.current_time(), reason=getattr(error, "kind", ""))
 
     def _defer(self, request: DeferredRequest) -> None:
         """Begin work whose reply comes later."""

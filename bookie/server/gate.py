@@ -26,6 +26,7 @@ Source: AuthHandler.ServerSideHandler in AuthHandler.java; docs/protocol.md 12.1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -57,7 +58,16 @@ EXCHANGES_MAX = 32  # tokens of one connection, as the client allows
 FRAME_BYTES_MAX = 65_536  # of a peer that is not authenticated
 EARLY_TOKEN_S = 2.0
 EARLY_FRAMES_MAX = 2  # AUTH frames in clear text after START_TLS
+_QUOTED = re.compile(r"""'[^']*'|"[^"]*"|[0-9]+""")
 UNENCRYPTED = "unencrypted bytes follow START_TLS; the peer must wait for the reply first"
+
+
+class RefusedError(WireError):
+    """The peer proves no identity that may connect; ``kind`` says why, without what the peer sent."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.kind = _QUOTED.sub("", message)
 
 
 class Gate:
@@ -78,6 +88,7 @@ class Gate:
         """
         self.is_open = False
         self.refused: str | None = None  # why; the connection must end after its replies are sent
+        self.denial: str | None = None  # why the last request was refused, for the log
         self.rejected: str | None = None  # why its certificate opens nothing; every request is refused
         self._session = session
         self._send = send
@@ -146,7 +157,7 @@ class Gate:
             identity = self._auth.on_tls(certificate)
         except AuthRefusedError as exc:
             if self.is_open:
-                raise WireError(f"authentication by {self._plugin!r} failed: {exc}") from exc
+                raise RefusedError(f"authentication by {self._plugin!r} failed: {exc}") from exc
             self.rejected = str(exc)
             return
         if self.is_open:
@@ -206,7 +217,7 @@ class Gate:
             step: AuthStep = self._auth.answer(token)
         except AuthRefusedError as exc:
             if incoming.version != 3:
-                raise WireError(f"authentication by {self._plugin!r} failed: {exc}") from exc
+                raise RefusedError(f"authentication by {self._plugin!r} failed: {exc}") from exc
             self.refused = f"authentication by {self._plugin!r} failed: {exc}"
             self._refuse(incoming)
             return
@@ -224,6 +235,11 @@ class Gate:
     def _refuse(self, incoming: IncomingRequest) -> None:
         if self._is_upgrading:
             raise WireError(UNENCRYPTED)
+        if self.refused is None and self.rejected is None:
+            before = "TLS" if self._lacks_tls else "authentication"
+            is_token = isinstance(incoming.request, AuthRequest)
+            what = f"a token, which {before} must precede or another plug-in expects" if is_token else None
+            self.denial = f"sent {what or f'{incoming.operation.name} before {before}'}"
         if incoming.version == 3:
             reply: RefusedReply = RefusedReply(Code.UNAUTHORIZED, incoming.operation)
             self._send(self._session.encode(incoming, reply))

@@ -12,6 +12,18 @@ import ssl
 import trio
 
 from bookie.requests.turns import HANDSHAKE_UNITS, Turns
+from ledger.errors import WireError
+from ledger.transport import handshake
+
+
+class HandshakeError(WireError):
+    """The peer and this bookie do not accept each other in TLS, or the connection broke."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(f"TLS handshake failed: {str(cause) or repr(cause)}")
+        self.kind = str(
+            getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or type(cause).__name__
+        )
 
 
 class _TakesTurns(trio.abc.Stream):
@@ -44,11 +56,11 @@ async def shake_hands(
         https_compatible: See ``trio.SSLStream``.
 
     Raises:
-        trio.BrokenResourceError: The handshake failed.
+        trio.BrokenResourceError: The handshake failed. If this side refused, the peer got the alert.
     """
     encrypted = trio.SSLStream[trio.abc.Stream](
         _TakesTurns(stream, turns), context, server_side=True, https_compatible=https_compatible
     )
-    await encrypted.do_handshake()
+    await handshake.shake_hands(encrypted, stream)
     encrypted.transport_stream = stream
     return encrypted

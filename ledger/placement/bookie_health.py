@@ -43,12 +43,22 @@ class BookieHealth:
         self._config, self._rng = config, rng
         self._suspected_until: dict[str, float] = {}
         self._slow_until: dict[str, float] = {}
+        self._refusing_until: dict[str, float] = {}
         self._quarantined_until: dict[str, float] = {}
         self._errors: dict[str, tuple[int, int]] = {}  # number of the interval, errors in it
 
     def report_failure(self, bookie: str, now: float) -> None:
         """A request failed: for a minute the bookie is chosen only if there are too few others."""
         self._suspected_until[bookie] = now + SUSPECT_S
+
+    def report_refusal(self, bookie: str, now: float) -> None:
+        """The bookie and this client do not accept each other: for a minute it replaces no other bookie."""
+        self._refusing_until[bookie] = now + SUSPECT_S
+
+    def refusing(self, now: float) -> Collection[str]:
+        """Bookies that refused this client, or were refused by it, within the last minute."""
+        self._refusing_until = _unexpired(self._refusing_until, now)
+        return self._refusing_until.keys()
 
     def report_slow(self, bookie: str, now: float) -> None:
         """Another replica replied first: for a minute the bookie is the last choice for reads."""

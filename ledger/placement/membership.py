@@ -21,7 +21,7 @@ import trio
 
 from ledger.catalog.paths import AVAILABLE, READONLY, READONLY_NAME
 from ledger.catalog.service_info import ServiceInfo, decode_service_info
-from ledger.errors import BookieUnavailableError, MetadataFormatError
+from ledger.errors import BookieSecurityError, BookieUnavailableError, MetadataFormatError
 from ledger.placement.bookie_health import BookieHealth, counts_as_error
 from ledger.placement.config import PlacementConfig
 from ledger.tasks.background import open_background
@@ -66,6 +66,11 @@ class Membership:
         return self._health.suspects(trio.current_time())
 
     @property
+    def refusing(self) -> Collection[str]:
+        """Bookies that refused this client, or were refused by it, within the last minute."""
+        return self._health.refusing(trio.current_time())
+
+    @property
     def slow(self) -> Collection[str]:
         """Bookies that were slow to reply to this client within the last minute."""
         return self._health.slow(trio.current_time())
@@ -84,7 +89,9 @@ class Membership:
         self._health.report_slow(bookie, trio.current_time())
 
     def report_errors(self, bookie: str, count: int, cause: Exception) -> None:
-        """Count failed requests to the bookie; too many in an interval quarantine it."""
+        """Count failed requests to the bookie; too many in an interval quarantine it. Remember a refusal."""
+        if isinstance(cause, BookieSecurityError):
+            self._health.report_refusal(bookie, trio.current_time())
         if counts_as_error(cause) and self._health.report_errors(bookie, count, trio.current_time()):
             logger.warning(
                 "bookie %s is quarantined because of many errors, the last one: %s",

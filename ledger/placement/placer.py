@@ -120,7 +120,10 @@ class Placer:
             allow_quarantined: Treat quarantined bookies like others, because otherwise the writer would fail.
         """
         await self._locate_new()
-        candidates = attrs.evolve(self._candidates(), tried=tried)
+        candidates = self._candidates()
+        # To go from one bookie that refuses this client to the next would only change the ensemble.
+        writable = frozenset(candidates.writable) - set(self._membership.refusing)
+        candidates = attrs.evolve(candidates, writable=writable, tried=tried)
         if allow_quarantined:
             candidates = attrs.evolve(candidates, quarantined=())
         return choose_spread_replacements(

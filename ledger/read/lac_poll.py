@@ -25,7 +25,7 @@ import trio
 from ledger.catalog.catalog import Versioned
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, CorruptEntryError
+from ledger.errors import BookieError, CorruptEntryError, LedgerReadError, is_refusal
 from ledger.quorum import write_set
 from ledger.read.standing_poll import REPLIES_MAX, StandingPoll
 from ledger.tasks.timers import Timer
@@ -70,6 +70,7 @@ class LacPoll:
         self._task: trio.lowlevel.Task | None = None  # while it waits for the round
         self._is_round_over = True
         self._error: Exception | None = None
+        self._refusals: dict[str, Exception] = {}
 
     async def run(self, entry_id: int, timeout_s: float) -> None:
         """Return when the LAC is beyond ``entry_id``, after ``stop``, or after ``timeout_s``.
@@ -126,7 +127,7 @@ class LacPoll:
         standing = self._standing
         bookies = self._current.metadata.last_ensemble.bookies
         self._order = [bookies[index] for index in write_set(self._entry_id + 1, len(bookies), len(bookies))]
-        self._polled_count, self._is_round_over = 0, False
+        self._polled_count, self._is_round_over, self._refusals = 0, False, {}
         if self._may_stand and standing.listener is None:
             self._listens, standing.listener = True, self._on_standing
             if standing.bookie is not None and standing.bookie not in self._order:
@@ -175,7 +176,10 @@ class LacPoll:
             return
         if self._requests:
             return
-        if not (self._listens and self._standing.bookie is not None):
+        if len(self._refusals) == len(self._order):
+            self._error = LedgerReadError(self._current.ledger_id, None, self._refusals)
+            self._end_round()
+        elif not (self._listens and self._standing.bookie is not None):
             self._end_round()
         elif len(self._order) > 1:
             # The standing poll may be held for long. If its connection is dead, another bookie must tell.
@@ -195,8 +199,10 @@ class LacPoll:
     def _on_standing(self, bookie: str, reply: Reply | BookieError) -> None:
         try:
             asks_again = self._take(bookie, reply)
-        except (BookieError, CorruptEntryError):
+        except (BookieError, CorruptEntryError) as exc:
             asks_again = False  # another bookie may know: confirmed entries are on an ack quorum
+            if is_refusal(exc):
+                self._refusals[bookie] = exc
         except Exception as exc:
             self._error = exc  # ends this poll, not the task of the connection
             self._end_round()

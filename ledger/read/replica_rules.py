@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ledger.digest import Entry
-from ledger.errors import LedgerReadError, NoEntryRefusal, NoLedgerRefusal, NoSuchEntryError
+from ledger.errors import (
+    LedgerReadError,
+    NoEntryRefusal,
+    NoLedgerRefusal,
+    NoSuchEntryError,
+    is_refusal,
+)
 from ledger.metadata import LedgerMetadata
 from ledger.quorum import covers, write_set
 
@@ -67,6 +73,10 @@ def reading_order(
         return is_away, is_unreliable, bookie in readonly, distance(bookie)
 
     return sorted(circle, key=rank)
+
+
+def _refuses(reason: Exception | None) -> bool:
+    return reason is not None and is_refusal(reason)
 
 
 class EntryRead:
@@ -133,6 +143,12 @@ class LacQuery:
     def is_exhausted(self) -> bool:
         """True if every bookie has replied or failed."""
         return len(self._known) + len(self._reasons) >= len(self._bookies)
+
+    @property
+    def is_refused(self) -> bool:
+        """True if this client can never cover the ensemble, because bookies refuse it for good."""
+        others = [i for i, name in enumerate(self._bookies) if not _refuses(self._reasons.get(name))]
+        return not covers(others, *self._quorums)
 
     @property
     def reasons(self) -> dict[str, Exception]:

@@ -21,7 +21,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import attrs
 
 from ledger.digest import Entry
-from ledger.errors import AccessDeniedError, LedgerError, LedgerRecoveryError, UnauthorizedRefusal
+from ledger.errors import (
+    AccessDeniedError,
+    ClientRefusedError,
+    LedgerError,
+    LedgerRecoveryError,
+    UnauthorizedRefusal,
+    is_refusal,
+)
 from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.quorum import denials_needed
 from ledger.read.replica_rules import LacQuery, is_denial, replicas
@@ -120,6 +127,11 @@ class _EntryReads:
     reasons: dict[str, Exception] = attrs.field(factory=dict)
     result: Entry | LedgerError | _Verdict = _Verdict.UNDECIDED
 
+    @property
+    def unknown(self) -> list[Exception]:
+        """The reasons of the bookies that neither returned the entry nor denied it."""
+        return [reason for reason in self.reasons.values() if not is_denial(reason)]
+
 
 class Recovery:
     """The recovery of one ledger, from its metadata in the state IN_RECOVERY."""
@@ -177,6 +189,8 @@ class Recovery:
             query.on_failure(bookie, result)
         if query.is_covered:
             return self._begin_reading()
+        if query.is_exhausted and query.is_refused:
+            return self._give_up(ClientRefusedError(self._ledger_id, list(query.reasons.values())))
         if query.is_exhausted:
             return self._give_up(
                 LedgerRecoveryError(
@@ -208,6 +222,8 @@ class Recovery:
                 # The ledger could end here. But a bookie that lost its disk and kept its name denies entries
                 # that it acknowledged. If another bookie has the entry, it exists. (apache/bookkeeper#2612)
                 return [*self._decide(), AwaitOthers(entry_id)]
+            elif not is_denied and len(reads.reasons) == reads.sent and all(map(is_refusal, reads.unknown)):
+                reads.result = ClientRefusedError(self._ledger_id, reads.unknown)
             elif not is_denied and len(reads.reasons) == reads.sent:
                 reads.result = LedgerRecoveryError(
                     self._ledger_id,
@@ -306,6 +322,9 @@ class Recovery:
                 actions += self._read_on()
                 break
         writer = self._writer
+        refusals = {index: cause for index, cause in writer.failures.items() if is_refusal(cause)}
+        if writer.blocked_by(refusals):
+            return self._give_up(ClientRefusedError(self._ledger_id, list(refusals.values())))
         if writer.blocked:
             return self._give_up(
                 LedgerRecoveryError(

@@ -12,19 +12,19 @@ Source: PerChannelBookieClient.java; docs/protocol.md 1.3.
 from __future__ import annotations
 
 import logging
-import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from ledger.auth.auth import AuthFactory, ClientAuth
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
 from ledger.tasks.timers import Timer
 from ledger.transport.config import TransportConfig
 from ledger.transport.connection_protocol import OPERATIONS, Call, ConnectionProtocol
 from ledger.transport.dial import Address, Dial
-from ledger.transport.handshake import authenticate, start_tls
+from ledger.transport.handshake import authenticate, is_tls_refusal, start_tls
 from ledger.transport.pipe import PipeStream
 from ledger.transport.queues import AddReplies
 from ledger.transport.socket_stream import SocketStream
@@ -41,6 +41,7 @@ OnReply = Callable[[Reply | BookieError], None]
 is called in the task of the connection, which serves other requests too."""
 
 
+_ALERT_WAIT_S = 0.5
 _RECEIVE_BYTES = 65_536  # as much as a stream returns at once if it is not asked for more
 _RECEIVE_BYTES_MAX = 1_048_576
 
@@ -255,7 +256,7 @@ class BookieConnection:
                 if config.tls is not None:
                     stream = await start_tls(self.bookie, stream, config.tls, address.host)
                 if config.auth is not None:
-                    await authenticate(self.bookie, stream, config.auth(), self.protocol.version)
+                    await authenticate(self.bookie, stream, self._login(config.auth))
                 is_open = True
                 return stream
         except trio.TooSlowError as exc:
@@ -271,6 +272,12 @@ class BookieConnection:
             if stream is not None and not is_open:
                 await trio.aclose_forcefully(stream)
         return None
+
+    def _login(self, auth: AuthFactory) -> ClientAuth:
+        try:
+            return auth()
+        except (OSError, ValueError) as exc:
+            raise BookieSecurityError(self.bookie, f"this client's secret cannot be used: {exc}") from exc
 
     async def _carry(self, stream: trio.abc.Stream) -> None:
         self.is_connected = self.has_connected = True
@@ -303,6 +310,10 @@ class BookieConnection:
                     if self.writable and send_queue.queued_bytes <= queued_bytes_max:
                         self.writable.unpark_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as exc:
+            if self._config.tls is not None:
+                # The alert of a bookie that refuses the client's certificate may not have been received yet.
+                # The receiving task ends this wait.
+                await trio.sleep(_ALERT_WAIT_S)
             self._fail_broken("while sending", exc)
 
     def _abort_idle(self, _raise_cancel: object) -> trio.lowlevel.Abort:
@@ -363,9 +374,12 @@ class BookieConnection:
         reason = exc.__cause__ or exc  # trio's own exception does not say why
         # In TLS 1.3 the client's side of the handshake ends before the bookie checks the client's
         # certificate. A refusal is therefore the first thing received afterwards.
-        is_refusal = isinstance(reason, ssl.SSLError) and not isinstance(reason, ssl.SSLEOFError)
-        kind = BookieSecurityError if is_refusal else BookieUnavailableError
-        self.fail(kind, f"the connection broke {doing}: {str(reason) or type(reason).__name__}", exc)
+        if is_tls_refusal(reason):
+            text = f"the connection broke {doing}: the bookie refuses this client in TLS: {reason}"
+            self.fail(BookieSecurityError, text, exc)
+        else:
+            text = f"the connection broke {doing}: {str(reason) or type(reason).__name__}"
+            self.fail(BookieUnavailableError, text, exc)
 
     def _fail_closed_by_bookie(self) -> None:
         message = "closed the connection"

@@ -43,11 +43,13 @@ import attrs
 from ledger.config import ClientConfig
 from ledger.errors import (
     BookieUnavailableError,
+    ClientRefusedError,
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
     ReadOnlyRefusal,
     TooManyRequestsRefusal,
+    is_refusal,
 )
 from ledger.metadata import LedgerMetadata
 from ledger.write.actions import (
@@ -164,6 +166,8 @@ class EnsembleRepair:
         if self.is_over:
             return []
         self._no_replacement = no_replacement
+        if not replacements and (refusals := self._refusals()):
+            return self._end(lambda: ClientRefusedError(self._ledger_id, refusals))
         if not replacements or not step.failed <= self._to_be_replaced(now_s):
             return self._wait(now_s)
         if set(replacements.values()) <= set(suspects):
@@ -269,7 +273,8 @@ class EnsembleRepair:
         if not failed:
             return self._wait(now_s)
         writer.move(EnsembleEvent.CHOOSE)
-        return [ChooseReplacements(writer.ensemble, frozenset(failed), self._tried(), self._is_urgent(now_s))]
+        urgent = self._is_urgent(now_s) or bool(self._refusals())
+        return [ChooseReplacements(writer.ensemble, frozenset(failed), self._tried(), urgent)]
 
     def _wait(self, now_s: float) -> list[Action]:
         """Try failing bookies again after a pause; or end, if the retry timeout is over."""
@@ -413,6 +418,11 @@ class EnsembleRepair:
             or (overloaded_since := self._history(index).overloaded_since) is None
             or overloaded_since <= overloaded_before
         }
+
+    def _refusals(self) -> list[Exception]:
+        """Why bookies refuse this client for good, if no ack quorum can do without them; else nothing."""
+        refusals = {index: cause for index, cause in self._writer.failures.items() if is_refusal(cause)}
+        return list(refusals.values()) if self._writer.blocked_by(refusals) else []
 
     def _history(self, index: int) -> _FailureHistory:
         return self._histories.setdefault(self._writer.ensemble[index], _FailureHistory())

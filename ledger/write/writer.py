@@ -17,7 +17,7 @@ Source: LedgerHandle.java, PendingAddOp.java; docs/protocol.md 5.3 to 5.7; docs/
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
 
@@ -339,6 +339,15 @@ class LedgerWriter:
         if head > self.last_pushed:
             return False
         reachable = self._acks[head] | (self._write_masks[head % self._size] & ~self._absent_mask)
+        return not self._suffices(reachable)
+
+    def blocked_by(self, indices: Collection[int]) -> bool:
+        """The oldest pending entry cannot be confirmed without one of these bookies."""
+        head = self.lac + 1
+        if head > self.last_pushed:
+            return False
+        lost_mask = sum(1 << index for index in indices)
+        reachable = self._acks[head] | (self._write_masks[head % self._size] & ~lost_mask)
         return not self._suffices(reachable)
 
     @property

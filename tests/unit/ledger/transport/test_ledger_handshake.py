@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -29,6 +30,7 @@ from ledger.wire.messages import (
     StartTlsReply,
     StartTlsRequest,
 )
+from tests.fakes.certificates import private_copy
 from tests.places import GOLDEN_FILES
 
 CERTIFICATES = GOLDEN_FILES / "tls"
@@ -144,8 +146,8 @@ async def test_with_tls_only_start_tls_is_sent_in_clear_text() -> None:
     ]
 
 
-async def test_a_bookie_that_requires_a_certificate_gets_the_one_of_the_client() -> None:
-    config = with_tls(certificate=CERTIFICATES / "client.pem")
+async def test_a_bookie_that_requires_a_certificate_gets_the_one_of_the_client(tmp_path: Path) -> None:
+    config = with_tls(certificate=private_copy(CERTIFICATES / "client.pem", tmp_path))
     assert await requests_through(Bookie(bookie_context(mutual=True)), config) == REPLIES
 
 
@@ -203,9 +205,9 @@ async def test_a_bookie_without_tls_gets_no_request_in_clear_text(reply_to: Repl
     assert [request for _, _, request in bookie.seen] == [StartTlsRequest()]
 
 
-def test_a_certificate_file_without_its_key_raises_and_does_not_prompt() -> None:
+def test_a_certificate_file_without_its_key_raises_and_does_not_prompt(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLError):
-        client_context(certificate=CERTIFICATES / "authority.pem")
+        client_context(certificate=private_copy(CERTIFICATES / "authority.pem", tmp_path))
 
 
 def test_old_versions_of_tls_are_off() -> None:
@@ -242,8 +244,8 @@ async def test_tokens_are_exchanged_before_the_first_request_inside_tls() -> Non
     assert await requests_through(bookie, config) == REPLIES
     assert bookie.seen[:4] == [
         (False, 3, StartTlsRequest()),
-        (True, 2, AuthRequest("counting", b"1")),
-        (True, 2, AuthRequest("counting", b"3")),
+        (True, 3, AuthRequest("counting", b"1")),
+        (True, 3, AuthRequest("counting", b"3")),
         (True, 2, ReadRequest(1, 0)),
     ]
 
@@ -256,7 +258,7 @@ async def test_one_stray_reply_to_start_tls_is_ignored() -> None:
             if not isinstance(incoming.request, AuthRequest):
                 return usual_reply(incoming)
             answer = AuthReply(Code.OK, AUTH_DISABLED_PLUGIN)
-            return stray * strays + v2.encode_reply(answer, version=2, operation=Operation.AUTH)
+            return stray * strays + v3.encode_reply(answer, version=3, operation=Operation.AUTH)
 
         return reply
 
@@ -268,7 +270,7 @@ async def test_one_stray_reply_to_start_tls_is_ignored() -> None:
 async def test_a_bookie_without_authentication_is_accepted() -> None:
     bookie = Bookie()
     assert await requests_through(bookie, TransportConfig(auth=Counting)) == REPLIES
-    assert bookie.seen[0] == (False, 2, AuthRequest("counting", b"1"))
+    assert bookie.seen[0] == (False, 3, AuthRequest("counting", b"1"))
 
 
 @pytest.mark.parametrize(
