@@ -6,6 +6,7 @@
               cluster.lock             locked (flock) while a program starts or stops processes
               zookeeper/               configuration and data
               bookie-1/bk_server.conf  Apache's keys; journal/ and ledgers/ beside it
+              security/                certificates, if the cluster is secured (``certificates``)
               logs/zookeeper.log, logs/bookie-1.log, ...
 
 Not inside: processes (``process``), starting and stopping (``local``).
@@ -52,6 +53,7 @@ class ClusterState:
     zookeeper: Member
     bookies: tuple[Member, ...]
     recovery: Member | None = None  # the process of auto-recovery, which has no port
+    secure: bool = False  # the bookies demand TLS and a client certificate
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -117,6 +119,21 @@ class ClusterPaths:
         """The file with the token of the bookies' HTTP servers."""
         return self.directory / "http.token"
 
+    @property
+    def security(self) -> Path:
+        """The directory with certificates, of a secured cluster."""
+        return self.directory / "security"
+
+    @property
+    def client_settings(self) -> Path:
+        """The settings of a client of a secured cluster, for DLOG_CONFIG."""
+        return self.security / "client.toml"
+
+    @property
+    def bookie_security(self) -> Path:
+        """The settings of TLS with the bookies of a secured cluster, for DLOG_BOOKIE_SECURITY."""
+        return self.security / "bookies.toml"
+
     def bookie_config(self, name: str) -> Path:
         """A bookie's ``bk_server.conf``."""
         return self.home(name) / "bk_server.conf"
@@ -142,21 +159,26 @@ def bookie_config_text(
     """The text of a bookie's ``bk_server.conf``, with Apache's keys."""
     home = paths.home(member.name)
     page = {} if member.http_port is None else _page_settings(paths, state, member.http_port)
-    settings = page | {
-        "bookiePort": member.port,
-        "listeningInterface": "lo",
-        "advertisedAddress": LOCALHOST,
-        "allowLoopback": "true",
-        "metadataServiceUri": f"zk+null://{state.zookeeper_hosts}{LEDGERS_ROOT}",
-        "zkTimeout": session_timeout_ms,
-        "journalDirectories": home / "journal",
-        "ledgerDirectories": home / "ledgers",
-        "ledgerStorageClass": _INDEX,
-        # A laptop's disk may be nearly full. A local cluster must start on it all the same.
-        "diskUsageThreshold": 0.99,
-        "diskUsageWarnThreshold": 0.98,
-        "minUsableSizeForEntryLogCreation": 100_000_000,
-    }
+    secured = _security_settings(paths) if state.secure else {}
+    settings = (
+        page
+        | secured
+        | {
+            "bookiePort": member.port,
+            "listeningInterface": "lo",
+            "advertisedAddress": LOCALHOST,
+            "allowLoopback": "true",
+            "metadataServiceUri": f"zk+null://{state.zookeeper_hosts}{LEDGERS_ROOT}",
+            "zkTimeout": session_timeout_ms,
+            "journalDirectories": home / "journal",
+            "ledgerDirectories": home / "ledgers",
+            "ledgerStorageClass": _INDEX,
+            # A laptop's disk may be nearly full. A local cluster must start on it all the same.
+            "diskUsageThreshold": 0.99,
+            "diskUsageWarnThreshold": 0.98,
+            "minUsableSizeForEntryLogCreation": 100_000_000,
+        }
+    )
     lines = (f"{key}={_escaped(str(value))}" for key, value in settings.items())
     return f"# {member.name} of a local cluster, {_WRITTEN_BY}\n" + "\n".join(lines) + "\n"
 
@@ -183,6 +205,21 @@ def _page_settings(paths: ClusterPaths, state: ClusterState, http_port: int) -> 
         "httpServerTokenPath": paths.token,
         "httpPageNamespace": state.uri,
         "httpPageRecords": "true",
+    }
+
+
+def _security_settings(paths: ClusterPaths) -> dict[str, object]:
+    return {
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsRequired": "true",
+        "tlsClientAuthentication": "true",
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": paths.security / "bookie.key",
+        "tlsCertificatePath": paths.security / "bookie.pem",
+        "tlsTrustStoreType": "PEM",
+        "tlsTrustStore": paths.security / "authority.pem",
+        "tlsHostnameVerificationEnabled": "true",
+        "tlsCertFilesRefreshDurationSeconds": 10,
     }
 
 
@@ -214,6 +251,7 @@ def decode_state(text: str, origin: Path) -> ClusterState:
             zookeeper=_member(document["zookeeper"]),
             bookies=tuple(_member(bookie) for bookie in document["bookies"]),
             recovery=_member(document["recovery"]) if document.get("recovery") else None,
+            secure=document.get("secure") is True,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterStateError(

@@ -11,7 +11,6 @@ stops the processes that it started. Only recorded processes get signals.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import random
 import signal
@@ -23,6 +22,8 @@ import attrs
 import trio
 
 from dlog.cluster import process, zookeeper_process
+from dlog.cluster.certificates import write_security
+from dlog.cluster.files import disk_bytes, last_line, try_lock
 from dlog.cluster.guardian import open_guardian
 from dlog.cluster.layout import (
     LEDGERS_ROOT,
@@ -39,10 +40,12 @@ from dlog.cluster.layout import (
     new_state,
 )
 from dlog.cluster.ports import free_ports
-from dlog.cluster.probe import bookie_info
+from dlog.cluster.probe import Answer, ask_bookie
 from dlog.cluster.process import ProcessId, ProcessStats
 from dlog.cluster.registry import bind_namespace, query_registrations, registrations
 from dlog.cluster.token import write_token
+from ledger.transport import bookie_security
+from ledger.transport.dial import Address
 from namespace.zookeeper import open_zookeeper_store
 from namespace.zookeeper_security import ENVIRONMENT_VARIABLE, NO_SECURITY
 
@@ -137,6 +140,7 @@ class LocalCluster:
         timeout_s: float = START_TIMEOUT_S,
         has_page: bool = False,
         has_recovery: bool = False,
+        secure: bool = False,
     ) -> ClusterState:
         """Start the processes that do not run; return when every bookie is registered and replies.
 
@@ -147,13 +151,14 @@ class LocalCluster:
                 3.
             has_page: Bookies that are added serve the page over HTTP. It needs the extra `admin`.
             has_recovery: A process restores the replicas of lost bookies, also at later starts.
+            secure: A new cluster gets certificates and mutual TLS. It needs the extra `security`.
 
         Raises:
             ClusterError: A process ended or did not serve in time, or the cluster has more bookies than
                 ``bookie_count``.
         """
         async with self._locked():
-            state = self._grown(bookie_count, has_page=has_page, has_recovery=has_recovery)
+            state = self._grown(bookie_count, has_page=has_page, has_recovery=has_recovery, secure=secure)
             started: list[str] = []
             try:
                 with trio.fail_after(timeout_s):
@@ -194,7 +199,7 @@ class LocalCluster:
             if member is state.recovery:
                 statuses.append(self._member_status(member, running, running))
                 continue
-            info = await bookie_info(LOCALHOST, member.port, timeout_s=PROBE_TIMEOUT_S) if running else None
+            info = await self._ask(member) if running else None
             node = None if registered is None else registered.get(bookie_id(member))
             status = self._member_status(member, running, info is not None)
             statuses.append(
@@ -243,14 +248,27 @@ class LocalCluster:
             None if bookie.process is None else process.stats(bookie.process) for bookie in self.state.bookies
         ]
 
-    def _grown(self, bookie_count: int | None, *, has_page: bool, has_recovery: bool) -> ClusterState:
+    async def _ask(self, bookie: Member) -> Answer | None:
+        address = Address(LOCALHOST, bookie.port)
+        return await ask_bookie(address, self.paths.bookie_config(bookie.name), timeout_s=PROBE_TIMEOUT_S)
+
+    def _grown(
+        self, bookie_count: int | None, *, has_page: bool, has_recovery: bool, secure: bool
+    ) -> ClusterState:
         """Record and return the state for a start: a new one, or the old one with added bookies."""
         if not self.exists:
             count = 3 if bookie_count is None else bookie_count
-            state = new_state(count, free_ports(count + 1, self._rng, host=LOCALHOST))
+            state = attrs.evolve(
+                new_state(count, free_ports(count + 1, self._rng, host=LOCALHOST)), secure=secure
+            )
             first = 0
         else:
             state = self.state
+            if secure and not state.secure:
+                raise ClusterError(
+                    f"the cluster in {self.paths.directory} was made without security; start a secured one in"
+                    " another directory"
+                )
             missing = 0 if bookie_count is None else bookie_count - len(state.bookies)
             if missing < 0:
                 raise ClusterError(
@@ -270,6 +288,8 @@ class LocalCluster:
             state = attrs.evolve(state, bookies=(*state.bookies[:first], *served))
         if has_recovery and state.recovery is None:
             state = attrs.evolve(state, recovery=Member("autorecovery", 0))
+        if state.secure:
+            _write_security(self.paths, state.uri)
         self._record(state)
         return state
 
@@ -303,7 +323,7 @@ class LocalCluster:
                     if (node := present.get(bookie_id(bookie))) is None
                     # The node is from the killed process, whose session has not ended yet.
                     or node.session_id == getattr(former.get(bookie_id(bookie)), "session_id", None)
-                    or await bookie_info(LOCALHOST, bookie.port, timeout_s=PROBE_TIMEOUT_S) is None
+                    or await self._ask(bookie) is None
                 ]
                 if waiting:
                     await trio.sleep(POLL_S)
@@ -342,7 +362,7 @@ class LocalCluster:
         # Listed first, so that the clean-up covers the process even if it cannot be recorded.
         started.append(member.name)
         identity = process.start_detached(
-            command, self.paths.log(member.name), environment=_environment(), group=self._group
+            command, self.paths.log(member.name), environment=self._environment(), group=self._group
         )
         try:
             self._record(self.state.with_process(member.name, identity))
@@ -350,13 +370,20 @@ class LocalCluster:
             process.send_signal(identity, signal.SIGKILL)
             raise
 
+    def _environment(self) -> dict[str, str]:
+        """Ours, without the identity for another ZooKeeper: the one of this machine knows no users."""
+        ours = {name: value for name, value in os.environ.items() if name != ENVIRONMENT_VARIABLE}
+        if self.state.secure:
+            ours[bookie_security.ENVIRONMENT_VARIABLE] = str(self.paths.bookie_security)
+        return ours
+
     def _check_running(self, names: Sequence[str]) -> None:
         for member in self.state.members:
             if member.name in names and (member.process is None or not process.is_alive(member.process)):
                 log = self.paths.log(member.name)
                 raise ClusterError(
                     f"{member.name} ended right after its start; the last line of its log {log}:"
-                    f" {_last_line(log)}"
+                    f" {last_line(log)}"
                 )
 
     async def _stop_members(self, names: Sequence[str], *, grace_s: float) -> list[str]:
@@ -394,7 +421,7 @@ class LocalCluster:
             registered=None,
             readonly=None,
             answers=answers,
-            data_bytes=_disk_bytes(self.paths.home(member.name)),
+            data_bytes=disk_bytes(self.paths.home(member.name)),
             free_bytes=None,
             log=str(self.paths.log(member.name)),
         )
@@ -410,7 +437,7 @@ class LocalCluster:
         self.paths.directory.mkdir(parents=True, exist_ok=True)
         with self.paths.lock.open("ab") as file:
             deadline = trio.current_time() + LOCK_TIMEOUT_S
-            while not _try_lock(file.fileno()):
+            while not try_lock(file.fileno()):
                 if trio.current_time() > deadline:
                     raise ClusterError(
                         f"another program has held {self.paths.lock} for {LOCK_TIMEOUT_S:g} s to start or"
@@ -457,31 +484,10 @@ async def open_local_cluster(
                 await cluster.stop(grace_s=10)
 
 
-def _try_lock(descriptor: int) -> bool:
+def _write_security(paths: ClusterPaths, uri: str) -> None:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _environment() -> dict[str, str]:
-    """Ours, without the identity for another ZooKeeper: the one of this machine knows no users."""
-    return {name: value for name, value in os.environ.items() if name != ENVIRONMENT_VARIABLE}
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = log.read_text("utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return lines[-1] if lines else "(empty)"
-
-
-def _disk_bytes(directory: Path) -> int:
-    total = 0
-    for root, _, files in os.walk(directory):
-        for name in files:
-            with contextlib.suppress(OSError):  # deleted since the listing
-                total += os.stat(os.path.join(root, name)).st_blocks * 512
-    return total
+        write_security(paths, uri)
+    except ImportError as error:
+        raise ClusterError(
+            "certificates need the package cryptography: pip install 'dlog-streams[security]'"
+        ) from error

@@ -1,36 +1,94 @@
 """Checks that a bookie replies to a request. An open port alone does not show that the bookie serves.
 
+The probe speaks TLS and authenticates as the bookie's own ``bk_server.conf`` asks, or by the settings of this
+program (DLOG_BOOKIE_SECURITY). A bookie that refuses the probe has replied too: it serves its clients.
+
 Source: BookieProtocol v3, GET_BOOKIE_INFO; a bookie replies to it without any ledger.
 """
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
 import trio
 
-from ledger.errors import WireError
-from ledger.wire import v3
-from ledger.wire.frame import FrameBuffer
+from bookie.auth.sasl import SaslUsers
+from bookie.auth.tls import peer_context
+from bookie.config.bookie_config import BookieConfig, load_config
+from bookie.errors import BookieConfigError
+from ledger.auth.auth import AuthFactory
+from ledger.auth.jaas import read_section
+from ledger.auth.sasl import SaslLogin
+from ledger.codes import Code
+from ledger.errors import BookieError, BookieSecurityError, SecuritySettingsError
+from ledger.transport.bookie_security import NO_SECURITY, security_of_environment
+from ledger.transport.config import TransportConfig
+from ledger.transport.dial import Address, dial_tcp
+from ledger.transport.transport import open_transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 
+Login = tuple[ssl.SSLContext | None, AuthFactory | None]
 
-async def bookie_info(host: str, port: int, *, timeout_s: float) -> BookieInfoReply | None:
-    """Request a bookie's disk space; return None without a valid reply in time."""
+
+@attrs.frozen
+class Answer:
+    """The reply of a bookie that serves."""
+
+    free_disk_bytes: int | None  # None: it refuses the probe
+
+
+async def ask_bookie(address: Address, config: Path, *, timeout_s: float) -> Answer | None:
+    """Request a bookie's disk space; return None without a valid reply in time.
+
+    Args:
+        config: The bookie's ``bk_server.conf``.
+    """
+    tls, auth = _login(config)
+    settings = TransportConfig(tls=tls, auth=auth, connect_timeout_s=timeout_s, request_timeout_s=timeout_s)
+
+    async def resolve(_bookie: str) -> Address:
+        return address
+
     with trio.move_on_after(timeout_s):
-        try:
-            return await _request_info(host, port)
-        except (OSError, trio.BrokenResourceError, WireError):
-            return None
+        async with open_transport(dial_tcp, resolve, settings) as transport:
+            try:
+                reply = await transport.call(str(address), BookieInfoRequest())
+            except BookieSecurityError:
+                return Answer(None)
+            except BookieError:
+                return None
+            if isinstance(reply, BookieInfoReply) and reply.code is Code.OK:
+                return Answer(reply.free_disk_bytes)
+            return Answer(None) if reply.code is Code.UNAUTHORIZED else None
     return None
 
 
-async def _request_info(host: str, port: int) -> BookieInfoReply | None:
-    stream = await trio.open_tcp_stream(host, port)
-    async with stream:
-        await stream.send_all(v3.encode_request(BookieInfoRequest(), transaction_id=1))
-        frames = FrameBuffer()
-        while chunk := await stream.receive_some():
-            data, found = frames.feed(chunk)
-            for start, end in found:
-                reply = v3.decode_reply(data, start, end).reply
-                return reply if isinstance(reply, BookieInfoReply) else None
+def _login(path: Path) -> Login:
+    try:
+        security = security_of_environment()
+        if security != NO_SECURITY:
+            return security.open()
+        config = load_config(path)
+        return None if config.tls is None else peer_context(config.tls), _authentication(config)
+    except (BookieConfigError, SecuritySettingsError, OSError, ValueError):
+        return None, None  # the bookie refuses the probe, or does not start and says why in its log
+
+
+def _authentication(config: BookieConfig) -> AuthFactory | None:
+    if config.client_auth is not None:
+        return config.client_auth
+    provider = config.server.auth
+    if not isinstance(provider, SaslUsers):
+        return None
+    users = read_section(provider.jaas_file, provider.section).users
+    for name, password in users.items():
+        if provider.allowed_ids.fullmatch(name) is not None:
+            return _as(name, password)
     return None
+
+
+def _as(name: str, password: str) -> Callable[[], SaslLogin]:
+    return lambda: SaslLogin(name, password)

@@ -21,6 +21,7 @@ from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cluster import process
 from dlog.cluster.layout import ClusterPaths, ClusterState, bookie_id, decode_state, encode_state
 from dlog.cluster.registry import query_registrations
+from tests.fakes.secured_bookies import MECHANISMS, prepare
 
 pytestmark = [pytest.mark.cluster, pytest.mark.zookeeper, pytest.mark.slow]
 DLOG = [sys.executable, "-m", "dlog.cli.main"]
@@ -52,6 +53,77 @@ def sessions(directory: Path) -> dict[str, int]:
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def test_a_secured_cluster_starts_serves_holders_of_its_settings_and_grows(directory: Path) -> None:
+    first = cluster(directory, "start", "--secure", "--json")
+    assert first.returncode == 0, first.stderr
+    assert [member["is_well"] for member in document(first)["members"]] == [True] * 5
+    assert all(member["free_bytes"] for member in document(first)["members"][1:4])
+    paths = ClusterPaths(directory)
+    assert document(first)["config"] == str(paths.client_settings)
+    assert {file.stat().st_mode & 0o777 for file in paths.security.iterdir()} == {0o600}
+    assert paths.security.stat().st_mode & 0o777 == 0o700
+
+    def dlog(*words: str, config: Path | None, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        names = ("DLOG_CONFIG", "DLOG_BOOKIE_SECURITY", "DLOG_URI")
+        environment = {name: value for name, value in os.environ.items() if name not in names}
+        environment |= {} if config is None else {"DLOG_CONFIG": str(config)}
+        return subprocess.run([*DLOG, *words], input=text, capture_output=True, timeout=240, env=environment)
+
+    known, uri = paths.client_settings, document(first)["uri"]
+    written = dlog("write", "orders", "--create", config=known, text=b"one\ntwo\n")
+    assert written.returncode == 0, written.stderr
+    assert dlog("read", "orders", config=known).stdout == b"one\ntwo\n"
+    assert dlog("bookies", "list", config=known).returncode == 0
+    stranger = dlog("write", "orders", "--uri", uri, config=None, text=b"three\n")
+    assert stranger.returncode == ExitCode.DENIED, stranger.stderr
+    assert dlog("read", "orders", config=known).stdout == b"one\ntwo\n"
+
+    # The page of a bookie reads through the same certificates.
+    page, _, token = document(first)["page"].partition("#token=")
+    asked = urllib.request.Request(
+        page.replace("/page", "/api/page/overview"), headers={"Authorization": f"Bearer {token}"}
+    )
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        assert [each["state"] for each in json.loads(reply.read())["bookies"]] == ["writable"] * 3
+
+    grown = cluster(directory, "start", "--bookies", "4", "--json")
+    assert grown.returncode == 0, grown.stderr
+    assert [member["is_well"] for member in document(grown)["members"]] == [True] * 6
+    assert cluster(directory, "stop").returncode == 0
+    again = cluster(directory, "start")  # it stays secured
+    assert f"export DLOG_CONFIG={paths.client_settings}" in again.stdout + again.stderr
+    assert dlog("read", "orders", config=known).stdout == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_cluster_whose_bookies_an_operator_secured_starts_and_is_well(
+    directory: Path, mechanism: str
+) -> None:
+    assert cluster(directory, "start", "--bookies", "1").returncode == 0
+    assert cluster(directory, "stop").returncode == 0
+    prepare(directory, MECHANISMS[mechanism])
+    config = ClusterPaths(directory).bookie_config("bookie-1")
+    config.write_text(
+        config.read_text() + "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+        f"tlsRequired=true\ntlsKeyStoreType=PEM\ntlsKeyStore={directory}/bookie.pem\n"
+        f"tlsCertificatePath={directory}/bookie.pem\ntlsTrustStoreType=PEM\n"
+        f"tlsTrustStore={directory}/authority.pem\n{MECHANISMS[mechanism].bookie.format(home=directory)}"
+    )
+    started = cluster(directory, "start", "--json")
+    assert started.returncode == 0, started.stderr
+    bookie = document(started)["members"][1]
+    assert bookie["is_well"]
+    assert bool(bookie["free_bytes"]) is (mechanism == "sasl")  # the file of tokens may have hashes only
+
+
+def test_a_cluster_without_security_is_not_secured_later(directory: Path) -> None:
+    assert cluster(directory, "start", "--bookies", "1").returncode == 0
+    refused = cluster(directory, "start", "--secure")
+    assert refused.returncode != 0
+    assert "was made without security" in refused.stderr
+    assert not ClusterPaths(directory).security.exists()
 
 
 def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:

@@ -58,6 +58,7 @@ def command() -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of ZooKeeper's jars. [default: $DLOG_ZOOKEEPER_JARS, else PySpark's or Debian's]",
 )
+@click.option("--secure", is_flag=True, help="A new cluster gets certificates, and its bookies demand TLS.")
 @hosts_options
 @json_option("the URI and the processes")
 def start(
@@ -65,6 +66,7 @@ def start(
     directory: Path,
     timeout: float,
     zookeeper_jars: Path | None,
+    secure: bool,
     hosts: Path | None,
     only: tuple[str, ...],
     as_json: bool,
@@ -75,10 +77,13 @@ def start(
     restarts what has stopped. ZooKeeper needs Java 17, and the extra `spark` for its jars. The page needs the
     extra `admin`. The part of its address behind # is the token, which shows all records.
 
+    With --secure a new cluster gets an authority, certificates and mutual TLS with its bookies. The command
+    prints the file with the settings of clients. It needs the extra `security`. A later start keeps it.
+
     With --hosts, the same on several hosts, on each of which `dlog` is installed. If a step fails on a host,
     the programs that run go on. Exit code 6: a host is out of reach.
     """
-    refuse_options(hosts, only, "bookies", "directory", "zookeeper_jars")
+    refuse_options(hosts, only, "bookies", "directory", "zookeeper_jars", "secure")
     if hosts is not None:
         return several.start(hosts, only, timeout_s=timeout, as_json=as_json)
     from dlog.cluster import LocalCluster
@@ -87,7 +92,11 @@ def start(
 
     async def go() -> int:
         await cluster.start(
-            bookie_count=bookies, timeout_s=timeout, has_page=_can_serve_pages(), has_recovery=True
+            bookie_count=bookies,
+            timeout_s=timeout,
+            has_page=_can_serve_pages(),
+            has_recovery=True,
+            secure=secure,
         )
         return await _show(cluster, as_json=as_json)
 
@@ -95,7 +104,10 @@ def start(
     if not as_json:
         if (page := _page(cluster)) is not None:
             print_note(f"\npage: {page}")
-        print_note(f"\nexport DLOG_URI={cluster.uri}")
+        if cluster.state.secure:
+            print_note(f"\nexport DLOG_CONFIG={cluster.paths.client_settings}")
+        else:
+            print_note(f"\nexport DLOG_URI={cluster.uri}")
     return code
 
 
@@ -156,6 +168,7 @@ async def _show(cluster: Any, *, as_json: bool) -> int:
     if as_json:
         documents = [attrs.asdict(member) | {"is_well": member.is_well} for member in members]
         place = {"uri": cluster.uri, "directory": str(cluster.paths.directory), "page": _page(cluster)}
+        place["config"] = str(cluster.paths.client_settings) if cluster.state.secure else None
         print_json(place | {"members": documents})
     else:
         columns = ["process", "pid", "port", "running", "registered", "answers", "disk MiB", "free GiB"]

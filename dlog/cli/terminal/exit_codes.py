@@ -103,6 +103,8 @@ def exit_code_of(error: BaseException) -> ExitCode:
     """The exit code of an error; ``FAILED`` if the error has no code of its own."""
     if isinstance(error, ledger_errors.MetadataStoreError) and error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, errors.WriteError) and isinstance(error.__cause__, errors.AccessDeniedError):
+        error = error.__cause__  # the writer ended because it lacks a right
     return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), ExitCode.FAILED)
 
 
