@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from bookie.server.peer_warnings import INTERVAL_S, PeerEvent, PeerWarnings
+from bookie.server.peer_warnings import INTERVAL_S, KINDS_MAX, PeerEvent, PeerWarnings
 
 
 def test_one_line_at_once_and_one_for_each_interval(caplog: pytest.LogCaptureFixture) -> None:
@@ -46,3 +46,12 @@ def test_without_flush_a_later_event_writes_the_count(caplog: pytest.LogCaptureF
 def test_a_line_has_a_bounded_length(caplog: pytest.LogCaptureFixture) -> None:
     PeerWarnings().note(PeerEvent.PROTOCOL, "x" * 100_000, 0)
     assert len(caplog.records[0].getMessage()) < 500
+
+
+def test_each_reason_has_a_line_and_reasons_without_end_do_not(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = PeerWarnings()
+    for _ in range(2):
+        for number in range(10 * KINDS_MAX):
+            warnings.note(PeerEvent.TLS, f"reason {number}", 0.0, reason=str(number))
+    assert len(caplog.records) == KINDS_MAX + 1
+    assert "reason 1" in caplog.text
