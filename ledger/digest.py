@@ -37,6 +37,7 @@ from crc32c import crc32c
 from ledger.errors import CorruptEntryError
 from ledger.packed_entries import SIZE_BYTES, PackedEntries
 
+ENTRY_ID_MAX = 2**63 - 1  # what the header holds
 ENTRY_HEADER = struct.Struct(">qqqq")
 ENTRY_HEADER_BYTES = 32
 LAC_HEADER = struct.Struct(">qq")
@@ -86,7 +87,7 @@ class Entry:
 
     ledger_id: int
     entry_id: int
-    lac: int  # the writer's last add confirmed when it sent this entry
+    lac: int  # the writer's last add confirmed when it sent this entry; -1 if it is not below the entry's id
     length_bytes: int  # payload bytes of the ledger up to and including this entry
     payload: bytes
 
@@ -176,6 +177,8 @@ class EntryCodec:
             raise CorruptEntryError(
                 ledger_id, entry_id, f"the bookie sent entry {found_entry} of ledger {found_ledger} instead"
             )
+        if not -1 <= lac < found_entry:  # ``wire.entry_lac``, which is above this module, has the reason
+            lac = -1
         return Entry(found_ledger, found_entry, lac, length_bytes, payload)
 
     def payloads(self, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
@@ -196,7 +199,9 @@ class EntryCodec:
             payloads = _payloads_crc(crc, bodies, ledger_id, first_entry_id)
         if not payloads and bodies:
             self.unpack(bodies[0], ledger_id, first_entry_id)  # raises the reason
-            raise AssertionError("the quick and the careful check of an entry differ")
+            raise CorruptEntryError(
+                ledger_id, first_entry_id, "its quick check failed and its careful check did not; report this"
+            )
         return payloads
 
     def _payloads_any(self, bodies: Sequence[bytes], ledger_id: int, first_entry_id: int) -> list[bytes]:
@@ -214,7 +219,7 @@ class EntryCodec:
         return header + self.digest(header, b"")
 
     def unpack_lac(self, body: bytes, ledger_id: int) -> int:
-        """Verify an explicit-LAC packet; return its LAC.
+        """Verify an explicit-LAC packet; return its LAC, or -1 if no ledger can have it.
 
         Raises:
             CorruptEntryError: The packet is too short, has a wrong digest, or is of another ledger.
@@ -230,11 +235,12 @@ class EntryCodec:
             raise CorruptEntryError(
                 ledger_id, None, f"explicit LAC with a wrong {self.digest_type.name} digest"
             )
+        found_ledger: int
+        lac: int
         found_ledger, lac = LAC_HEADER.unpack(header)
         if found_ledger != ledger_id:
             raise CorruptEntryError(ledger_id, None, f"explicit LAC of ledger {found_ledger} instead")
-        assert isinstance(lac, int)
-        return lac
+        return lac if -1 <= lac < ENTRY_ID_MAX else -1
 
 
 # Catch-up reads spend most of their time in what follows, so it avoids every call that it can.

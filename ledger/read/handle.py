@@ -38,6 +38,7 @@ from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
 from ledger.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
+from ledger.wire.entry_lac import credible_lac
 from ledger.wire.messages import LocatedReply
 from namespace.errors import NamespaceError, SessionExpiredError
 
@@ -276,7 +277,8 @@ class ReadHandle:
     def _unpack_payloads(self, bodies: Sequence[bytes], first: int) -> list[bytes]:
         payloads = self._codec.payloads(bodies, self.ledger_id, first)
         if not self.is_closed:
-            self._raise_lac(ENTRY_HEADER.unpack_from(bodies[len(payloads) - 1])[2])
+            _, entry_id, lac, _ = ENTRY_HEADER.unpack_from(bodies[len(payloads) - 1])
+            self._raise_lac(credible_lac(entry_id, lac))
         return payloads
 
     def _unpack_entries(self, bodies: Sequence[bytes], first: int) -> list[Entry]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
-from ledger.digest import Entry
+from ledger.digest import ENTRY_ID_MAX, Entry
 from ledger.errors import (
     AccessDeniedError,
     ClientRefusedError,
@@ -37,6 +37,8 @@ from ledger.write.writer import LedgerWriter, Pack, SendAdds
 ReadResult = Entry | Exception
 """A verified entry, or the reason why there is none. ``NoEntryRefusal`` and ``NoLedgerRefusal`` are
 denials."""
+
+_END_MAX = ENTRY_ID_MAX  # entries from this id on are not looked for: an entry's successor must have an id
 
 Choose = Callable[[Sequence[str], Collection[int]], Mapping[int, str]]
 """Replacements for the failed indices of an ensemble; fewer if there are not enough bookies."""
@@ -292,12 +294,12 @@ class Recovery:
         )
         self._phase = _Phase.READING
         self._head = self._next_to_read = lac + 1
-        return self._read_on()
+        return self._decide()
 
     def _read_on(self) -> list[Action]:
         # Only two entries are read at first: most ledgers end right after their LAC.
         written = self._head - 1 - max(self._query.lac, self._metadata.last_ensemble.first_entry_id - 1)
-        stop = self._writer.lac + 1 + min(self._read_ahead, 2 + written)
+        stop = min(self._writer.lac + 1 + min(self._read_ahead, 2 + written), _END_MAX)
         actions: list[Action] = []
         while self._next_to_read < stop:
             entry_id = self._next_to_read
@@ -312,6 +314,8 @@ class Recovery:
         while self._phase is _Phase.READING:
             reads = self._reads.get(self._head)
             result = _Verdict.UNDECIDED if reads is None else reads.result
+            if self._head >= _END_MAX:  # an id that no ledger reaches: there is nothing to read
+                result = _Verdict.END
             if isinstance(result, Entry):
                 actions += self._write_again(result)
             elif isinstance(result, LedgerError):
@@ -379,6 +383,8 @@ class Recovery:
         return [ReadLength(self._writer.lac)]
 
     def _close(self, length_bytes: int) -> list[Action]:
+        # The length informs and decides nothing. An entry with an absurd one must not prevent the close.
+        length_bytes = max(0, length_bytes)
         self._phase = _Phase.OVER
         return [CloseLedger(self._writer.lac, length_bytes, tuple(sorted(self._ensembles.items())))]
 

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 import trio
 
+from ledger.tasks.failure_domain import failure_domain
+
 _Queue = dict["Timer", None]  # of one duration, the oldest first
 
 
@@ -42,7 +44,10 @@ class Timers:
         return f"<Timers, {sum(map(len, self._queues.values()))} running>"
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
-        """Call ``call()`` on the event loop after so many seconds, unless cancelled. It must not raise."""
+        """Call ``call()`` on the event loop after so many seconds, unless cancelled.
+
+        An error of the call is logged and ends nothing else.
+        """
         queue = self._queues.get(seconds)
         if queue is None:
             queue = self._queues[seconds] = {}
@@ -76,4 +81,5 @@ class Timers:
             for timer in [timer for timer in queue if timer._due <= now]:
                 if timer in queue:  # not cancelled by a timer called before it
                     del queue[timer]
-                    timer._call()
+                    with failure_domain("timer"):  # the others are called all the same
+                        timer._call()

@@ -4,7 +4,8 @@ Inside: connecting with a deadline, the sending and the receiving task, deliveri
 Not inside: matching replies to requests (``connection_protocol``), TLS (``handshake``), the choice of a
 connection for a request (``transport``).
 Always: each request completes exactly once, with a reply, a timeout or the connection error, unless its
-caller forgets it first; the stream is closed before the loss is reported, so no reply can follow the loss.
+caller forgets it first; the stream is closed before the loss is reported, so no reply can follow the loss; an
+error in the handling of a bookie's bytes ends this connection and nothing else.
 
 Source: PerChannelBookieClient.java; docs/protocol.md 1.3.
 """
@@ -20,6 +21,8 @@ import trio
 from ledger.auth.auth import AuthFactory, ClientAuth
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieTimeoutError, BookieUnavailableError
+from ledger.tasks.failure_domain import failure_domain, first_line, report_contained
+from ledger.tasks.task_errors import first_error
 from ledger.tasks.timers import Timer
 from ledger.transport.config import TransportConfig
 from ledger.transport.connection_protocol import OPERATIONS, Call, ConnectionProtocol
@@ -42,6 +45,7 @@ is called in the task of the connection, which serves other requests too."""
 
 
 _ALERT_WAIT_S = 0.5
+_OPERATION = "connection to a bookie"
 _RECEIVE_BYTES = 65_536  # as much as a stream returns at once if it is not asked for more
 _RECEIVE_BYTES_MAX = 1_048_576
 
@@ -172,7 +176,7 @@ class BookieConnection:
         self._unsent: list[bytes] = []  # pieces that were taken and could not be sent at once
         self._single_adds: dict[int, SingleAdds] = {}  # by ledger
         self._cause: tuple[type[BookieError], str, BaseException | None] | None = None
-        self._fault: BaseException | None = None  # that a caller's function raised
+        self._fault: BaseException | None = None  # such as Ctrl-C, out of a step of the bookie
 
     def __repr__(self) -> str:
         state = "connected" if self.is_connected else "connecting"
@@ -239,7 +243,10 @@ class BookieConnection:
         with self._scope:
             stream = await self._open()
             if stream is not None:
-                await self._carry(stream)
+                with failure_domain(_OPERATION, peer=self.bookie) as domain:
+                    await self._carry(stream)
+                if domain.error is not None:
+                    self._fail_by_fault(domain.error)
         if self._fault is not None:
             raise self._fault
 
@@ -344,13 +351,19 @@ class BookieConnection:
         """Complete the requests whose replies these bytes complete; False if the connection has failed."""
         protocol = self.protocol
         for received in protocol.receive(chunk):
-            if isinstance(received, AddReplies):
-                sink = received.queue.sink
-                if sink is not None:
-                    sink.on_add_replies(self.bookie, received.code, received.entry_ids)
-            elif received.call.waiter is not None:
-                assert isinstance(received.call.waiter, PendingRequest)
-                received.call.waiter.complete(received.reply)
+            try:
+                if isinstance(received, AddReplies):
+                    sink = received.queue.sink
+                    if sink is not None:
+                        sink.on_add_replies(self.bookie, received.code, received.entry_ids)
+                elif received.call.waiter is not None:
+                    assert isinstance(received.call.waiter, PendingRequest)  # ``send`` passes one
+                    received.call.waiter.complete(received.reply)
+            except Exception as exc:  # the replies after it belong to others, who would wait for ever
+                report_contained(_OPERATION, exc, peer=self.bookie)
+                self._fail_by_fault(exc)
+        if self._cause is not None:
+            return False
         if protocol.failure is not None:
             message = f"broke the protocol: {protocol.failure}"
             self.fail(BookieUnavailableError, message, protocol.failure)
@@ -365,10 +378,19 @@ class BookieConnection:
             return False
         try:
             return self._take_replies(chunk)
+        except Exception as exc:
+            report_contained(_OPERATION, exc, peer=self.bookie)
+            self._fail_by_fault(exc)
+            return False
         except BaseException as exc:
             self._fault = exc
             self._scope.cancel()
             return False
+
+    def _fail_by_fault(self, error: BaseException) -> None:
+        cause = first_error(error)
+        message = f"its reply was not handled: {type(cause).__name__}: {first_line(cause)}"
+        self.fail(BookieUnavailableError, message, cause)
 
     def _fail_broken(self, doing: str, exc: Exception) -> None:
         reason = exc.__cause__ or exc  # trio's own exception does not say why
@@ -410,10 +432,13 @@ class BookieConnection:
             ),
         )
         self.writable.unpark_all()
+        # Each waiter and sink for itself: the others must learn of the loss, or they would wait for ever.
         for call in lost.calls:
             if call.waiter is not None:
-                assert isinstance(call.waiter, PendingRequest)
-                call.waiter.complete(self.make_error())
+                assert isinstance(call.waiter, PendingRequest)  # ``send`` passes one to ``start_call``
+                with failure_domain(_OPERATION, peer=self.bookie):
+                    call.waiter.complete(self.make_error())
         for queue in lost.queues:
             if queue.sink is not None:
-                queue.sink.on_bookie_lost(self.bookie, self.make_error())
+                with failure_domain(_OPERATION, ledger_id=queue.ledger_id, peer=self.bookie):
+                    queue.sink.on_bookie_lost(self.bookie, self.make_error())

@@ -107,7 +107,7 @@ class WriteHandle:
         trust.trust_since(connections or {})
         self._is_trusted = trust.is_trusted
         self._repair = EnsembleRepair(current.ledger_id, writer, trust, config, context.rng, durable=durable)
-        self._sink = Sink(self._on_add_replies, self._on_failure)
+        self._sink = Sink(current.ledger_id, self._on_add_replies, self._on_failure, self._end)
         self._confirmations = Confirmations()
         # Set by the client: tell the bookies ``lac`` at once, for a caller that appends nothing in this turn.
         self.hint_now: Callable[[], None] = lambda: None

@@ -364,3 +364,21 @@ def test_reading_ahead_is_bounded_by_the_entries_written_again() -> None:
     assert max(entry_id for _, entry_id in requested) == 2  # no entry was written again yet
     one.on_entry_added(B1, 0, None)
     assert max(entry_id for _, entry_id in reads(one.on_entry_added(B2, 0, None))) == 3
+
+
+def test_no_entry_is_looked_for_whose_successor_has_no_id_and_the_ledger_is_closed_before_it() -> None:
+    one = recovery(Ensemble(0, (B1,)), sizes=(1, 1, 1))
+    one.start()
+    end = 2**63 - 1
+    actions = one.on_lac_read(B1, entry(end - 5, end - 6, length_bytes=2**63 - 1))
+    found: list[int] = []
+    while not any(isinstance(action, CloseLedger) for action in actions):
+        reads_now = [action.entry_id for action in actions if isinstance(action, ReadEntry)]
+        found += reads_now
+        actions = [
+            done for read in reads_now for done in one.on_entry_read(B1, read, entry(read, -1, b"", 7))
+        ]
+        adds = [action.entry_id for action in actions if isinstance(action, AddEntry)]
+        actions += [done for entry_id in adds for done in one.on_entry_added(B1, entry_id, None)]
+    assert found == list(range(end - 5, end))
+    assert CloseLedger(end - 1, 7, ()) in actions

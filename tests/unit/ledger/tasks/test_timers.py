@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from ledger.tasks.failure_domain import contained_failures
 from ledger.tasks.timers import Timer, Timers
 
 
@@ -111,3 +112,20 @@ def test_timers_call_like_a_list_that_is_searched(program: list[tuple[str, int, 
                     called.clear()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_an_error_of_one_timer_keeps_no_other_from_its_call(autojump_clock: MockClock) -> None:
+    called: list[float] = []
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    before = contained_failures["timer"]
+    async with running() as timers:
+        timers.after(1.0, fail)
+        timers.after(1.0, lambda: called.append(1.0))
+        await trio.sleep(2)
+        timers.after(1.0, lambda: called.append(3.0))
+        await trio.sleep(2)
+    assert called == [1.0, 3.0]
+    assert contained_failures["timer"] == before + 1

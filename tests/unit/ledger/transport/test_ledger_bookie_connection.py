@@ -13,12 +13,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieUnavailableError
+from ledger.tasks.failure_domain import contained_failures
+from ledger.transport.pipe import PipeStream
 from ledger.transport.transport import Address, Transport, TransportConfig, open_transport
-from ledger.wire.messages import (
-    AddReply,
-    BatchReadRequest,
-    ReadRequest,
-)
+from ledger.wire import v2
+from ledger.wire.messages import AddReply, BatchReadRequest, ReadReply, ReadRequest
 from tests.fakes.scripted_bookies import (
     B1,
     RecordingSink,
@@ -188,27 +187,83 @@ async def test_no_reply_counts_once_a_connection_is_given_up() -> None:
     assert (sink.replies, len(sink.losses)) == ([], 1)
 
 
-async def test_a_fault_of_a_sink_ends_its_client_and_not_the_bookie_that_replied() -> None:
-    sink, has_replied = RecordingSink(), False
+@pytest.mark.parametrize("is_delivered", [True, False])
+async def test_a_fault_in_the_handling_of_a_reply_ends_its_connection_and_nothing_else(
+    is_delivered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty, other, before = RecordingSink(), RecordingSink(), contained_failures["connection to a bookie"]
+    if not is_delivered:
+        monkeypatch.setattr(PipeStream, "deliver_to", lambda _stream, _deliver: None)
 
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    async def get_reply() -> None:
-        nonlocal has_replied
-        async with _one_error(), _one_error(), open_bookies() as (transport, bookies):
-            bookies.reply_to = lambda _request: None
-            post(transport, 1, [0], sink)
-            await wait_all_tasks_blocked()
-            (peer,) = bookies.peers
-            await peer.reply(peer.requests[0], AddReply(Code.OK, 1, 0))
-            has_replied = True
-            await trio.sleep_forever()
+    async with open_bookies() as (transport, bookies):
+        bookies.reply_to = lambda _request: None
+        post(transport, 1, [0], faulty)
+        post(transport, 2, [0], other)
+        await wait_all_tasks_blocked()
+        (peer,) = bookies.peers
+        faulty.after_replies = faulty.after_loss = fail
+        await peer.reply(peer.requests[0], AddReply(Code.OK, 1, 0))
+        await wait_all_tasks_blocked()
+        assert [str(cause) for _, cause in other.losses] == [
+            "bookie b1:3181: its reply was not handled: RuntimeError: a bug"
+        ]
+        bookies.reply_to = usual_reply
+        assert (await transport.call(B1, ReadRequest(1, 0))).code is Code.OK
+    assert contained_failures["connection to a bookie"] == before + 1
 
-    sink.after_replies = fail
-    with pytest.raises(RuntimeError, match="a bug"):
-        await get_reply()
-    assert has_replied
+
+async def test_replies_after_one_that_could_not_be_handled_reach_their_callers() -> None:
+    faulty, other, found = RecordingSink(), RecordingSink(), list[Code]()
+
+    async def ask(transport: Transport) -> None:
+        found.append((await transport.call(B1, ReadRequest(3, 0))).code)
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async with trio.open_nursery() as nursery, open_bookies() as (transport, bookies):
+        bookies.reply_to = lambda _request: None
+        faulty.after_replies = fail
+        post(transport, 1, [0], faulty)
+        post(transport, 2, [0], other)
+        nursery.start_soon(ask, transport)
+        await wait_all_tasks_blocked()
+        replies = [AddReply(Code.OK, 1, 0), AddReply(Code.OK, 2, 0), ReadReply(Code.OK, 3, 0, b"body")]
+        frames = [
+            v2.encode_reply(reply, version=2, operation=incoming.operation)
+            for reply, incoming in zip(replies, bookies.peers[0].requests, strict=True)
+        ]
+        await bookies.peers[0].stream.send_all(b"".join(frames))
+        await wait_all_tasks_blocked()
+        assert (other.entry_ids, found) == ([0], [Code.OK])
+        assert len(transport._alive) == 0
+
+
+async def test_a_sink_that_fails_at_a_loss_keeps_it_from_no_other_sink_and_no_request() -> None:
+    faulty, other, errors = RecordingSink(), RecordingSink(), list[str]()
+
+    async def ask(transport: Transport) -> None:
+        try:
+            await transport.call(B1, ReadRequest(1, 0))
+        except BookieError as exc:
+            errors.append(str(exc))
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    async with trio.open_nursery() as nursery, open_bookies() as (transport, bookies):
+        bookies.reply_to = lambda _request: None
+        faulty.after_loss = fail
+        post(transport, 1, [0], faulty)
+        post(transport, 2, [0], other)
+        nursery.start_soon(ask, transport)
+        await wait_all_tasks_blocked()
+        await bookies.peers[0].stream.aclose()
+        await wait_all_tasks_blocked()
+        assert (len(faulty.losses), len(other.losses), len(errors)) == (1, 1, 1)
 
 
 async def test_a_sink_forgotten_in_the_callback_of_another_is_not_called_for_the_same_loss() -> None:
