@@ -12,14 +12,16 @@ Source: LedgerMetadataImpl.java, LedgerMetadataBuilder.java; docs/metadata.md 10
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Mapping, Sequence
 
 import attrs
 
-from ledger.digest import DigestType
+from ledger.digest import ENTRY_ID_MAX, DigestType
 from ledger.errors import LedgerMetadataError
 
+LENGTH_BYTES_MAX = 2**63 - 1
 NO_ENTRY = -1  # the last entry of an empty ledger
 FORMAT_VERSION_NEWEST = 3
 
@@ -42,6 +44,10 @@ class Ensemble:
 
     first_entry_id: int
     bookies: tuple[str, ...]  # in the order from which write sets are computed
+
+
+def _first_entry_id(ensemble: Ensemble) -> int:
+    return ensemble.first_entry_id
 
 
 def _check_format_version(_metadata: object, _attribute: object, value: int) -> None:
@@ -89,6 +95,10 @@ class LedgerMetadata:
                     else f"an ensemble that begins at entry {ensemble.first_entry_id}"
                 )
             previous = ensemble.first_entry_id
+            if previous > ENTRY_ID_MAX:
+                raise LedgerMetadataError(
+                    f"an ensemble that begins at entry {previous}, which is no entry id"
+                )
             if len(ensemble.bookies) != self.ensemble_size:
                 raise LedgerMetadataError(
                     f"the ensemble at entry {ensemble.first_entry_id} has {len(ensemble.bookies)} bookies; "
@@ -103,7 +113,11 @@ class LedgerMetadata:
                     "If these are stored metadata, another program wrote them: correct the ledger's node"
                 )
         if self.state is LedgerState.CLOSED:
-            if self.last_entry_id < NO_ENTRY or self.length_bytes < 0:
+            # The entry after the last one has an id too: readers compute it.
+            if (
+                not NO_ENTRY <= self.last_entry_id < ENTRY_ID_MAX
+                or not 0 <= self.length_bytes <= LENGTH_BYTES_MAX
+            ):
                 raise LedgerMetadataError(
                     f"closed at entry {self.last_entry_id} with {self.length_bytes} bytes"
                 )
@@ -128,9 +142,9 @@ class LedgerMetadata:
         Raises:
             LedgerMetadataError: The entry is in front of the first ensemble.
         """
-        for ensemble in reversed(self.ensembles):
-            if ensemble.first_entry_id <= entry_id:
-                return ensemble
+        place = bisect.bisect_right(self.ensembles, entry_id, key=_first_entry_id)
+        if place:
+            return self.ensembles[place - 1]
         raise LedgerMetadataError(
             f"entry {entry_id} is in front of the first ensemble, which begins at "
             f"entry {self.ensembles[0].first_entry_id}"

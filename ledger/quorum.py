@@ -42,10 +42,13 @@ def covers(known: Collection[int], ensemble_size: int, write_quorum: int, ack_qu
         known: Indices of the bookies with a trustworthy reply: an entry with a good digest, or a denial
             ("no such entry", "no such ledger"). A bookie with an error or without a reply is not known.
     """
-    return all(
-        sum((first + i) % ensemble_size not in known for i in range(write_quorum)) < ack_quorum
-        for first in range(ensemble_size)
-    )
+    unknown = [index not in known for index in range(ensemble_size)]
+    in_set = sum(unknown[:write_quorum])  # of the write set that begins at index 0
+    for first in range(ensemble_size):
+        if in_set >= ack_quorum:
+            return False
+        in_set += unknown[(first + write_quorum) % ensemble_size] - unknown[first]
+    return True
 
 
 def denials_needed(write_quorum: int, ack_quorum: int) -> int:

@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from ledger.catalog.ledger_ids import LedgerIds
-from ledger.catalog.metadata_codec import decode_metadata, encode_metadata
+from ledger.catalog.metadata_codec import check_bounds, decode_metadata, encode_metadata
 from ledger.catalog.paths import LAYOUT, LEDGER_ID_MAX, Layout, decode_layout, ledger_id_of, ledger_path
 from ledger.errors import LedgerExistsError, MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
@@ -35,6 +35,7 @@ from namespace.store import ANY_VERSION, Check, Create, MetadataStore, Put, pare
 
 CREATOR_TOKEN_STOP = 2**63 - 1
 CREATE_ATTEMPTS_MAX = 10
+DECODED_AT_ONCE_BYTES_MAX = 65_536  # longer metadata are decoded in a thread, so that the loop goes on
 
 # Creates the node of a ledger in a transaction of the caller. The errors about this node are passed on.
 CommitLedger = Callable[[int, Create], Awaitable[None]]
@@ -127,7 +128,7 @@ class LedgerCatalog:
             node = await self._store.get(self.path(ledger_id), watch=watch)
         except NoNodeError:
             raise NoSuchLedgerError(ledger_id) from None
-        return Versioned(ledger_id, decode_metadata(node.value), node.stat.version)
+        return Versioned(ledger_id, await self._decoded(ledger_id, node.value), node.stat.version)
 
     async def get_newest(self, ledger_id: int) -> Versioned:
         """Read a ledger's metadata with every change made before the call.
@@ -150,7 +151,8 @@ class LedgerCatalog:
             node = await self._store.get(path)
         except NoNodeError:
             raise NoSuchLedgerError(ledger_id) from None
-        return StoredLedger(ledger_id, decode_metadata(node.value), node.stat.version, node.stat.created_ms)
+        metadata = await self._decoded(ledger_id, node.value)
+        return StoredLedger(ledger_id, metadata, node.stat.version, node.stat.created_ms)
 
     async def put(
         self, ledger_id: int, metadata: LedgerMetadata, *, expected: int, lock: str | None = None
@@ -171,10 +173,10 @@ class LedgerCatalog:
         metadata = attrs.evolve(metadata, creator_token=0)  # only version 0 of a node has a token
         try:
             if lock is not None:
-                data = encode_metadata(metadata)
+                data = _encoded(metadata)
                 await self._store.commit([Check(lock, 0), Put(self.path(ledger_id), data, expected)])
                 return Versioned(ledger_id, metadata, expected + 1)
-            stat = await self._store.put(self.path(ledger_id), encode_metadata(metadata), expected=expected)
+            stat = await self._store.put(self.path(ledger_id), _encoded(metadata), expected=expected)
         except (NoNodeError, BadVersionError) as exc:
             if exc.path == lock:
                 raise NoNodeError(lock, "the lock is lost") from exc
@@ -229,7 +231,8 @@ class LedgerCatalog:
                     names = reversed(await self._inner_names(path, digits if path == self.root else 4))
                     todo += [(f"{path}/{name}", levels - 1) for name in names]
                 elif ids := await self._leaves(path):
-                    assert ids[0] >= first
+                    if ids[0] < first:  # a store that lists one node twice
+                        raise MetadataFormatError(f"{path}: the ledger {ids[0]} is listed a second time")
                     yield LedgerRange(first, ids[-1], tuple(ids))
                     first = ids[-1] + 1
         if first <= LEDGER_ID_MAX:
@@ -239,8 +242,16 @@ class LedgerCatalog:
         """The node that holds a ledger's metadata."""
         return ledger_path(self.root, self.layout, ledger_id)
 
+    async def _decoded(self, ledger_id: int, data: bytes) -> LedgerMetadata:
+        try:
+            if len(data) > DECODED_AT_ONCE_BYTES_MAX:
+                return await trio.to_thread.run_sync(decode_metadata, data)
+            return decode_metadata(data)
+        except MetadataFormatError as exc:
+            raise MetadataFormatError(f"{self.path(ledger_id)}: {exc}") from exc
+
     async def _create_node(self, metadata: LedgerMetadata, ledger_id: int) -> Versioned:
-        path, data = self.path(ledger_id), encode_metadata(metadata)
+        path, data = self.path(ledger_id), _encoded(metadata)
         try:
             await self._store.create(path, data, parents=True)
         except NodeExistsError:
@@ -268,7 +279,7 @@ class LedgerCatalog:
         path = self.path(ledger_id)
         for attempt in itertools.count(1):
             try:
-                await commit(ledger_id, Create(path, encode_metadata(metadata)))
+                await commit(ledger_id, Create(path, _encoded(metadata)))
             except NodeExistsError as exc:
                 if exc.path != path:
                     raise
@@ -316,6 +327,14 @@ class LedgerCatalog:
             return ()  # deleted since its parent was read, with all ledgers below
 
 
+def _encoded(metadata: LedgerMetadata) -> bytes:
+    data = encode_metadata(metadata)
+    check_bounds(
+        len(data), metadata.ensemble_size, metadata.write_quorum
+    )  # what is written can be read again
+    return data
+
+
 async def open_catalog(
     store: MetadataStore, root: str, layout: Layout | None = None, *, rng: random.Random | None = None
 ) -> LedgerCatalog:
@@ -336,7 +355,10 @@ async def open_catalog(
         except NodeExistsError:
             pass  # another client created it; its layout counts
         node = await store.get(path)
-    found = decode_layout(node.value)
+    try:
+        found = decode_layout(node.value)
+    except MetadataFormatError as exc:
+        raise MetadataFormatError(f"{path}: {exc}") from exc
     if layout is not None and found is not layout:
         raise MetadataFormatError(
             f"{path} names the layout {found.name}, but {layout.name} was requested; pass none to accept it"

@@ -9,6 +9,8 @@ Source: ZkLedgerIdGenerator.java, LongZkLedgerIdGenerator.java; docs/metadata.md
 
 from __future__ import annotations
 
+import re
+
 from ledger.catalog.paths import (
     HIGH_ORDER_PREFIX,
     IDGEN_LONG,
@@ -23,6 +25,7 @@ from namespace.store import MetadataStore
 
 LOW_HALF_LIMIT = 2**31 - 1
 SERIES_KEPT = 3
+_SERIES = re.compile(rf"{HIGH_ORDER_PREFIX}([01]\d{{9}})", re.ASCII)  # below 2**31: an id has 63 bits
 
 
 class LedgerIds:
@@ -56,9 +59,9 @@ class LedgerIds:
 
     async def _new_long(self) -> int:
         series = sorted(
-            int(name.removeprefix(HIGH_ORDER_PREFIX))
+            int(found[1])
             for name in (await self._store.children(self._long)).names
-            if name.startswith(HIGH_ORDER_PREFIX)
+            if (found := _SERIES.fullmatch(name))  # another name is no series of this program or of Apache's
         )
         for old in series[:-SERIES_KEPT]:
             try:

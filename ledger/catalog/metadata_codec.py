@@ -31,6 +31,10 @@ from ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
 from ledger.wire.data_formats_pb2 import LedgerMetadataFormat
 from ledger.wire.protobuf import encode_varint, text_of
 
+METADATA_BYTES_MAX = 4 * 1024 * 1024  # ZooKeeper stores at most 1 MB in a node unless it is told otherwise
+ENSEMBLE_SIZE_MAX = 10_000
+WRITE_SET_MEMBERS_MAX = 100_000
+
 _MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
 _IN_RECOVERY_V1 = -102
@@ -72,16 +76,33 @@ def decode_metadata(data: bytes) -> LedgerMetadata:
             exists nevertheless.
     """
     version, body = _split_header(data)
+    check_bounds(len(data))
     try:
         match version:
             case 1:
-                return _decode_v1(body)
+                metadata = _decode_v1(body)
             case 2:
-                return _from_message(_parse_text(body), version)
+                metadata = _from_message(_parse_text(body), version)
             case _:
-                return _from_message(_parse_binary(body), version)
+                metadata = _from_message(_parse_binary(body), version)
     except (LedgerMetadataError, UnicodeDecodeError) as exc:
         raise MetadataFormatError(f"ledger metadata of version {version}: {exc}") from exc
+    check_bounds(len(data), metadata.ensemble_size, metadata.write_quorum)
+    return metadata
+
+
+def check_bounds(size_bytes: int, ensemble_size: int = 1, write_quorum: int = 1) -> None:
+    """Raise ``MetadataFormatError`` for metadata that no cluster needs and that would cost too much time.
+
+    Clients, auditors and bookies read the metadata of all ledgers, so one ledger must not hold them up.
+    """
+    if size_bytes > METADATA_BYTES_MAX:
+        raise MetadataFormatError(f"ledger metadata of {size_bytes} bytes; at most {METADATA_BYTES_MAX}")
+    if ensemble_size > ENSEMBLE_SIZE_MAX or ensemble_size * write_quorum > WRITE_SET_MEMBERS_MAX:
+        raise MetadataFormatError(
+            f"an ensemble of {ensemble_size} bookies with a write quorum of {write_quorum}; at most"
+            f" {ENSEMBLE_SIZE_MAX}, and {WRITE_SET_MEMBERS_MAX} for their product"
+        )
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:

@@ -20,6 +20,8 @@ import attrs
 
 from ledger.metadata import LedgerMetadata
 
+VERIFIED_MAX = 100_000  # entries of one fragment that are read from one bookie, whatever share is asked for
+
 
 @attrs.frozen
 class Fragment:
@@ -37,12 +39,13 @@ class Fragment:
 
     def ends_at(self, index: int) -> tuple[int, int] | None:
         """The first and the last entry that belong on the bookie at this index; None if there is none."""
-        stop = min(self.last, self.first + len(self.bookies) - 1)
-        first = next((entry for entry in range(self.first, stop + 1) if self.holds(index, entry)), None)
-        if first is None:
-            return None
-        last = next(entry for entry in range(self.last, first - 1, -1) if self.holds(index, entry))
-        return first, last
+        # The bookie holds ``write_quorum`` entries of each ``size``, the last of which is ``index`` modulo size.
+        size, write_quorum = len(self.bookies), self.write_quorum
+        before = (index - self.first) % size
+        first = self.first + max(0, before - write_quorum + 1)
+        after = (self.last - index) % size
+        last = self.last if (size - after) % size < write_quorum else self.last - after
+        return (first, last) if first <= last else None
 
     def to_verify(self, index: int, percentage: int, rng: random.Random) -> list[int]:
         """The entries to read from the bookie at this index: its first, its last, and a share between."""
@@ -50,7 +53,7 @@ class Fragment:
         if ends is None:
             return []
         first, last = ends
-        count = (last - first + 1) * min(percentage, 100) // 100
+        count = min((last - first + 1) * min(percentage, 100) // 100, VERIFIED_MAX)
         between = rng.sample(range(first, last + 1), count) if count else []
         return sorted({first, last} | {entry for entry in between if self.holds(index, entry)})
 
@@ -62,9 +65,13 @@ class Fragment:
         if len(self.bookies) == self.write_quorum:
             yield self.first, self.last
             return
+        residues = [any(self.holds(index, entry) for index in indices) for entry in range(len(self.bookies))]
+        if all(residues):  # each entry belongs on one of them, however many there are
+            yield self.first, self.last
+            return
         begin: int | None = None
-        for entry in range(self.first, self.last + 1):
-            if any(self.holds(index, entry) for index in indices):
+        for entry in range(self.first, self.last + 1):  # at most two rounds of the ensemble for each range
+            if residues[entry % len(residues)]:
                 begin = entry if begin is None else begin
             elif begin is not None:
                 yield begin, entry - 1

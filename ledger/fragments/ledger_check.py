@@ -14,6 +14,7 @@ Source: LedgerChecker.java; docs/autorecovery.md.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -86,6 +87,7 @@ class LedgerCheck:
         """``asks_lists``: also ask each bookie for its list of entries."""
         self._context, self._percentage, self._asks_lists = context, percentage, asks_lists
         self._limiter = trio.CapacityLimiter(reads_max)
+        self._tasks_max = reads_max
         self._lists = EntryLists(context, self._limiter)
 
     async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
@@ -101,33 +103,41 @@ class LedgerCheck:
         has_doubts = False
         fragments = fragments_of(metadata, lac)
 
-        async def verify(number: int, index: int, entries: list[int]) -> None:
-            bookie = fragments[number].bookies[index]
-            nonlocal has_doubts
-            for entry_id in entries:
-                async with self._limiter:
-                    found = await self._has(current.ledger_id, bookie, entry_id, codec)
-                has_doubts |= found is None
-                if found is False:
-                    bad[number, index] = None
-                    return
-
-        async with trio.open_nursery() as nursery:
+        def jobs() -> Iterator[tuple[int, int, list[int]]]:
             for number, fragment in enumerate(fragments):
                 for index, bookie in enumerate(fragment.bookies):
                     entries = fragment.to_verify(index, self._percentage, self._context.rng)
-                    if not entries:
-                        continue
-                    if bookie not in registered.all:
+                    if entries and bookie not in registered.all:
                         bad[number, index] = None
-                    else:
-                        nursery.start_soon(verify, number, index, entries)
+                    elif entries:
+                        yield number, index, entries
+
+        todo = jobs()
+
+        async def verify() -> None:
+            nonlocal has_doubts
+            for number, index, entries in todo:  # the tasks share it; each job goes to one of them
+                bookie = fragments[number].bookies[index]
+                for entry_id in entries:
+                    async with self._limiter:
+                        found = await self._has(current.ledger_id, bookie, entry_id, codec)
+                    has_doubts |= found is None
+                    if found is False:
+                        bad[number, index] = None
+                        break
+                await trio.lowlevel.checkpoint()
+
+        # Metadata may name thousands of replicas: there are no more tasks than reads at once.
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(self._tasks_max, sum(len(one.bookies) for one in fragments))):
+                nursery.start_soon(verify)
         if self._asks_lists:
             await self._find_holes(current.ledger_id, fragments, registered, bad)
+        indices_of: dict[int, list[int]] = {}
+        for number, index in sorted(bad):
+            indices_of.setdefault(number, []).append(index)
         found = tuple(
-            BadFragment(fragment, indices)
-            for number, fragment in enumerate(fragments)
-            if (indices := tuple(sorted(index for at, index in bad if at == number)))
+            BadFragment(fragments[number], tuple(indices)) for number, indices in indices_of.items()
         )
         return CheckResult(found, has_doubts)
 

@@ -22,6 +22,7 @@ from ledger.catalog.availability import Availability
 from ledger.fragments.fragments import Fragment
 
 RANGE_ENTRIES_MAX = 4096  # counted between two checkpoints of the loop
+RANGES_MAX = 25_000  # of one ledger, besides one for each fragment
 NOTHING = Availability(())
 
 
@@ -51,9 +52,15 @@ class ReplicaCount:
     lacking: set[str] = attrs.field(factory=set)  # bookies that lack an entry
 
     def ranges(self) -> Iterator[tuple[Fragment, int, int]]:
-        """What ``count`` is to be called with: a fragment, a first and a last entry."""
+        """What ``count`` is to be called with: a fragment, a first and a last entry.
+
+        Of a ledger that names more than ``RANGE_ENTRIES_MAX * RANGES_MAX`` entries, they are a share: its
+        metadata may name any number.
+        """
+        entries = sum(max(0, fragment.last - fragment.first + 1) for fragment in self.fragments)
+        stride = RANGE_ENTRIES_MAX * max(1, -(-entries // (RANGE_ENTRIES_MAX * RANGES_MAX)))
         for fragment in self.fragments:
-            for first in range(fragment.first, fragment.last + 1, RANGE_ENTRIES_MAX):
+            for first in range(fragment.first, fragment.last + 1, stride):
                 yield fragment, first, min(fragment.last, first + RANGE_ENTRIES_MAX - 1)
 
     def count(self, fragment: Fragment, first: int, last: int) -> None:

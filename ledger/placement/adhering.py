@@ -19,6 +19,7 @@ import attrs
 from ledger.placement.config import PlacementConfig
 from ledger.placement.spread_policy import Adherence, Candidates, adherence, choose_spread_replacements
 
+ENSEMBLE_MAX = 64  # a larger one stays as it is: its sets of members are too many to look at
 TRIES_MAX = 256  # sets of members to replace; every set of an ensemble of eight
 
 
@@ -35,6 +36,8 @@ def choose_adhering(
     Returns:
         The index of each member to replace, and its new bookie.
     """
+    if len(ensemble) > ENSEMBLE_MAX:
+        return {}
     strict = attrs.evolve(config, enforce_racks=True)
     located = [one for one in candidates.writable if candidates.topology.is_known(one)]
     candidates = attrs.evolve(candidates, writable=located)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Collection, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -41,6 +42,7 @@ from namespace.events import event
 logger = logging.getLogger(__name__)
 
 LOCATION_RETRY_S = 30.0  # after a look-up that gave no location
+CHOSEN_AT_ONCE_MAX = 64  # bookies of an ensemble; replacements in a larger one are chosen in a thread
 INFO_CALLS_MAX = 8  # requests for free disk at once
 INFO_PAUSE_MIN_S = 1.0
 
@@ -126,9 +128,13 @@ class Placer:
         candidates = attrs.evolve(candidates, writable=writable, tried=tried)
         if allow_quarantined:
             candidates = attrs.evolve(candidates, quarantined=())
-        return choose_spread_replacements(
-            self._config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng
+        choose = partial(
+            choose_spread_replacements,
+            *(self._config, candidates, ensemble, failed, write_quorum, ack_quorum, self._rng),
         )
+        if len(ensemble) <= CHOSEN_AT_ONCE_MAX:
+            return choose()
+        return await trio.to_thread.run_sync(choose)  # other tasks of the loop get their turns
 
     async def choose_adhering(
         self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int

@@ -2,8 +2,8 @@
 
 Inside: the search. Not inside: the rules of acceptance and preference (``placement.spread_policy``).
 Always: in a returned ensemble, each write set that the search completed is acceptable. If the search fails
-although an ensemble exists, it gave up after ``STEPS_MAX`` steps, which takes more fault domains than
-clusters have.
+although an ensemble exists, it gave up after ``WORK_MAX``, which takes more fault domains or larger write sets
+than clusters have. A search does not hold the loop for longer, whatever a ledger's metadata name.
 
 The rule does not distinguish bookies of one fault domain, so the search goes by domains: its depth is the
 number of vacant indices, its breadth the number of domains.
@@ -14,17 +14,17 @@ exists); docs/protocol.md 11.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ledger.quorum import write_sets
-
-STEPS_MAX = 5_000
+WORK_MAX = 500_000  # domains that a choice looks at, and members that a check of a write set looks at
+VACANT_MAX = 500  # the depth of the search, in calls of Python
 
 Accepts = Callable[[Sequence[str]], bool]
 """Whether these bookies may be a write set. The result may depend only on their domains."""
 
-Prefers = Callable[[int, str, Sequence[str | None]], tuple[int, ...]]
-"""From ``(index, candidate, ensemble so far)`` to a sort key; smaller is better."""
+Prefers = Callable[[int, str, Mapping[str, int]], tuple[int, ...]]
+"""From ``(index, candidate, members so far in each domain)`` to a sort key; smaller is better."""
 
 
 def fill_ensemble(
@@ -41,8 +41,7 @@ def fill_ensemble(
     Args:
         candidates: In the order in which they are chosen if ``prefers`` gives the same key.
     """
-    sets = write_sets(len(members), write_quorum)
-    sets_with = [[indices for indices in sets if index in indices] for index in range(len(members))]
+    size = len(members)
     taken = {bookie for bookie in members if bookie is not None}
     by_domain: dict[str, list[tuple[int, str]]] = {}
     for rank, bookie in enumerate(candidates):
@@ -50,39 +49,48 @@ def fill_ensemble(
             by_domain.setdefault(domain(bookie), []).append((rank, bookie))
     ensemble = list(members)
     vacant = [index for index, bookie in enumerate(members) if bookie is None]
-    steps = 0
+    counts = Counter(map(domain, taken))
+    work = 0
 
     def fits(index: int) -> bool:
-        for indices in sets_with[index]:
-            write_set = [member for other in indices if (member := ensemble[other]) is not None]
-            if len(write_set) == len(indices) and not accepts(write_set):
+        nonlocal work
+        for first in range(index - write_quorum + 1, index + 1):  # the write sets that hold the index
+            work += write_quorum
+            write_set = [
+                member
+                for other in range(first, first + write_quorum)
+                if (member := ensemble[other % size]) is not None
+            ]
+            if len(write_set) == write_quorum and not accepts(write_set):
                 return False
         return True
 
     def search(depth: int) -> bool:
-        nonlocal steps
+        nonlocal work
         if depth == len(vacant):
             return True
         index = vacant[depth]
         # The first candidate of each domain stands for all of them.
         choices = [
-            (prefers(index, ranked[0][1], ensemble), ranked[0], ranked)
-            for ranked in by_domain.values()
+            (prefers(index, ranked[0][1], counts), ranked[0], name, ranked)
+            for name, ranked in by_domain.items()
             if ranked
         ]
         choices.sort(key=lambda choice: choice[:2])
-        for _, first, ranked in choices:
-            steps += 1
-            if steps > STEPS_MAX:
+        work += len(choices)
+        for _, first, name, ranked in choices:
+            if work > WORK_MAX:
                 return False
             ranked.pop(0)
             ensemble[index] = first[1]
+            counts[name] += 1
             if fits(index) and search(depth + 1):
                 return True
             ensemble[index] = None
+            counts[name] -= 1
             ranked.insert(0, first)
         return False
 
-    if sum(map(len, by_domain.values())) < len(vacant) or not search(0):
+    if len(vacant) > VACANT_MAX or sum(map(len, by_domain.values())) < len(vacant) or not search(0):
         return None
     return tuple(bookie for bookie in ensemble if bookie is not None)

@@ -25,9 +25,11 @@ from ledger.errors import NotEnoughBookiesError, PlacementError
 from ledger.placement.config import PlacementConfig, PlacementPolicy
 from ledger.placement.random_policy import choose_ensemble, choose_replacements
 from ledger.placement.search import Prefers, fill_ensemble
-from ledger.placement.topology import Topology
+from ledger.placement.topology import Topology, region_of
 from ledger.placement.weights import draw_order
 from ledger.quorum import write_sets
+
+REPLACED_MAX = 16  # bookies of one ensemble that one call replaces
 
 
 @attrs.frozen(kw_only=True)
@@ -154,8 +156,10 @@ def choose_spread_replacements(
 ) -> tuple[dict[int, str], str | None]:
     """Choose bookies for as many failed indices as possible; if the rules forbid more, also return why.
 
-    Members of the ensemble are never chosen, not even failed ones.
+    Members of the ensemble are never chosen, not even failed ones. Of more than ``REPLACED_MAX`` failed
+    indices the first ones get bookies.
     """
+    failed = sorted(failed)[:REPLACED_MAX]
     spare = set(candidates.writable) - set(ensemble)
     regions_min = config.durable_regions if config.enforce_regions_in_replace else None
     if config.policy is PlacementPolicy.RANDOM and not candidates.weights:
@@ -167,7 +171,7 @@ def choose_spread_replacements(
             chosen |= choose_replacements(ensemble, rest, others, rng, suspects=suspects, tried=tried)
         return chosen, None
     present: list[str | None] = list(ensemble)
-    indices = sorted(failed)
+    indices = failed
     # All at once if possible: a replacement may fit beside a failed bookie, but not beside that bookie's
     # replacement. Otherwise one after the other, as many as possible.
     for vacant in ([indices] if len(indices) > 1 else []) + [[index] for index in indices]:
@@ -272,22 +276,23 @@ def _prefers(
         if topology.local is not None:
             region_rank[topology.local.split("/", 2)[1]] = 0
 
-    def prefers(index: int, bookie: str, ensemble: Sequence[str | None]) -> tuple[int, ...]:
+    def prefers(index: int, bookie: str, in_rack: Mapping[str, int]) -> tuple[int, ...]:
         penalty = penalties.get(bookie, 0)
         if config.policy is PlacementPolicy.RANDOM:
             return (penalty,)
-        chosen = [member for member in ensemble if member is not None]
         rack, failed = topology.rack(bookie), failed_at.get(index)
-        same_rack = sum(topology.rack(member) == rack for member in chosen)
+        same_rack = in_rack.get(rack, 0)
         if config.policy is PlacementPolicy.RACK_AWARE:
             if failed is not None:
                 elsewhere = int(topology.is_known(failed) and rack != topology.rack(failed))
             else:
-                elsewhere = int(not chosen and topology.local is not None and rack != topology.local)
+                elsewhere = int(
+                    not any(in_rack.values()) and topology.local is not None and rack != topology.local
+                )
             return (penalty, elsewhere, same_rack)
         region = topology.region(bookie)
         elsewhere = int(failed is not None and region != topology.region(failed))
-        same_region = sum(topology.region(member) == region for member in chosen)
+        same_region = sum(count for name, count in in_rack.items() if region_of(name) == region)
         rank = 0 if failed is not None else region_rank[region]
         return (penalty, elsewhere, same_region, rank, same_rack)
 

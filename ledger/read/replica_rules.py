@@ -10,6 +10,7 @@ Source: ReadOpBase.java, PendingReadOp.java, ReadLastConfirmedOp.java; docs/prot
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from ledger.digest import Entry
@@ -37,10 +38,9 @@ def replicas(metadata: LedgerMetadata, entry_id: int) -> list[str]:
 
 def segment_stop(metadata: LedgerMetadata, entry_id: int) -> int | None:
     """The first entry after ``entry_id`` that another ensemble holds; None if there is none."""
-    for ensemble in metadata.ensembles:
-        if ensemble.first_entry_id > entry_id:
-            return ensemble.first_entry_id
-    return None
+    ensembles = metadata.ensembles
+    place = bisect.bisect_right(ensembles, entry_id, key=lambda ensemble: ensemble.first_entry_id)
+    return ensembles[place].first_entry_id if place < len(ensembles) else None
 
 
 def reading_order(
@@ -111,7 +111,7 @@ class LacQuery:
         self.lac = -1
         self.length_bytes = 0  # of the ledger up to the entry that carried ``lac``, not up to the LAC
         self._ledger_id = ledger_id
-        self._bookies = list(bookies)
+        self._index_of = {bookie: index for index, bookie in enumerate(bookies)}
         self._quorums = (len(bookies), write_quorum, ack_quorum)
         self._known: set[int] = set()
         self._reasons: dict[str, Exception] = {}
@@ -122,14 +122,14 @@ class LacQuery:
 
     def on_lac(self, bookie: str, lac: int, length_bytes: int = 0) -> None:
         """A bookie returned, with a good digest, that entries up to ``lac`` are confirmed."""
-        self._known.add(self._bookies.index(bookie))
+        self._known.add(self._index_of[bookie])
         if lac > self.lac:
             self.lac, self.length_bytes = lac, length_bytes
 
     def on_failure(self, bookie: str, reason: Exception) -> None:
         """A bookie returned no LAC. A denial (the bookie has no entry of the ledger) counts as a reply."""
         if is_denial(reason):
-            self._known.add(self._bookies.index(bookie))
+            self._known.add(self._index_of[bookie])
         else:
             self._reasons[bookie] = reason
 
@@ -142,7 +142,7 @@ class LacQuery:
     @property
     def is_exhausted(self) -> bool:
         """True if every bookie has replied or failed."""
-        return len(self._known) + len(self._reasons) >= len(self._bookies)
+        return len(self._known) + len(self._reasons) >= len(self._index_of)
 
     @property
     def is_refused(self) -> bool:

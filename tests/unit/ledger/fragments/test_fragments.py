@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import attrs
 import pytest
+import trio
 
-from ledger.fragments.fragments import Fragment, ReplaceReplicas, fragments_of, needs_closing
+from ledger.catalog.catalog import Versioned
+from ledger.fragments.fragments import VERIFIED_MAX, Fragment, ReplaceReplicas, fragments_of, needs_closing
+from ledger.fragments.ledger_check import LedgerCheck
+from ledger.fragments.registered import read_registered
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.quorum import write_set
 from ledger.replication.failure_backoff import FailureBackoff
+from tests.fakes.replication_world import open_world
 
 OPEN = LedgerMetadata(
     ensemble_size=3,
@@ -100,3 +106,63 @@ def test_the_pause_of_a_failed_ledger_doubles_up_to_the_full_one() -> None:
     assert backoff.on_failed(8) == 10
     backoff.on_healed(7)
     assert backoff.on_failed(7) == 10
+
+
+FAR = 10**12  # one planted entry closes a ledger there (docs/security.md)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_first_last_and_ranges_are_those_of_a_search_of_all_entries(size: int) -> None:
+    bookies = tuple(f"b{number}" for number in range(size))
+    for write_quorum in range(1, size + 1):
+        for first in range(4):
+            for last in range(first - 1, first + 2 * size + 2):
+                fragment = Fragment(first, last, bookies, write_quorum, True)
+                for index in range(size):
+                    own = [entry for entry in range(first, last + 1) if fragment.holds(index, entry)]
+                    assert fragment.ends_at(index) == ((own[0], own[-1]) if own else None)
+                    for other in range(size):
+                        ranges = list(fragment.ranges({index, other}))
+                        found = [entry for begin, end in ranges for entry in range(begin, end + 1)]
+                        assert found == [
+                            entry
+                            for entry in range(first, last + 1)
+                            if fragment.holds(index, entry) or fragment.holds(other, entry)
+                        ] or (write_quorum == size and found == list(range(first, last + 1)))
+
+
+def test_the_work_for_a_fragment_does_not_grow_with_the_entries_that_its_metadata_name() -> None:
+    fragment = Fragment(0, FAR, ("a", "b", "c", "d"), 2, True)
+    assert fragment.ends_at(1) == (0, FAR)
+    assert list(fragment.ranges({0, 2})) == [(0, FAR)]
+    assert next(iter(fragment.ranges({0}))) == (0, 0)
+    assert len(fragment.to_verify(1, 100, random.Random(1))) <= VERIFIED_MAX + 2
+    whole = Fragment(0, 2**63 - 2, ("a",), 1, True)
+    assert len(whole.to_verify(0, 50, random.Random(1))) <= VERIFIED_MAX + 2
+
+
+async def test_a_check_of_many_fragments_starts_no_more_tasks_than_reads_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_world(3) as world:
+        writer = await world.client.create()
+        await writer.append_many([b"x"] * 40)
+        await writer.close()
+        metadata = await world.client.metadata(writer.ledger_id)
+        bookies = metadata.last_ensemble.bookies
+        many = attrs.evolve(metadata, ensembles=tuple(Ensemble(first, bookies) for first in range(40)))
+        registered = await read_registered(world.session, "/ledgers")
+        check = LedgerCheck(world.client.context, reads_max=4)
+        tasks = 0
+        start_soon = trio.Nursery.start_soon
+
+        def counted(nursery: trio.Nursery, *args: Any, **more: Any) -> None:
+            nonlocal tasks
+            tasks += 1
+            start_soon(nursery, *args, **more)
+
+        monkeypatch.setattr(trio.Nursery, "start_soon", counted)
+        del world.cluster.bookies[bookies[1]].ledgers[writer.ledger_id].entries[7]
+        found = await check.find(Versioned(writer.ledger_id, many, 0), 39, registered)
+        assert [(one.fragment.first, one.indices) for one in found.bad] == [(7, (1,))]
+        assert tasks <= 4

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from ledger.catalog.availability import Availability, decode_availability, encode_availability
 from ledger.codes import Code
 from ledger.fragments.fragments import Fragment
-from ledger.fragments.replicas_check import ReplicaCount
+from ledger.fragments.replicas_check import RANGE_ENTRIES_MAX, RANGES_MAX, ReplicaCount
 from ledger.quorum import write_set
 from ledger.replication.ledger_restorer import Outcome
 from ledger.replication.marks import RegularCheck
@@ -124,3 +124,11 @@ async def test_nothing_is_marked_while_auto_recovery_is_off() -> None:
         await world.marks.switch(on=False)
         assert (await world.auditor.check_replicas()).ledgers == 0
         assert await marked(world) == {}
+
+
+def test_of_a_ledger_that_names_a_million_million_entries_a_share_is_counted() -> None:
+    fragments = [Fragment(0, 10**12, BOOKIES, 2, True), Fragment(10**12 + 1, 2 * 10**12, BOOKIES, 2, True)]
+    ranges = list(ReplicaCount(fragments, 1, {}).ranges())
+    assert len(ranges) <= RANGES_MAX + len(fragments)
+    assert all(last - first < RANGE_ENTRIES_MAX for _, first, last in ranges)
+    assert {first for _, first, _ in ranges} >= {0, 10**12 + 1}

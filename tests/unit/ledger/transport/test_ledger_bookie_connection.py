@@ -17,7 +17,7 @@ from ledger.tasks.failure_domain import contained_failures
 from ledger.transport.pipe import PipeStream
 from ledger.transport.transport import Address, Transport, TransportConfig, open_transport
 from ledger.wire import v2
-from ledger.wire.messages import AddReply, BatchReadRequest, ReadReply, ReadRequest
+from ledger.wire.messages import AddReply, BatchReadRequest, ReadReply, ReadRequest, Reply
 from tests.fakes.scripted_bookies import (
     B1,
     RecordingSink,
@@ -231,7 +231,11 @@ async def test_replies_after_one_that_could_not_be_handled_reach_their_callers()
         post(transport, 2, [0], other)
         nursery.start_soon(ask, transport)
         await wait_all_tasks_blocked()
-        replies = [AddReply(Code.OK, 1, 0), AddReply(Code.OK, 2, 0), ReadReply(Code.OK, 3, 0, b"body")]
+        replies: list[Reply] = [
+            AddReply(Code.OK, 1, 0),
+            AddReply(Code.OK, 2, 0),
+            ReadReply(Code.OK, 3, 0, b"body"),
+        ]
         frames = [
             v2.encode_reply(reply, version=2, operation=incoming.operation)
             for reply, incoming in zip(replies, bookies.peers[0].requests, strict=True)

@@ -19,7 +19,7 @@ async def test_a_writer_that_fails_at_a_reply_ends_with_an_error_of_ours_and_the
             raise RuntimeError("half-made")
 
         monkeypatch.setattr(faulty._writer, "adds_answered", fail)
-        with pytest.raises(LedgerWriteError, match="failed at a reply of bookie .*RuntimeError: half-made"):
+        with pytest.raises(LedgerWriteError, match=r"failed at a reply of bookie .*RuntimeError: half-made"):
             await faulty.append(b"two")
         with pytest.raises(LedgerWriteError, match="half-made"):
             await faulty.append(b"three")
