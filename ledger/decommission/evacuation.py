@@ -20,7 +20,8 @@ from ledger.context import ClientContext
 from ledger.errors import LedgerError, NoSuchLedgerError
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import UnderReplicatedLedgers
-from namespace.errors import NoNodeError
+from ledger.tasks.failure_domain import first_line, report_contained
+from namespace.errors import NamespaceError, NoNodeError
 
 
 @attrs.frozen
@@ -107,6 +108,11 @@ async def evacuate_bookies(
                 )
             except (LedgerError, NoNodeError) as exc:
                 result = Evacuated(one.ledger_id, None, str(exc))
+            except NamespaceError:
+                raise
+            except Exception as exc:  # the other ledgers are moved all the same
+                report_contained("moving a ledger", exc, ledger_id=one.ledger_id)
+                result = Evacuated(one.ledger_id, None, f"{type(exc).__name__}: {first_line(exc)}")
             finally:
                 await marks.release(taken)
             yield result

@@ -39,7 +39,7 @@ class Fragment:
 
     def ends_at(self, index: int) -> tuple[int, int] | None:
         """The first and the last entry that belong on the bookie at this index; None if there is none."""
-        # The bookie holds ``write_quorum`` entries of each ``size``, the last of which is ``index`` modulo size.
+        # Of ``size`` entries the bookie holds ``write_quorum``; the last one is ``index`` modulo ``size``.
         size, write_quorum = len(self.bookies), self.write_quorum
         before = (index - self.first) % size
         first = self.first + max(0, before - write_quorum + 1)

@@ -25,6 +25,7 @@ from ledger.errors import BookieSecurityError, BookieUnavailableError, MetadataF
 from ledger.placement.bookie_health import BookieHealth, counts_as_error
 from ledger.placement.config import PlacementConfig
 from ledger.tasks.background import open_background
+from ledger.tasks.failure_domain import report_contained
 from ledger.transport.transport import Address
 from namespace.errors import NamespaceError, NoNodeError, SessionExpiredError
 from namespace.events import event
@@ -32,6 +33,7 @@ from namespace.store import MetadataStore, SessionState
 
 logger = logging.getLogger(__name__)
 
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 RETRY_PAUSE_S = 0.2
 
 
@@ -190,6 +192,9 @@ class Membership:
                         extra=event("bookies.list_failed", error=exc),
                     )
                     await trio.sleep(RETRY_PAUSE_S)
+                except Exception as exc:
+                    report_contained("watch of the bookies", exc)
+                    await trio.sleep(CONTAINED_PAUSE_S)
 
 
 @asynccontextmanager
@@ -213,6 +218,6 @@ async def open_membership(
 
 def _parse_address(bookie: str) -> Address | None:
     host, _, port = bookie.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 65_536:
         return None
     return Address(host.removeprefix("[").removesuffix("]"), int(port))

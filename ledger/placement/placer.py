@@ -35,6 +35,7 @@ from ledger.placement.spread_policy import (
 from ledger.placement.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
 from ledger.placement.weights import weights_of_free_bytes
 from ledger.quorum import AckRule
+from ledger.tasks.failure_domain import failure_domain
 from ledger.transport.transport import Transport
 from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from namespace.events import event
@@ -211,7 +212,8 @@ class Placer:
 
     async def _follow_locations(self) -> None:
         while True:
-            await self._locate_new()
+            with failure_domain("locations of bookies"):
+                await self._locate_new()
             with trio.move_on_after(LOCATION_RETRY_S):
                 await self._membership.wait_change()
 
@@ -273,9 +275,12 @@ class Placer:
             request_at = {bookie: request_at.get(bookie, 0.0) for bookie in writable}
             self._free_bytes = {b: free for b, free in self._free_bytes.items() if b in writable}
             now = trio.current_time()
-            async with trio.open_nursery() as nursery:
-                for bookie in sorted(bookie for bookie, at in request_at.items() if at <= now):
-                    nursery.start_soon(self._request_free_disk, bookie, limiter, request_at)
+            due = sorted(bookie for bookie, at in request_at.items() if at <= now)
+            request_at |= dict.fromkeys(due, now + self._config.weight_retry_s)  # also after an error
+            with failure_domain("free disk of bookies"):
+                async with trio.open_nursery() as nursery:
+                    for bookie in due:
+                        nursery.start_soon(self._request_free_disk, bookie, limiter, request_at)
             next_at = min(request_at.values(), default=trio.current_time() + self._config.weight_retry_s)
             with trio.move_on_after(max(INFO_PAUSE_MIN_S, next_at - trio.current_time())):
                 await self._membership.wait_change()

@@ -2,8 +2,8 @@
 
 Inside: the search. Not inside: the rules of acceptance and preference (``placement.spread_policy``).
 Always: in a returned ensemble, each write set that the search completed is acceptable. If the search fails
-although an ensemble exists, it gave up after ``WORK_MAX``, which takes more fault domains or larger write sets
-than clusters have. A search does not hold the loop for longer, whatever a ledger's metadata name.
+although an ensemble exists, it gave up after ``WORK_MAX``, which takes more fault domains, or larger write
+sets, than clusters have. It does not hold the loop for longer, whatever a ledger's metadata name.
 
 The rule does not distinguish bookies of one fault domain, so the search goes by domains: its depth is the
 number of vacant indices, its breadth the number of domains.

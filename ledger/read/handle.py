@@ -38,12 +38,14 @@ from ledger.read.replica_reads import ReplicaReads, Unpack
 from ledger.read.replica_rules import replicas, segment_stop
 from ledger.read.standing_poll import StandingPoll
 from ledger.statistics.names import ENTRIES_READ, LAC_WAIT, LAC_WAITS, READ_ENTRY, READS
+from ledger.tasks.failure_domain import report_contained
 from ledger.wire.entry_lac import credible_lac
 from ledger.wire.messages import LocatedReply
 from namespace.errors import NamespaceError, SessionExpiredError
 
 SINGLE_READS_MAX = 64  # in flight at once if batch reads are not possible
 METADATA_RETRY_S = 0.2
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 NO_BATCHES_S = 60.0  # without batch reads after one lost a connection, which may also have been chance
 
 T = TypeVar("T")
@@ -377,6 +379,10 @@ class ReadHandle:
                     return  # the known LAC stays true; the next read raises the error
                 except (NamespaceError, LedgerError):
                     await trio.sleep(METADATA_RETRY_S)
+                    continue
+                except Exception as exc:  # ends this round, not the client
+                    report_contained("watch of a ledger", exc, ledger_id=self.ledger_id)
+                    await trio.sleep(CONTAINED_PAUSE_S)
                     continue
                 self._update(found)
                 if not self.is_closed:

@@ -30,16 +30,18 @@ from ledger.fragments.registered import read_cookie_owners, read_registered
 from ledger.fragments.replicas_check import NOTHING, ReplicaCount, ReplicaFindings
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.lost_bookies import Action, AuditNow, CancelAudit, LostBookies, ScheduleAudit
-from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
+from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.task_errors import for_each
 from namespace.clock import wall_ms
-from namespace.errors import ConnectionLostError
+from namespace.errors import ConnectionLostError, SessionExpiredError
 from namespace.events import event
 from namespace.store import MetadataStore
 
 logger = logging.getLogger(__name__)
 
 TASKS_MAX = 1000
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
 @attrs.define
@@ -90,8 +92,9 @@ class Auditor:
     async def run(self) -> None:
         """Audit until cancelled. Marks of an interrupted audit stay; they are true.
 
+        An error at one ledger, or in one round, ends only that.
+
         Raises:
-            MetadataFormatError: The nodes of auto-recovery do not parse.
             namespace.errors.SessionExpiredError: The session is over.
         """
         await self._marks.init_recovery_delay(self._config.lost_bookie_delay_s)
@@ -296,7 +299,7 @@ class Auditor:
 
     async def _follow_delay_and_audit(self, nursery: trio.Nursery) -> None:
         delay_changed = trio.Event()
-        delay = await self._marks.recovery_delay(delay_changed)
+        delay = await self._delay(delay_changed)
         lost = LostBookies(await read_cookie_owners(self._session, self._root), delay.seconds)
         nursery.start_soon(self._wake_after, delay_changed)
         interval_s = self._config.bookie_check_interval_s
@@ -307,7 +310,7 @@ class Auditor:
                 await self._marks.wait_enabled()
                 if delay_changed.is_set():
                     watch = trio.Event()
-                    found = await self._marks.recovery_delay(watch)
+                    found = await self._delay(watch)
                     delay_changed = watch
                     nursery.start_soon(self._wake_after, delay_changed)
                     # A watch also fires after a lost connection. Only a write is a wish for an audit.
@@ -334,8 +337,27 @@ class Auditor:
                 )
                 await trio.sleep(self._config.retry_pause_s)
                 continue
+            except SessionExpiredError:
+                raise
+            except Exception as exc:
+                report_contained("audit", exc)
+                await trio.sleep(CONTAINED_PAUSE_S)
+                continue
             with trio.move_on_at(min(regular_at, self._audit_at or float("inf"))):
                 await wake.wait()
+
+    async def _delay(self, changed: trio.Event) -> RecoveryDelay:
+        try:
+            return await self._marks.recovery_delay(changed)
+        except MetadataFormatError as exc:
+            delay_s = self._config.lost_bookie_delay_s
+            logger.error(
+                "the delay is taken to be %d s until its node is written again: %s",
+                delay_s,
+                exc,
+                extra=event("audit.delay_unknown", error=exc),
+            )
+            return RecoveryDelay(delay_s, None)
 
     async def _wake_after(self, changed: trio.Event) -> None:
         await changed.wait()
@@ -366,7 +388,7 @@ class Auditor:
         while True:
             try:
                 changed = trio.Event()
-                checked_ms = await self._marks.checked_ms(check, changed)
+                checked_ms = await self._checked_ms(check, changed)
                 if checked_ms is not None:
                     # The clock of the last auditor may have been ahead.
                     left_s = checked_ms / 1000 + interval_s - self._wall_ms() / 1000
@@ -383,6 +405,22 @@ class Auditor:
                     extra=event("check.failed", check=check.name.lower(), error=exc),
                 )
                 await trio.sleep(self._config.retry_pause_s)
+            except SessionExpiredError:
+                raise
+            except Exception as exc:
+                report_contained(f"check of all ledgers ({check.name.lower()})", exc)
+                await trio.sleep(CONTAINED_PAUSE_S)
+
+    async def _checked_ms(self, check: RegularCheck, changed: trio.Event) -> int | None:
+        try:
+            return await self._marks.checked_ms(check, changed)
+        except MetadataFormatError as exc:
+            logger.error(
+                "the check is due now, and then writes its time again: %s",
+                exc,
+                extra=event("check.time_unknown", check=check.name.lower(), error=exc),
+            )
+            return None
 
     async def _for_each_ledger(self, visit: Callable[[Versioned], Awaitable[None]]) -> None:
         limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)
@@ -401,7 +439,12 @@ class Auditor:
                         extra=event("ledger.not_audited", ledger=ledger_id, error=exc),
                     )
                     return
-                await visit(current)
+                try:
+                    await visit(current)
+                except (ConnectionLostError, SessionExpiredError):
+                    raise  # the round is repeated: it must not count as complete
+                except Exception as exc:  # the other ledgers are looked at all the same
+                    report_contained("audit of a ledger", exc, ledger_id=ledger_id)
 
         async with aclosing(self._catalog.ledger_ranges()) as ranges:
             async for found in ranges:

@@ -25,6 +25,7 @@ from ledger.replication.election import AuditorElection
 from ledger.replication.ledger_restorer import LedgerRestorer, RestorerStats
 from ledger.replication.marks import UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker, WorkerStats
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.task_errors import errors_in
 from namespace.clock import wall_ms
 from namespace.errors import ConnectionLostError, SessionExpiredError
@@ -33,6 +34,7 @@ from namespace.store import MetadataStore, SessionState
 
 logger = logging.getLogger(__name__)
 
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 WITHDRAW_S = 2.0
 
 
@@ -68,8 +70,10 @@ class AutoRecovery:
         Args:
             task_status: Started when the nodes of auto-recovery exist.
 
+        An error that nobody expected ends one attempt, not the program, once it has started.
+
         Raises:
-            MetadataFormatError: The nodes of auto-recovery have another format.
+            MetadataFormatError: The nodes of auto-recovery have another format; only before it has started.
             namespace.errors.SessionExpiredError: The session is over, and the store opens no other.
         """
         is_started = False
@@ -92,6 +96,11 @@ class AutoRecovery:
             except SessionExpiredError:
                 if self.store.state in (SessionState.EXPIRED, SessionState.CLOSED):
                     raise
+            except Exception as exc:
+                if not is_started:
+                    raise  # the operator who starts the program learns why it cannot work
+                report_contained("auto-recovery", exc)
+                await trio.sleep(CONTAINED_PAUSE_S)
             await trio.sleep(self.config.retry_pause_s)
 
     async def _run_session(self, session: MetadataStore, started: Callable[[], None]) -> None:
@@ -135,10 +144,15 @@ class AutoRecovery:
                     )
                     self.is_auditor = True
                     await auditor.run()
+                except* SessionExpiredError:
+                    raise
                 except* ConnectionLostError as group:
                     logger.warning(
                         "the auditor pauses: %s", group.exceptions[0], extra=event("auditor.paused")
                     )
+                except* Exception as group:  # the worker of this program goes on
+                    report_contained("auditor", group)
+                    await trio.sleep(CONTAINED_PAUSE_S)
                 await trio.sleep(self.config.retry_pause_s)
         finally:
             with trio.move_on_after(WITHDRAW_S) as scope:

@@ -12,6 +12,7 @@ Source: ZkLedgerUnderreplicationManager.java; docs/metadata.md 12.
 from __future__ import annotations
 
 import enum
+import logging
 import math
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
@@ -33,6 +34,7 @@ from ledger.catalog.paths import (
     underreplicated_lock_path,
     underreplicated_path,
 )
+from ledger.errors import MetadataFormatError
 from ledger.replication.node_format import (
     REREPLICATION_LAYOUT,
     Mark,
@@ -54,7 +56,10 @@ from namespace.errors import (
     NotEmptyError,
     SessionExpiredError,
 )
+from namespace.events import event
 from namespace.store import MetadataStore, parent_of
+
+logger = logging.getLogger(__name__)
 
 _LEVELS = 4  # of inner nodes between ``ledgers`` and a mark
 RELEASE_PAUSE_S = 0.5
@@ -129,7 +134,11 @@ class UnderReplicatedLedgers:
             MetadataFormatError: The tree has a layout that this program does not know.
         """
         await self._ensure(UNDERREPLICATION_LAYOUT, REREPLICATION_LAYOUT)
-        check_layout((await self._session.get(self._path(UNDERREPLICATION_LAYOUT))).value)
+        layout = self._path(UNDERREPLICATION_LAYOUT)
+        try:
+            check_layout((await self._session.get(layout)).value)
+        except MetadataFormatError as exc:
+            raise MetadataFormatError(f"{layout}: {exc}") from exc
         for name in (UNDERREPLICATION_LEDGERS, UNDERREPLICATION_LOCKS):
             await self._ensure(name, b"")
 
@@ -152,7 +161,11 @@ class UnderReplicatedLedgers:
                 continue  # a worker deletes empty parents while this creates them
             try:
                 node = await self._session.get(path)
-                changed = decode_mark(node.value).with_replicas(wanted, self._wall_ms())
+                try:
+                    found = decode_mark(node.value)
+                except MetadataFormatError as exc:
+                    raise MetadataFormatError(f"{path}: {exc}") from exc
+                changed = found.with_replicas(wanted, self._wall_ms())
                 if changed is None:
                     return
                 await self._session.put(path, encode_mark(changed), expected=node.stat.version)
@@ -162,17 +175,27 @@ class UnderReplicatedLedgers:
 
     async def get(self, ledger_id: int) -> Mark | None:
         """The mark of a ledger; None if it has none."""
+        path = underreplicated_path(self._root, ledger_id)
         try:
-            return decode_mark((await self._session.get(underreplicated_path(self._root, ledger_id))).value)
+            return decode_mark((await self._session.get(path)).value)
         except NoNodeError:
             return None
+        except MetadataFormatError as exc:
+            raise MetadataFormatError(f"{path}: {exc}") from exc
 
     async def marked(self) -> list[MarkedLedger]:
-        """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them."""
+        """All marked ledgers, by id. Marks that come or go meanwhile may or may not be among them.
+
+        A mark that does not parse is a mark without bookies: workers look at the whole ledger.
+        """
         found = []
         async with aclosing(self.marked_ids()) as ledger_ids:
             async for ledger_id in ledger_ids:
-                mark = await self.get(ledger_id)
+                try:
+                    mark = await self.get(ledger_id)
+                except MetadataFormatError as exc:
+                    mark = Mark(())
+                    logger.error("%s", exc, extra=event("mark.unknown", ledger=ledger_id, error=exc))
                 if mark is not None:
                     found.append(MarkedLedger(ledger_id, mark))
         return sorted(found, key=lambda each: each.ledger_id)
@@ -349,7 +372,10 @@ class UnderReplicatedLedgers:
                 if await self._session.exists(path, watch=watch) is None:
                     return RecoveryDelay(0, None)
                 continue
-            return RecoveryDelay(decode_delay(node.value), node.stat.version)
+            try:
+                return RecoveryDelay(decode_delay(node.value), node.stat.version)
+            except MetadataFormatError as exc:
+                raise MetadataFormatError(f"{path}: {exc}") from exc
 
     async def set_recovery_delay(self, seconds: int) -> None:
         """Set the delay. The auditor reacts also if the value is the same: then it audits at once.
@@ -378,10 +404,13 @@ class UnderReplicatedLedgers:
 
         ``watch`` is set when the time changes, unless it is None now.
         """
+        path = self._path(check.value)
         try:
-            return decode_check_time((await self._session.get(self._path(check.value), watch=watch)).value)
+            return decode_check_time((await self._session.get(path, watch=watch)).value)
         except NoNodeError:
             return None
+        except MetadataFormatError as exc:
+            raise MetadataFormatError(f"{path}: {exc}") from exc
 
     async def set_checked(self, check: RegularCheck) -> int:
         """Record that such a check was completed now; return the time, epoch milliseconds."""

@@ -28,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 
 from ledger.errors import MetadataFormatError
 from ledger.wire import data_formats_pb2 as pb
+from ledger.wire.protobuf import text_of
 
 REREPLICATION_LAYOUT = b'type: "BASIC"\nversion: 1\n'
 
@@ -62,7 +63,8 @@ def decode_mark(data: bytes) -> Mark:
         MetadataFormatError: It does not parse.
     """
     message = _parsed(data, pb.UnderreplicatedLedgerFormat())
-    return Mark(tuple(message.replica), message.ctime if message.HasField("ctime") else None)
+    replicas = tuple(_text_in(replica, data) for replica in message.replica)
+    return Mark(replicas, message.ctime if message.HasField("ctime") else None)
 
 
 def encode_lock(host_name: str) -> bytes:
@@ -84,7 +86,7 @@ def decode_vote(data: bytes) -> str:
     message = _parsed(data, pb.AuditorVoteFormat())
     if not message.bookieId:
         raise MetadataFormatError(f"an auditor's vote without a bookie id: {data[:120]!r}")
-    return message.bookieId
+    return _text_in(message.bookieId, data)
 
 
 def check_layout(data: bytes) -> None:
@@ -137,6 +139,13 @@ def decode_check_time(data: bytes) -> int | None:
     except DecodeError as exc:
         raise MetadataFormatError(f"the time of a check does not parse: {data[:40]!r}") from exc
     return message.checkAllLedgersCTime if message.HasField("checkAllLedgersCTime") else None
+
+
+def _text_in(value: str, data: bytes) -> str:
+    try:
+        return text_of(value)
+    except UnicodeDecodeError as exc:
+        raise MetadataFormatError(f"a node with a text that is not UTF-8: {data[:120]!r}") from exc
 
 
 def _text(message: Message) -> bytes:

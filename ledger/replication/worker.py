@@ -21,11 +21,13 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.failure_backoff import FailureBackoff
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
-from namespace.errors import ConnectionLostError, NoNodeError
+from ledger.tasks.failure_domain import report_contained
+from namespace.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
+CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 POLL_S = 60.0  # at least so often an idle worker looks for marks
 
 
@@ -78,6 +80,11 @@ class ReplicationWorker:
                         "re-replication pauses: %s", exc, extra=event("replication.paused", error=exc)
                     )
                     await trio.sleep(self._config.retry_pause_s)
+                except SessionExpiredError:
+                    raise
+                except Exception as exc:
+                    report_contained("re-replication", exc)
+                    await trio.sleep(CONTAINED_PAUSE_S)
 
     async def _work(self, taken: TakenLedger, waiting: trio.Nursery) -> None:
         """Try one ledger. Another task releases its lock, if that has to wait."""
@@ -123,6 +130,10 @@ class ReplicationWorker:
                 exc,
                 extra=event("ledger.not_restored", ledger=ledger_id, error=exc),
             )
+        except (ConnectionLostError, SessionExpiredError):
+            raise
+        except Exception as exc:  # its lock is kept for the pause of a failed ledger, and others are taken
+            report_contained("restoring a ledger", exc, ledger_id=ledger_id)
         finally:
             self.stats.ledgers_copied += self._restorer.stats.fragments_copied > copied_before
         return Outcome.FAILED
@@ -141,7 +152,14 @@ class ReplicationWorker:
 
     async def _close_if_stuck(self, ledger_id: int) -> None:
         try:
-            await self._restorer.close_if_stuck(ledger_id)
+            try:
+                await self._restorer.close_if_stuck(ledger_id)
+            except (LedgerError, ConnectionLostError, SessionExpiredError):
+                raise
+            except Exception as exc:
+                report_contained("closing a ledger", exc, ledger_id=ledger_id)
+                self.stats.attempts_failed += 1
+                await trio.sleep(self._backoff.on_failed(ledger_id))
         except (LedgerError, ConnectionLostError) as exc:
             self.stats.attempts_failed += 1
             logger.warning(

@@ -374,9 +374,9 @@ class WriteHandle:
     async def run(self) -> None:
         """The client's task for this handle: it sends entries that no caller waits for, and watches."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._follow_metadata)
+            nursery.start_soon(self._sink.guarded, self._follow_metadata)
             if self._depends_on_locations:
-                nursery.start_soon(self._follow_locations)
+                nursery.start_soon(self._sink.guarded, self._follow_locations)
             if (timeout_s := self._config.add_quorum_timeout_s) is not None:
                 nursery.start_soon(self._watch_overdue, timeout_s)
             if (interval_s := self._config.explicit_lac_interval_s) is not None:
@@ -456,7 +456,7 @@ class WriteHandle:
                 case End(make_error=make_error):
                     self._end(make_error)
                 case _:
-                    self._nursery.start_soon(self._take_step, action)
+                    self._nursery.start_soon(self._sink.guarded, self._take_step, action)
         self._window.released()
 
     async def _take_step(self, step: Step) -> None:

@@ -10,7 +10,7 @@ Source: our own; docs/running.md, "What ends a bookie".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from ledger.codes import Code
 from ledger.errors import LedgerError, LedgerWriteError
@@ -48,9 +48,15 @@ class Sink:
         except Exception as exc:
             self._fail(exc, bookie)
 
-    def _fail(self, error: Exception, bookie: str) -> None:
-        report_contained("replies to a writer", error, ledger_id=self._ledger_id, peer=bookie)
-        message = (
-            f"the writer failed at a reply of bookie {bookie}: {type(error).__name__}: {first_line(error)}"
-        )
+    async def guarded(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task of the writer. Its error ends the writer, not the client."""
+        try:
+            await function(*args)
+        except Exception as exc:
+            self._fail(exc, None)
+
+    def _fail(self, error: Exception, bookie: str | None) -> None:
+        report_contained("writer of a ledger", error, ledger_id=self._ledger_id, peer=bookie)
+        where = "" if bookie is None else f" at a reply of bookie {bookie}"
+        message = f"the writer failed{where}: {type(error).__name__}: {first_line(error)}"
         self._end(lambda: LedgerWriteError(self._ledger_id, message))

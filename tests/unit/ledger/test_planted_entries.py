@@ -1,7 +1,7 @@
 """A stranger who has a ledger's password plants one entry with an absurd header.
 
-Nothing acknowledged is lost, no call ends with an error of another kind than ours, and no LAC is raised by a LAC
-that the protocol forbids.
+Nothing acknowledged is lost, no call ends with an error of another kind than ours, and no LAC is raised by a
+LAC that the protocol forbids.
 """
 
 from __future__ import annotations

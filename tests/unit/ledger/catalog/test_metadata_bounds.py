@@ -7,7 +7,7 @@ import random
 import attrs
 import pytest
 
-from ledger.catalog.catalog import DECODED_AT_ONCE_BYTES_MAX, Layout, LedgerCatalog
+from ledger.catalog.catalog import DECODED_AT_ONCE_BYTES_MAX, LedgerCatalog
 from ledger.catalog.metadata_codec import (
     ENSEMBLE_SIZE_MAX,
     METADATA_BYTES_MAX,
@@ -15,6 +15,7 @@ from ledger.catalog.metadata_codec import (
     decode_metadata,
     encode_metadata,
 )
+from ledger.catalog.paths import Layout
 from ledger.digest import ENTRY_ID_MAX
 from ledger.errors import LedgerError, LedgerMetadataError, MetadataFormatError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState

@@ -78,11 +78,13 @@ def test_of_three_thousand_lost_bookies_some_are_replaced_at_a_time(
 
 
 def test_a_large_ensemble_is_not_moved_for_its_placement(monkeypatch: pytest.MonkeyPatch) -> None:
-    tries: list[int] = []
-    monkeypatch.setattr(
-        "ledger.placement.adhering.choose_spread_replacements",
-        lambda _config, _candidates, _ensemble, indices, *_rest: (tries.append(len(indices)), ({}, None))[1],
-    )
+    tries: list[object] = []
+
+    def choose(*args: object) -> tuple[dict[int, str], None]:
+        tries.append(args)
+        return {}, None
+
+    monkeypatch.setattr("ledger.placement.adhering.choose_spread_replacements", choose)
     config = PlacementConfig(policy=PlacementPolicy.RACK_AWARE, racks_min=2)
     for size in (ENSEMBLE_MAX + 1, ENSEMBLE_MAX):
         assert tries == []
