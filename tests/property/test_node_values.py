@@ -1,0 +1,301 @@
+"""Each node of a metadata store x bad values: every operation that may read it ends with an error of ours.
+
+A node that exists after typical work is replaced by each value, then operations of the ledger client and of the
+namespace run. Each of them succeeds or raises an error of ours; none raises another error or hangs; the
+services that were running go on, and once the good value is back everything works again.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+import dlog
+from dlog.metadata.binding import new_binding
+from dlog.metadata.bindings import bind, resolve_binding
+from dlog.metadata.policy import Policy, Right, Rule
+from ledger.catalog.catalog import open_catalog
+from ledger.catalog.cluster_backup import check_restored, read_backup
+from ledger.client import LedgerClient, open_ledger_client
+from ledger.decommission.evacuation import planned_evacuations
+from ledger.errors import LedgerError
+from ledger.replication.config import ReplicationConfig
+from ledger.replication.election import current_auditor
+from ledger.replication.ledger_restorer import LedgerRestorer
+from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
+from namespace.errors import NamespaceError
+from namespace.memory import MemoryStore, MemoryTree
+from namespace.store import MetadataStore
+from tests.fakes.dict_bookies import DictCluster, open_cluster
+
+OURS = (dlog.DLogError, LedgerError, NamespaceError, TimeoutError)
+WITHIN_S = 600.0  # of the mock clock
+PATH = "/shop"
+CONFIG = dlog.NamespaceConfig(
+    ensemble_size=1,
+    write_quorum=1,
+    ack_quorum=1,
+    writer=dlog.WriterConfig(segment_bytes_max=300, entry_bytes_target=100, retry_timeout_s=5),
+    reader=dlog.ReaderConfig(relist_interval_s=1),
+)
+V3 = b"BookieMetadataFormatVersion\t3\n"
+BAD: dict[str, bytes] = {
+    "empty": b"",
+    "not UTF-8": b"\xff\xfe\x80",
+    "0": b"0",
+    "-1": b"-1",
+    "2^31": b"2147483648",
+    "2^63-1": b"9223372036854775807",
+    "2^63": b"9223372036854775808",
+    "5,000 digits": b"9" * 5000,
+    "a number of another script": "²٣".encode(),
+    "a wrong message": b"\x08\x96\x01\x12\x07testing",
+    "a message cut off": b"\x0a\xff\xff\xff\x0f\x01",
+    "a message without its fields": V3 + b"\x02\x08\x03",
+    "a message that contradicts itself": V3 + b"\x0c\x08\x02\x10\x01\x18\x00\x20\x00\x28\x01\x32\x00",
+    "a length beyond the bytes": V3 + b"\xff\xff\xff\xff\x0f",
+    "broken lines": b"BookieMetadataFormatVersion\t1\n2\n3\nx\t\n\t\tCLOSED",
+    "lines of another version": b"9\nBKDL\n{}",
+    "the largest value": bytes(983_040),
+    "JSON": b'{"1":{"i64":9223372036854775808},"2":[null,[[]]]}',
+    "deep JSON": b"[" * 100_000,
+    "fields": b"3;2;-9;9223372036854775808;;;;\x00",
+    "NUL": b"a\x00b\x00\n\x00",
+    "text of protobuf": b'replica: "\\377"\nctime: -1\nbookieId: "\\377"',
+}
+NAMES = {  # a group of like nodes: the first one stands for all
+    r"/ledgers/available/[^/]+": "bookie",
+    r"/ledgers/00/\d{4}/L\d+": "ledger",
+    r".*/ledgers/inprogress.*": "segment in progress",
+    r"(.*)/ledgers/logrecs_\d+_\d+": "complete segment",
+    r".*/urL\d+": "mark",
+    r".*/urLock.*|.*/locks/urL\d+": "lock of a mark",
+    r".*/member_\d+.*": "member of a lock",
+}
+
+
+def kind_of(path: str) -> str:
+    return next((name for pattern, name in NAMES.items() if re.fullmatch(pattern, path)), path)
+
+
+@attrs.frozen
+class Place:
+    """A cluster, a client and a namespace, as one program has them."""
+
+    cluster: DictCluster
+    store: MemoryStore
+    client: LedgerClient
+    namespace: dlog.Namespace
+    ledger_ids: tuple[int, ...]
+
+    def names(self) -> list[str]:
+        """The nodes, one of each kind."""
+        kinds: dict[str, str] = {}
+        for path in sorted(self.cluster.tree._nodes):
+            if path != "/":
+                kinds.setdefault(kind_of(path), path)
+        return list(kinds.values())
+
+
+def namespace_of(store: MetadataStore, client: LedgerClient) -> dlog.Namespace:
+    return dlog.Namespace("distributedlog://zk1/shop", store, client, PATH, CONFIG.for_scheme("distributedlog"), client_id="sweep")
+
+
+@asynccontextmanager
+async def open_place() -> AsyncIterator[Place]:
+    """After typical work: a binding, logs with segments, cursors, a policy, properties, marks, a rename."""
+    async with open_cluster(3) as cluster:
+        store = MemoryStore(cluster.tree)
+        await bind(store, PATH, new_binding("zk1", "/ledgers"))
+        for node, value in (
+            ("INSTANCEID", b"1c2d"),
+            ("cookies/b1:1", b'4\nbookieHost: "b1:1"\njournalDir: "/j"\nledgerDirs: "1\\t/l"\n'),
+            ("auditorelection/V_0000000001", b'bookieId: "b1:1"\n'),
+        ):
+            await store.create(f"/ledgers/{node}", value, parents=True)
+        async with open_ledger_client(store, cluster.dial) as client:
+            namespace = namespace_of(store, client)
+            for log in ("orders", "old"):
+                async with namespace.open_writer(log, create=True) as writer:
+                    for number in range(12):
+                        dlsn = await writer.append(b"%d" % number * 20)
+            await namespace.cursors("orders").set("billing", dlsn)
+            await namespace.set_retention("orders", dlog.Retention(age_s=86_400))
+            await namespace.change_properties("orders", {"owner": "team"})
+            await namespace.rename_log("old", "new")
+            await namespace.set_policy(Policy((Rule("sweep", "*", frozenset(Right)),)))
+            ledger = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await ledger.append(b"one")
+            ledger.abandon()
+            marks = UnderReplicatedLedgers(store, "/ledgers")
+            await marks.prepare()
+            await marks.init_recovery_delay(3)
+            for check in RegularCheck:
+                await marks.set_checked(check)
+            await marks.mark(ledger.ledger_id, ["b9:1"])
+            ids = tuple(await client.ledger_ids())
+            yield Place(cluster, store, client, namespace, ids)
+        await store.aclose()
+
+
+async def read_log(namespace: dlog.Namespace) -> None:
+    async with namespace.open_reader("orders", follow=False) as reader:
+        async for _ in reader:
+            pass
+
+
+async def read_by_cursor(namespace: dlog.Namespace) -> None:
+    async with namespace.open_reader("orders", cursor="billing", follow=False) as reader:
+        async for record in reader:
+            await reader.commit(record.dlsn)
+
+
+async def write_log(namespace: dlog.Namespace) -> None:
+    async with namespace.open_writer("orders", lock_timeout_s=0) as writer:
+        await writer.append(b"more")
+
+
+async def listed(found: AsyncIterator[object]) -> list[object]:
+    return [one async for one in found]
+
+
+def operations(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
+    """All that read nodes. A fresh client, store and namespace read them again."""
+    store, client, namespace = place.store, place.client, place.namespace
+    marks = UnderReplicatedLedgers(store, "/ledgers")
+    restorer = LedgerRestorer(client.context, store, ReplicationConfig(), lock_path=marks.lock_path)
+
+    async def open_all() -> None:
+        async with open_ledger_client(MemoryStore(place.cluster.tree), place.cluster.dial) as fresh:
+            await read_log(namespace_of(fresh.context.catalog.store, fresh))
+
+    async def open_ledgers() -> None:
+        for ledger_id in place.ledger_ids:
+            await (await client.open(ledger_id, recover=ledger_id == place.ledger_ids[-1])).close()
+
+    async def restore() -> None:
+        for ledger_id in place.ledger_ids:
+            await restorer.restore(ledger_id)
+
+    async def backup() -> None:
+        await read_backup(store, "/ledgers", [PATH], now_ms=0)
+        await check_restored(store, "/ledgers")
+
+    async def take() -> None:
+        if (taken := await marks.take()) is not None:
+            await marks.release(taken)
+
+    async def mark() -> None:
+        await marks.mark(place.ledger_ids[-1], ["b8:1"])
+
+    async def create() -> None:
+        await (await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)).close()
+
+    return {
+        "binding": lambda: resolve_binding(store, PATH),
+        "catalog": lambda: open_catalog(store, "/ledgers"),
+        "client": open_all,
+        "ledgers": client.ledger_ids,
+        "open": open_ledgers,
+        "create": create,
+        "restore": restore,
+        "marked": marks.marked,
+        "take": take,
+        "mark": mark,
+        "prepare": marks.prepare,
+        "delay": marks.recovery_delay,
+        "checked": lambda: marks.checked_ms(RegularCheck.READS),
+        "auditor": lambda: current_auditor(store, "/ledgers"),
+        "planned": lambda: listed(planned_evacuations(client.context, ["b1:1"])),
+        "backup": backup,
+        "list": namespace.list_logs,
+        "describe": lambda: namespace.describe_log("orders"),
+        "describe new": lambda: namespace.describe_log("new"),
+        "segments": lambda: namespace.segments("orders"),
+        "last": lambda: namespace.last_dlsn("orders"),
+        "retention": lambda: namespace.retention("orders"),
+        "properties": lambda: namespace.properties("orders"),
+        "policy": namespace.policy,
+        "cursors": lambda: namespace.cursors("orders").list(),
+        "access": namespace.access_control,
+        "check": lambda: namespace.check_log("orders"),
+        "verify": lambda: namespace.verify_log("orders"),
+        "orphans": namespace.find_orphans,
+        "read": lambda: read_log(namespace),
+        "read by cursor": lambda: read_by_cursor(namespace),
+        "write": lambda: write_log(namespace),
+        "purge": lambda: namespace.purge_log("orders", dry_run=True),
+        "rename": lambda: namespace.rename_log("orders", "new"),
+    }
+
+
+@attrs.define
+class Image:
+    """The nodes of a tree, to put them back."""
+
+    nodes: dict[str, Any]
+
+    @staticmethod
+    def of(tree: MemoryTree) -> Image:
+        return Image({path: copy.deepcopy(node) for path, node in tree._nodes.items()})
+
+    def put_back(self, tree: MemoryTree) -> None:
+        tree._nodes.clear()
+        tree._nodes.update(copy.deepcopy(self.nodes))
+
+
+async def swept(place: Place, path: str, value: bytes, what: str) -> list[str]:
+    """The operations that did not keep to the rule with this value in the node."""
+    wrong = []
+    for name, operation in operations(place).items():
+        if place.store.state.value != "connected":
+            return [f"{path} = {what}: the session ended before {name}"]
+        await place.store.put(path, value) if await place.store.exists(path) else None
+        try:
+            with trio.fail_after(WITHIN_S):
+                await operation()
+        except OURS as exc:
+            if isinstance(exc, trio.TooSlowError):
+                wrong.append(f"{path} = {what}: {name} hangs")
+        except Exception as exc:
+            wrong.append(f"{path} = {what}: {name} raises {exc!r:.200}")
+    return wrong
+
+
+async def sweep(values_of: Callable[[int], list[str]]) -> None:
+    async with open_place() as place:
+        image, wrong = Image.of(place.cluster.tree), list[str]()
+        nodes = place.names()
+        assert len(nodes) > 25, nodes
+        for number, path in enumerate(nodes):
+            for what in values_of(number):
+                wrong += await swept(place, path, BAD[what], what)
+                image.put_back(place.cluster.tree)
+        assert wrong == [], "\n".join(wrong)
+        # The same client and namespace work on.
+        await read_log(place.namespace)
+        await write_log(place.namespace)
+        assert place.store.state.value == "connected"
+
+
+async def test_some_bad_values_of_each_node_raise_no_other_error_than_ours(
+    autojump_clock: MockClock,
+) -> None:
+    names = list(BAD)
+    await sweep(lambda number: [names[(5 * number) % len(names)]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", BAD)
+async def test_a_bad_value_of_each_node_raises_no_other_error_than_ours(
+    what: str, autojump_clock: MockClock
+) -> None:
+    await sweep(lambda _number: [what])
