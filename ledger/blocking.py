@@ -333,7 +333,7 @@ def open_client(uri: str, *, config: ClientConfig | None = None, read_only: bool
 
 
 async def _called(function: object) -> None:
-    assert callable(function)
+    assert callable(function)  # the names are those of methods
     function()
 
 

@@ -42,8 +42,8 @@ ENTRY_HEADER = struct.Struct(">qqqq")
 ENTRY_HEADER_BYTES = 32
 LAC_HEADER = struct.Struct(">qq")
 LAC_HEADER_BYTES = 16
-assert ENTRY_HEADER.size == ENTRY_HEADER_BYTES
-assert LAC_HEADER.size == LAC_HEADER_BYTES
+assert ENTRY_HEADER.size == ENTRY_HEADER_BYTES  # a constant
+assert LAC_HEADER.size == LAC_HEADER_BYTES  # a constant
 
 Digest = Callable[[bytes, bytes], bytes]  # from header and payload to the bytes of the digest
 

@@ -91,6 +91,7 @@ class BookieRefusal(BookieError):  # noqa: N818 - it is a reply, not a failure o
     by_code: ClassVar[dict[Code, type[BookieRefusal]]] = {}
 
     def __init_subclass__(cls, *, code: Code) -> None:
+        # each class below has a code of its own
         assert code not in cls.by_code, f"two exceptions for {code!r}"
         cls.code = code
         cls.by_code[code] = cls

@@ -162,7 +162,7 @@ class KeyWork:
             if tag & _CONSTRUCTED:
                 at = self._walk(start, end if stop is None else stop, depth + 1)
             else:
-                assert stop is not None
+                assert stop is not None  # set when the first work starts
                 if tag == _OCTETS and self._content[start : start + 1] == bytes([_SEQUENCE]):
                     self._walk_octets(start, stop, depth + 1)
                 at = stop

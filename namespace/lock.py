@@ -210,7 +210,7 @@ class DistributedLock:
 
         A suspension that ends in time, or a release by the owner, is no loss.
         """
-        assert self._in(_Phase.HELD, _Phase.LOST), self
+        assert self._in(_Phase.HELD, _Phase.LOST), self  # ``release`` and ``lose`` come after ``acquire``
         while self._in(_Phase.HELD):
             gone = trio.Event()
             try:
@@ -341,7 +341,7 @@ class DistributedLock:
 
     async def _claim(self) -> bool:
         """Make the first member, which is ours, the holder; False if it was passed over just now."""
-        assert self._member is not None
+        assert self._member is not None  # set by the creation above
         lock = await self._store.get(self.path)
         if claimed_member(lock.value) == self._member:
             return True  # the reply to an earlier claim was lost

@@ -212,7 +212,7 @@ class ZookeeperStore(MetadataStore):
                 if not parents:
                     raise NoNodeError(path, "its parent does not exist") from None
             else:
-                assert isinstance(created, str)
+                assert isinstance(created, str)  # kazoo returns the path without include_data
                 return created
             for ancestor in ancestors_of(path):
                 try:

@@ -282,7 +282,7 @@ class NamedLog:
             dlog.LogTruncatedError: Records of the range were truncated after planning; without
                 ``skip_lost``.
         """
-        assert part.is_empty or part.start != BEFORE_EVERYTHING, part
+        assert part.is_empty or part.start != BEFORE_EVERYTHING, part  # planning gives each part a start
         if part.is_empty:
             return
         first = _first_after(part.start)

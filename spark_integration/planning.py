@@ -135,7 +135,7 @@ class CutSearch:
     def measured(self, amount: int) -> None:
         """``amount`` is that from the first entry through ``next_entry``."""
         entry = self.next_entry
-        assert entry is not None
+        assert entry is not None  # the range is not empty
         self._guesses += 1
         if amount <= self._target:
             self._low, self._low_amount = entry, amount

@@ -180,5 +180,5 @@ def resolve_place(
                 f"stream {stream!r} has no record with transaction id {place.txid} (or its time) or a later"
                 " one; choose an earlier start, or set startingTimestampStrategy=latest to start at its end"
             )
-    assert isinstance(place, Txid) or place == LATEST
+    assert isinstance(place, Txid) or place == LATEST  # the other kinds returned above
     return log.tail()

@@ -66,7 +66,7 @@ class TailWatch:
             if not self.is_at(position):
                 self.close()
                 self._reader, self._at = self._log.follow(position), position
-            assert self._reader is not None
+            assert self._reader is not None  # opened by the caller
             batch = self._reader.read_batch(RECORDS_MAX, wait_s=timeout_s)
             if not batch:
                 if batch is None:

@@ -145,7 +145,7 @@ class DetachedSegmentWriter:
                 await self._handle.wait_confirmed(self._last_entry_id)
             await self._handle.close()
         if self._record_count:
-            assert self._first_txid is not None
+            assert self._first_txid is not None  # the first record set it
             self._result = DetachedSegment(
                 log=self.log,
                 ledger_id=self._handle.ledger_id,
@@ -164,7 +164,7 @@ async def open_detached(
 ) -> AsyncIterator[DetachedSegmentWriter]:
     """The writer of a detached segment; see ``Namespace.open_detached_segment``."""
     planned = plan.logs[log]
-    assert config.digest_type is not None
+    assert config.digest_type is not None  # ``for_scheme`` set it
     # As a writer's ledger: the stamp proves when it can never get into the log any more (docs/metadata.md
     # 16.13). Attaching is conditional on that version of the ``allocation`` node.
     stamp = b"%d:%d" % (planned.allocation_created_ms, planned.versions[2])

@@ -70,7 +70,7 @@ class BatchPlan:
     @property
     def property_key(self) -> str:
         """The property of ``record_log`` with the number of the last batch of the series."""
-        assert self.series is not None
+        assert self.series is not None  # only a batch of a series has a record
         return PROPERTY_PREFIX + self.series
 
     @staticmethod

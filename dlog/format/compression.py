@@ -43,7 +43,7 @@ def compress(codec: Compression, body: bytes) -> bytes:
         case Compression.NONE:
             return body
         case Compression.LZ4:
-            assert body, "an empty body is never compressed"
+            assert body, "an empty body is never compressed"  # the caller stores an empty body as it is
             return bytes(cramjam.lz4.compress_block(body, store_size=False))
         case Compression.SNAPPY:
             return bytes(snappy.compress(body))

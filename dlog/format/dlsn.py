@@ -22,9 +22,9 @@ import attrs
 from dlog.errors import LogMetadataError
 
 DLSN_V1 = struct.Struct(">bqqq")
-assert DLSN_V1.size == 25
+assert DLSN_V1.size == 25  # a constant
 DLSN_V0 = struct.Struct(">bqqq175x")
-assert DLSN_V0.size == 200
+assert DLSN_V0.size == 200  # a constant
 
 
 @attrs.frozen(order=True, repr=False)

@@ -25,7 +25,7 @@ from dlog.format.compression import CODEC_MASK, Compression, compress, expand
 
 ENVELOPE_HEADER = Struct(">BIii")
 ENVELOPE_HEADER_BYTES = 13
-assert ENVELOPE_HEADER.size == ENVELOPE_HEADER_BYTES
+assert ENVELOPE_HEADER.size == ENVELOPE_HEADER_BYTES  # a constant
 
 ENVELOPE_VERSION = 1
 PARTS_ENVELOPE_VERSION = 76  # far from those that Apache may assign next

@@ -30,7 +30,7 @@ from dlog.format.dlsn import DLSN
 
 RECORD_HEADER = Struct(">qqi")
 RECORD_HEADER_BYTES = 20
-assert RECORD_HEADER.size == RECORD_HEADER_BYTES
+assert RECORD_HEADER.size == RECORD_HEADER_BYTES  # a constant
 
 RECORD_BYTES_MAX = 1_040_384  # 1 MiB - 8 KiB, header included
 PAYLOAD_BYTES_MAX = RECORD_BYTES_MAX - RECORD_HEADER_BYTES
@@ -69,8 +69,8 @@ class Record:
 
 def encode_records(payloads: Sequence[bytes], txids: Sequence[int], first_position: int) -> bytes:
     """The body of an entry with these user records; the first has ``first_position``, each next one more."""
-    assert len(payloads) == len(txids)
-    assert 1 <= first_position <= POSITION_MAX - len(payloads)
+    assert len(payloads) == len(txids)  # the batcher appends to both
+    assert 1 <= first_position <= POSITION_MAX - len(payloads)  # the batcher closes an entry before
     pack = RECORD_HEADER.pack
     parts: list[bytes] = []
     push = parts.append
@@ -84,8 +84,8 @@ def encode_records(payloads: Sequence[bytes], txids: Sequence[int], first_positi
 
 def encode_record(flags: int, position: int, txid: int, payload: bytes) -> bytes:
     """The bytes of one record of any kind."""
-    assert 0 <= flags <= FLAGS_MASK
-    assert 0 <= position <= POSITION_MAX
+    assert 0 <= flags <= FLAGS_MASK  # flags are our constants
+    assert 0 <= position <= POSITION_MAX  # the batcher closes an entry before
     return RECORD_HEADER.pack(position << POSITION_SHIFT | flags, txid, len(payload)) + payload
 
 

@@ -27,7 +27,7 @@ from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX
 
 SET_HEADER = Struct(">Iiii")
 SET_HEADER_BYTES = 16
-assert SET_HEADER.size == SET_HEADER_BYTES
+assert SET_HEADER.size == SET_HEADER_BYTES  # a constant
 
 SET_VERSION = 0x1000
 SET_VERSION_MASK = 0xF000

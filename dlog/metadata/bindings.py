@@ -86,7 +86,7 @@ async def place_access_control(store: MetadataStore, path: str) -> str:
         binding = attrs.evolve(_decoded(here, node.value), acl_root_path=ACCESS_CONTROL_NODE)
         await store.put(here, encode_binding(binding), expected=node.stat.version)
     found = access_control_path(path, binding)
-    assert found is not None
+    assert found is not None  # the binding above has an ACL path
     return found
 
 

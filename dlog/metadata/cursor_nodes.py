@@ -111,7 +111,7 @@ async def advance_cursor(
     Raises:
         CursorConflictError: Another client has moved or deleted it.
     """
-    assert position >= cursor.position, (position, cursor)
+    assert position >= cursor.position, (position, cursor)  # the caller compares them first
     path = paths.subscriber_path(namespace_path, cursor.log, cursor.name)
     wanted = attrs.evolve(cursor, position=position, version=cursor.version + 1)
 

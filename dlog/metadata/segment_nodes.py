@@ -142,7 +142,7 @@ async def start_segment(
         LogFencedError: Another writer has started or completed a segment. Nothing was changed.
         namespace.errors.NodeExistsError, NoNodeError: About ``ledger``. Nothing was changed.
     """
-    assert segment.in_progress, segment
+    assert segment.in_progress, segment  # the caller has made or checked it
     check_start_txid(metadata, segment.first_txid, sealing=sealing)
     place = metadata.namespace_path, metadata.log_name
     await _commit(
@@ -183,10 +183,11 @@ async def complete_segment(
         LogFencedError: Another writer has completed it, or started another. Nothing was changed.
         LogMetadataError: The log's greatest segment number is neither this one's nor the next.
     """
-    assert segment.in_progress, segment
-    assert not completed.in_progress, completed
+    assert segment.in_progress, segment  # the caller has made or checked it
+    assert not completed.in_progress, completed  # made by LogSegment.completed
+    # LogSegment.completed keeps it
     assert segment.segment_seqno == completed.segment_seqno, (segment, completed)
-    assert segment.ledger_id == completed.ledger_id, (segment, completed)
+    assert segment.ledger_id == completed.ledger_id, (segment, completed)  # LogSegment.completed keeps it
     max_seqno, seqno = metadata.max_segment_seqno, completed.segment_seqno
     if max_seqno not in (seqno, seqno + 1):
         raise LogMetadataError(
@@ -270,7 +271,7 @@ async def set_truncation(
         Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
     ]
     for segment in segments:
-        assert not segment.in_progress, segment
+        assert not segment.in_progress, segment  # a batch attaches complete segments
         path = paths.segment_path(*place, segment.name)
         operations += [Delete(path), Create(path, encode_segment(segment))]
     await _commit(store, metadata, operations)

@@ -207,7 +207,7 @@ class NamespaceBase:
         Raises:
             LogUnavailableError: The hand-over was not finished in time, or was undone just now.
         """
-        assert self._open_target is not None
+        assert self._open_target is not None  # only such a namespace promotes
         with trio.move_on_after(self.config.writer.retry_timeout_s):
             while True:
                 watch = trio.Event()

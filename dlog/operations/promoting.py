@@ -70,7 +70,7 @@ class LogPromotion(NamespaceBase):
                 name, f"it is promoted to {record.target} already; --resume goes on, --undo gives that up"
             )
         uri = to if record is None else record.target
-        assert uri is not None
+        assert uri is not None  # the record has a target
         if uri == self.uri:
             raise ConfigError(f"the target {uri} is the namespace itself")
         async with audited_async("promote log", f"{self.uri} {name} to {uri}"):
@@ -80,7 +80,7 @@ class LogPromotion(NamespaceBase):
             promoter = self._promoter(name, target, on_progress)
             await promoter.run()
         status = await promoter.status()
-        assert status is not None
+        assert status is not None  # read just above
         return status
 
     async def undo_promotion(self, name: str, to: str | None = None) -> None:
@@ -149,7 +149,7 @@ class LogPromotion(NamespaceBase):
         A promotion brings cursors, retention and properties, and its undoing deletes them: both administer
         the log there.
         """
-        assert self._open_target is not None
+        assert self._open_target is not None  # checked before a promotion
         target = await self._open_target(uri)
         with translated(name, "reading the policy of the target"):
             await target._permissions.check(name, right)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from dlog.errors import LogExistsError, LogNotFoundError, LogUnavailableError
+from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError, LogUnavailableError
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import (
     LAYOUT_VERSION,
@@ -223,7 +223,8 @@ async def reopen_source(store: MetadataStore, namespace_path: str, log: str, see
         for name, node in zip(
             names, (await read_nodes(store, [f"{moved}/{name}" for name in names])).values(), strict=True
         ):
-            assert node is not None, "the promotion's lock is held"
+            if node is None:
+                raise LogMetadataError(f"{moved}/{name}: it was deleted while the promotion's lock was held")
             operations += [
                 Create(paths.subscriber_path(namespace_path, log, name), node.value),
                 Delete(f"{moved}/{name}"),

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from dlog.errors import translated
+from dlog.errors import LogMetadataError, translated
 from dlog.promotion.nodes import read_source
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.read.read_only_log import ReadOnlyLog
@@ -87,7 +87,8 @@ class PromotedLog(ReadOnlyLog):
             else:
                 raise NoSuchLedgerError(segment.ledger_id)
         record = await self._record()
-        assert record is not None
+        if record is None:
+            raise LogMetadataError(f"log {self.name!r}: the record of its promotion was deleted meanwhile")
         return await (await self._open_target(record.target)).open(segment)
 
     def check_still_same(self, left: LogSegment, listed: Sequence[LogSegment]) -> None:

@@ -288,21 +288,21 @@ class Promoter:
                 await self._delete_target()
                 return
             case Step.CANCEL_TARGET:
-                assert target is not None
+                assert target is not None  # the step follows from it
                 await nodes.put_target(there.store, there.path, log, target, TargetPhase.UNDOING)
                 return
-        assert source is not None
+        assert source is not None  # the step follows from it
         match step:
             case Step.CREATE_TARGET:
                 copying = TargetRecord(source.id, here.uri, TargetPhase.COPYING)
                 origin = await read_origin(here.store, here.path, log)
                 await nodes.create_target(there.store, there.path, log, copying, origin)
             case Step.COPY:
-                assert target is not None
+                assert target is not None  # the step follows from it
                 await self._copy(target)
                 await nodes.hand_over(here.store, here.path, log, source)
             case Step.FINISH:
-                assert target is not None
+                assert target is not None  # the step follows from it
                 await self._finish(target)
             case Step.CONCLUDE:
                 ours = await self._originals()
@@ -398,7 +398,7 @@ class Promoter:
     async def _new_copy(self, segment: LogSegment) -> _Tail:
         """A ledger at the target for a segment, recorded as allocated."""
         there, config = self._target, self._target.config
-        assert config.digest_type is not None
+        assert config.digest_type is not None  # ``for_scheme`` set it
         before = await logs.open_log(there.store, there.path, self.log, for_promotion=True)
         handle = await there.client.create(
             ensemble_size=config.ensemble_size,

@@ -68,6 +68,7 @@ class SegmentCopy:
                 self._check_shared(entry)
                 await self.handle.wait_capacity()
                 entry_id = self.handle.submit(entry)
+                # this is the ledger's only writer
                 assert entry_id == self.next_entry_id, (entry_id, self.next_entry_id)
                 _add(self._read_digest, entry)
                 self.next_entry_id += 1
@@ -113,7 +114,8 @@ class SegmentCopy:
             CorruptLogError: The copy differs from the original, or from what its metadata say.
             ConfigError, LedgerError: As ``copy_up_to``.
         """
-        assert original.is_closed, original
+        assert original.is_closed, original  # the caller opened it with recovery
+        # the caller matched them
         assert completed.ledger_id == self.segment.ledger_id, (completed, self.segment)
         last = original.last_confirmed
         await self.copy_up_to(original, last)

@@ -155,7 +155,7 @@ class EntrySearch:
     def searched(self, slot_id: int | None) -> None:
         """Continue: ``next_entry_id`` has its first such record at this slot, or None if it has none."""
         entry_id = self.next_entry_id
-        assert entry_id is not None
+        assert entry_id is not None  # the caller asked next_entry_id
         if slot_id is None:
             self._low = entry_id + 1
         else:

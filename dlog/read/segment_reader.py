@@ -55,7 +55,7 @@ class SegmentReader:
     ) -> None:
         """``joins``: give a large record its whole payload. False: only its last part, so that reading may
         begin between its parts."""
-        assert start is None or start.segment_seqno == segment_seqno
+        assert start is None or start.segment_seqno == segment_seqno  # the caller chose the segment by it
         self.segment_seqno, self.start_sequence_id = segment_seqno, start_sequence_id
         self.next_entry_id = 0 if start is None else max(start.entry_id, 0)
         self.last_entry_id = -1  # the last entry known to be confirmed
@@ -94,7 +94,7 @@ class SegmentReader:
 
     def begin_at(self, entry_id: int) -> None:
         """Begin at an entry before the start: it has the first part of a record that may end behind it."""
-        assert entry_id <= self.next_entry_id
+        assert entry_id <= self.next_entry_id  # the caller goes back
         self.next_entry_id = entry_id
 
     def decode_all(self, entries: Sequence[bytes]) -> list[Record]:
@@ -136,7 +136,7 @@ class SegmentReader:
         into += runs_of(records)
 
     def _open(self, entry: bytes) -> tuple[bytes, int, int]:
-        assert self.next_entry_id <= self.last_entry_id
+        assert self.next_entry_id <= self.last_entry_id  # the caller reads up to the last entry
         body, start, stop = open_envelope(entry) if self._enveloped else _bare(entry)
         if body is not entry:
             self.expanded_bytes += stop

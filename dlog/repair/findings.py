@@ -171,7 +171,7 @@ def _names(state: LogState) -> Iterator[Finding]:
 
 
 def _name_contradicts(node: SegmentNode) -> bool:
-    assert node.segment is not None
+    assert node.segment is not None  # filtered above
     number = segment_seqno_of(node.name)
     if number is None or not node.segment.segment_seqno:
         return False  # a legacy name, or a version without a number
@@ -393,7 +393,7 @@ def _unfinished(state: LogState) -> Iterator[Finding]:
     if state.writer is not None and len(running) <= UNFINISHED_MAX:
         return
     for node in running:
-        assert node.segment is not None
+        assert node.segment is not None  # filtered above
         yield Finding(
             FindingKind.UNFINISHED,
             node.name,

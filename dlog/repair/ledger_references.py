@@ -102,7 +102,7 @@ async def log_references(store: MetadataStore, root: str) -> frozenset[int] | No
         if None in nodes.values():
             continue  # one was completed or deleted meanwhile: its replacement is not in this list
         for path, node in nodes.items():
-            assert node is not None
+            assert node is not None  # None was looked for above
             found.add(_ledger_of(path, node))
         unknown = [f"{root}/{name}" for name in others if name not in NO_LEDGERS]
         for node in (await read_nodes(store, unknown)).values():

@@ -242,7 +242,7 @@ def _max_txid(place: LogPlace) -> str:
 
 def _segment(state: LogState, name: str) -> LogSegment:
     segment = next(each.segment for each in state.segments if each.name == name)
-    assert segment is not None, name
+    assert segment is not None, name  # its finding parsed it
     return segment
 
 

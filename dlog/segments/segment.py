@@ -114,7 +114,7 @@ class LogSegment:
         start_sequence_id: int,
     ) -> LogSegment:
         """This segment completed; version, region and status stay."""
-        assert self.in_progress
+        assert self.in_progress  # a segment is completed once
         return attrs.evolve(
             self,
             in_progress=False,
@@ -135,7 +135,7 @@ class LogSegment:
 
     def partially_truncated(self, first_kept: DLSN) -> LogSegment:
         """This segment marked as truncated before a position in it."""
-        assert first_kept.segment_seqno == self.segment_seqno
+        assert first_kept.segment_seqno == self.segment_seqno  # the caller cuts the segment that holds it
         return attrs.evolve(
             self,
             truncation=TruncationStatus.PARTIALLY_TRUNCATED,
@@ -168,14 +168,15 @@ def encode_segment(segment: LogSegment) -> bytes:
     Raises:
         TypeError: A value is no integer. Stored, its text would make the log unreadable.
     """
+    # decode_segment and new segments have a known one
     assert segment.version in _FIELD_COUNTS, segment.version
     version, head = segment.version, segment.version
     if not segment.in_progress:
-        assert 0 <= segment.record_count < 2**31, segment.record_count
+        assert 0 <= segment.record_count < 2**31, segment.record_count  # a segment is rolled long before
         head |= segment.record_count << 32
     if version > 1:
-        assert 0 <= segment.region_id < 16, segment.region_id
-        assert segment.reserved_bits & ~_RESERVED_BITS == 0, segment.reserved_bits
+        assert 0 <= segment.region_id < 16, segment.region_id  # four bits were decoded
+        assert segment.reserved_bits & ~_RESERVED_BITS == 0, segment.reserved_bits  # decoded with the mask
         head |= segment.truncation << 8 | segment.region_id << 28 | segment.reserved_bits
     fields = [head, segment.ledger_id, segment.first_txid]
     if not segment.in_progress:
@@ -189,6 +190,7 @@ def encode_segment(segment: LogSegment) -> bytes:
     if version >= 5:
         # While the segment is in progress, readers compute this id from the segment before it.
         fields.append(UNASSIGNED_START_SEQUENCE_ID if segment.in_progress else segment.start_sequence_id)
+    # the branches above follow the table
     assert len(fields) == _FIELD_COUNTS[version][not segment.in_progress]
     if not all(isinstance(field, int) for field in fields):
         raise TypeError(f"a log segment has a value that is no integer: {segment}")
@@ -231,7 +233,7 @@ def decode_segment(data: bytes, name: str | None = None) -> LogSegment:
     if version >= 3:
         min_active_entry_id, min_active_slot_id = next(rest), next(rest)
     start_sequence_id = next(rest) if version >= 5 else UNASSIGNED_START_SEQUENCE_ID
-    assert next(rest, None) is None
+    assert next(rest, None) is None  # the number of fields was compared above
     segment = LogSegment(
         version=version,
         in_progress=in_progress,
@@ -257,7 +259,11 @@ def start_sequence_id_after(previous: LogSegment | None) -> int:
     """The start sequence id of the segment after a completed one, or of the first segment."""
     if previous is None or previous.version < VERSION_SEQUENCE_ID:
         return 0
-    assert not previous.in_progress, previous
+    if previous.in_progress:
+        raise LogMetadataError(
+            f"segment {previous.segment_seqno} is in progress, and another one follows it;"
+            " `dlog log check` says more"
+        )
     return sequence_id_base(previous, None) + previous.record_count
 
 

@@ -187,7 +187,7 @@ class ShardedReader:
         cursors = {}
         for shard, position in positions.items():
             cursor = await self._readers[shard].commit_to(position)
-            assert cursor is not None
+            assert cursor is not None  # opened with a cursor
             cursors[shard] = cursor
         return cursors
 

@@ -59,7 +59,7 @@ async def write(namespace: Namespace, log: str, snapshot: Snapshot) -> bool:
                 return False
             first = first or dlsn
         await writer.flush()
-        assert first is not None
+        assert first is not None  # an empty list returned above
         # The writer began a segment of its own, so whole segments lie before the snapshot.
         await writer.truncate(first)
     return True

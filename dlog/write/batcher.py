@@ -25,7 +25,7 @@ from dlog.errors import RecordOutcome, WriteError
 from dlog.format.envelope import ENTRY_BODY_BYTES_MAX
 from dlog.format.record import PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, TXID_MAX
 
-assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX
+assert RECORD_BYTES_MAX <= ENTRY_BODY_BYTES_MAX  # constants
 
 
 class Batch:
@@ -96,18 +96,19 @@ class Batch:
 
     def durable(self) -> None:
         """Settle: the entry is durable in the log."""
-        assert self.entry_id >= 0
+        assert self.entry_id >= 0  # set when it was sent
         self._settle(RecordOutcome.DURABLE)
 
     def failed(self, error: WriteError) -> None:
         """Settle: the entry was not written, or that is unknown; the error says which."""
+        # callers pass errors of these two kinds
         assert error.outcome in (RecordOutcome.NOT_WRITTEN, RecordOutcome.UNKNOWN)
         self.error = error
         self._settle(error.outcome)
 
     def raise_error(self) -> NoReturn:
         """Raise the error of the records; each call raises a new object."""
-        assert self.error is not None
+        assert self.error is not None  # asked only after a failure
         self.error_was_seen = True
         raise self.error.about(self.outcome)
 
@@ -141,10 +142,10 @@ class Batcher:
             reserved_bytes: Of each entry, for what the segment's writer adds to the records.
             on_wanted: Called when a caller begins to wait for records that are not sent yet.
         """
-        assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX
+        assert 0 < entry_bytes_target <= ENTRY_BODY_BYTES_MAX  # WriterConfig validates it
         self._entry_bytes_target = entry_bytes_target
         self.entry_bytes_max = ENTRY_BODY_BYTES_MAX - reserved_bytes  # of records with their headers
-        assert self.entry_bytes_max >= RECORD_BYTES_MAX
+        assert self.entry_bytes_max >= RECORD_BYTES_MAX  # computed from constants
         self._on_wanted = on_wanted
         self._open = Batch(on_wanted)
         self._cut: deque[Batch] = deque()  # in order, before the open one
@@ -173,7 +174,7 @@ class Batcher:
 
     def add_many(self, payloads: Sequence[bytes], txids: Sequence[int]) -> list[tuple[Batch, int, int]]:
         """Add records after the others; return (batch, first slot, count) for each batch that got some."""
-        assert len(payloads) == len(txids)
+        assert len(payloads) == len(txids)  # the callers make both together
         ranges: list[tuple[Batch, int, int]] = []
         first = 0
         while first < len(payloads):
@@ -228,9 +229,9 @@ class Batcher:
 
     def add_together(self, payloads: Sequence[bytes], txids: Sequence[int]) -> tuple[Batch, int, int]:
         """Add records after the others, all of them to one batch; return (batch, first slot, count)."""
-        assert len(payloads) == len(txids)
+        assert len(payloads) == len(txids)  # the callers make both together
         size_bytes = encoded_bytes(payloads)
-        assert size_bytes <= self.entry_bytes_max
+        assert size_bytes <= self.entry_bytes_max  # the caller checked each record
         if self._open.size_bytes + size_bytes > self.entry_bytes_max:
             self.cut()
         batch = self._open
@@ -276,7 +277,7 @@ class Batcher:
     def put_back(self, batches: Sequence[Batch]) -> None:
         """Return batches that were taken and not written. They come first again, in this order."""
         for batch in batches:
-            assert not batch.is_settled
+            assert not batch.is_settled  # settled batches leave the queue
             self.size_bytes += batch.size_bytes
         self._cut.extendleft(reversed(batches))
 

@@ -183,7 +183,7 @@ async def open_log_writer(
             check_admin=check_admin,
             check_truncation=check_truncation,
         )
-        assert newest is not None
+        assert newest is not None  # the list was checked above
         try:
             yield writer
         except BaseException:

@@ -119,7 +119,7 @@ class SegmentLifecycle:
     @property
     def last_txid(self) -> int:
         """The greatest transaction id of completed segments; -1 if there is none."""
-        assert self._metadata is not None
+        assert self._metadata is not None  # refresh() comes first
         ids = [segment.last_txid for segment in self._segments if not segment.in_progress]
         # A log without records stores 0, which is also a valid id. A record with that id is in ``ids``.
         return max([-1, self._metadata.max_txid or -1, *ids])
@@ -152,7 +152,7 @@ class SegmentLifecycle:
         """Recover every segment in progress, in order: an earlier writer left them."""
         for segment in [each for each in self._segments if each.in_progress]:
             await self._recover(segment)
-        assert self._metadata is not None
+        assert self._metadata is not None  # refresh() comes first
         if self._metadata.sealed:
             raise EndOfStreamError(self.log)
 
@@ -239,7 +239,7 @@ class SegmentLifecycle:
 
     async def _create(self, commit: CommitLedger | None = None) -> WriteHandle:
         config = self._config
-        assert config.digest_type is not None
+        assert config.digest_type is not None  # ``for_scheme`` set it
         return await self._client.create(
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
@@ -438,7 +438,7 @@ class SegmentLifecycle:
 
     @property
     def _known(self) -> LogMetadata:
-        assert self._metadata is not None, "refresh() comes first"
+        assert self._metadata is not None, "refresh() comes first"  # refresh() comes first
         return self._metadata
 
     def _path_of(self, segment: LogSegment) -> str:
@@ -447,7 +447,7 @@ class SegmentLifecycle:
     async def _transact(self, commit: Callable[[], Awaitable[LogMetadata]], path: str, data: bytes) -> None:
         """Commit. If the reply is lost, the next call first finds out whether the transaction was applied."""
         async with self._turn:
-            assert self._uncertain is None
+            assert self._uncertain is None  # settled by ``refresh``
             # Set before the commit: a cancelled commit is uncertain, too.
             self._uncertain = _Uncertain(path, data, _versions(self._known))
             try:

@@ -255,7 +255,7 @@ class SegmentRoller:
         return False
 
     def _retire(self, in_use: SegmentInUse) -> None:
-        assert in_use.writer.is_idle
+        assert in_use.writer.is_idle  # awaited above
         self.sender.is_sending = False
         self.sender.in_use = None
         self._old.append(in_use)
@@ -288,8 +288,8 @@ class SegmentRoller:
         """Recover the failed ledger: settle the records that it holds, and write the others again."""
         sender = self.sender
         in_use, cause = sender.in_use, sender.failure
-        assert in_use is not None
-        assert cause is not None
+        assert in_use is not None  # the phase has a segment
+        assert cause is not None  # the phase has a cause
         writer = in_use.writer
         segment_events.segment_failed(self.log, writer.segment_seqno, cause)
         in_use.handle.abandon()  # so that no acknowledgement arrives during the recovery
@@ -447,7 +447,7 @@ class SegmentRoller:
             self._fail(batch, RecordOutcome.UNKNOWN)
 
     def _fail(self, batch: Batch, outcome: RecordOutcome) -> None:
-        assert self.sender.stopped is not None
+        assert self.sender.stopped is not None  # checked by the caller
         if batch.txids:
             self._failed.append(batch)
         batch.failed(self.sender.stopped.about(outcome))

@@ -242,7 +242,7 @@ class SegmentSender:
         No segment is in use afterwards. Returns the batches that the ledger does not hold; they wait for the
         next segment, in their order.
         """
-        assert self.in_use is not None
+        assert self.in_use is not None  # a batch is sent into a segment
         freed_bytes, left = self.in_use.writer.resolve(last_entry_id)
         self._in_flight_bytes -= freed_bytes + sum(batch.size_bytes for batch in left)
         self.in_use, self.failure = None, None

@@ -111,8 +111,8 @@ class SegmentWriter:
         Args:
             control_payload: Of the control record, if the batch is empty and the log has no hash chain.
         """
-        assert not self.is_over
-        assert not batch.is_settled
+        assert not self.is_over  # the owner drops it when it is over
+        assert not batch.is_settled  # settled batches leave the queue
         if batch.is_large:
             return self._encode_part(head_of(batch.payloads[0]), batch)
         if batch.payloads:
@@ -150,7 +150,8 @@ class SegmentWriter:
 
     def sent_part(self, entry_id: int, size_bytes: int) -> None:
         """Count an entry of ``encode_parts``: the ledger took it as this entry, in ``size_bytes`` bytes."""
-        assert not self.is_over
+        assert not self.is_over  # the owner drops it when it is over
+        # this is the ledger's only writer
         assert entry_id == self._next_entry_id, f"entry {entry_id} from the ledger, not {self._next_entry_id}"
         self._next_entry_id += 1
         self.size_bytes += size_bytes
@@ -160,7 +161,8 @@ class SegmentWriter:
 
     def sent(self, batch: Batch, entry_id: int, size_bytes: int) -> None:
         """Count the batch as in flight: the ledger took it as this entry, in ``size_bytes`` bytes."""
-        assert not self.is_over
+        assert not self.is_over  # the owner drops it when it is over
+        # this is the ledger's only writer
         assert entry_id == self._next_entry_id, f"entry {entry_id} from the ledger, not {self._next_entry_id}"
         batch.segment_seqno, batch.entry_id, batch.lac = self.segment_seqno, entry_id, self._lac
         self._next_entry_id += 1
@@ -169,7 +171,7 @@ class SegmentWriter:
             self._last_user_entry_id = entry_id
             self._user_batches_in_flight += 1
             self.position += len(batch.payloads)
-            assert self.last_txid <= batch.txids[-1]
+            assert self.last_txid <= batch.txids[-1]  # the batcher orders txids
             self.last_txid = batch.txids[-1]
         self._in_flight.append(batch)
         if self._next_chain is not None:
@@ -199,7 +201,7 @@ class SegmentWriter:
 
         Returns the freed bytes and, in order, the batches that the ledger does not hold and never will.
         """
-        assert not self.is_over
+        assert not self.is_over  # the owner drops it when it is over
         self.is_over = True
         freed_bytes = self.confirmed(last_entry_id)
         left = list(self._in_flight)

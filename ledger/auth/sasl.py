@@ -96,6 +96,6 @@ class SaslAuth:
             if "username" not in login or "password" not in login:
                 raise ValueError(f"{self.jaas_file}, section {section.name}: username or password is missing")
             return SaslLogin(login["username"], login["password"])
-        assert self.username is not None
-        assert self.password_file is not None
+        assert self.username is not None  # __attrs_post_init__ requires it without a JAAS file
+        assert self.password_file is not None  # the same
         return SaslLogin(self.username, read_secret(self.password_file, SecretOf.OURS))

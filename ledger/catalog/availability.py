@@ -34,8 +34,8 @@ _HEADER = struct.Struct(">ii56x")
 _GROUP = struct.Struct(">qqii")
 _SIZE_MAX = 2**31 - 1
 _ENTRY_ID_STOP = 2**63
-assert _HEADER.size == 64
-assert _GROUP.size == 24
+assert _HEADER.size == 64  # a constant
+assert _GROUP.size == 24  # a constant
 
 
 @attrs.frozen
@@ -109,7 +109,7 @@ def _sequences(entry_ids: Iterable[int]) -> list[tuple[int, int]]:
         if size and entry_id == first + size and size < _SIZE_MAX:
             size += 1
             continue
-        assert entry_id >= first + size, "entry ids must ascend"
+        assert entry_id >= first + size, "entry ids must ascend"  # callers pass ids in ascending order
         if size:
             sequences.append((first, size))
         first, size = entry_id, 1

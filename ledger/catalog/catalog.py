@@ -20,7 +20,7 @@ import attrs
 import trio
 
 from ledger.catalog.ledger_ids import LedgerIds
-from ledger.catalog.metadata_codec import check_bounds, decode_metadata, encode_metadata
+from ledger.catalog.metadata_codec import MAGIC, check_bounds, decode_metadata, encode_metadata
 from ledger.catalog.paths import LAYOUT, LEDGER_ID_MAX, Layout, decode_layout, ledger_id_of, ledger_path
 from ledger.errors import LedgerExistsError, MetadataFormatError, NoSuchLedgerError
 from ledger.metadata import LedgerMetadata
@@ -244,7 +244,7 @@ class LedgerCatalog:
 
     async def _decoded(self, ledger_id: int, data: bytes) -> LedgerMetadata:
         try:
-            if len(data) > DECODED_AT_ONCE_BYTES_MAX:
+            if len(data) > DECODED_AT_ONCE_BYTES_MAX and data.startswith(MAGIC):
                 return await trio.to_thread.run_sync(decode_metadata, data)
             return decode_metadata(data)
         except MetadataFormatError as exc:

@@ -35,7 +35,7 @@ METADATA_BYTES_MAX = 4 * 1024 * 1024  # ZooKeeper stores at most 1 MB in a node 
 ENSEMBLE_SIZE_MAX = 10_000
 WRITE_SET_MEMBERS_MAX = 100_000
 
-_MAGIC = b"BookieMetadataFormatVersion\t"
+MAGIC = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
 _IN_RECOVERY_V1 = -102
 _CLOSED_V1 = "CLOSED"
@@ -55,7 +55,7 @@ def encode_metadata(metadata: LedgerMetadata) -> bytes:
     Raises:
         MetadataFormatError: The version has no field for a value that is set.
     """
-    header = _MAGIC + b"%d\n" % metadata.format_version
+    header = MAGIC + b"%d\n" % metadata.format_version
     match metadata.format_version:
         case 1:
             return header + _encode_v1(metadata)
@@ -106,10 +106,10 @@ def check_bounds(size_bytes: int, ensemble_size: int = 1, write_quorum: int = 1)
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
-    if not data.startswith(_MAGIC):
-        raise MetadataFormatError(f"ledger metadata begins with {data[: len(_MAGIC)]!r}, not {_MAGIC!r}")
-    line_end = data.find(b"\n", len(_MAGIC), len(_MAGIC) + _VERSION_DIGITS_MAX + 1)
-    digits = data[len(_MAGIC) : line_end]
+    if not data.startswith(MAGIC):
+        raise MetadataFormatError(f"ledger metadata begins with {data[: len(MAGIC)]!r}, not {MAGIC!r}")
+    line_end = data.find(b"\n", len(MAGIC), len(MAGIC) + _VERSION_DIGITS_MAX + 1)
+    digits = data[len(MAGIC) : line_end]
     if line_end < 0 or not digits.isdigit():
         raise MetadataFormatError("ledger metadata without a version number in its first line")
     version = int(digits)

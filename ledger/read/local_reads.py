@@ -93,7 +93,7 @@ class LocalReads:
     async def read(self, last: int, size_bytes_max: int) -> PackedEntries:
         """The next located entries, not beyond ``last``; none if their bytes are not there."""
         log, at = self._log, self._next_entry_id - self._first_entry_id
-        assert log is not None
+        assert log is not None  # take() has set it
         starts = self._starts[at : last + 1 - self._first_entry_id]
         begin, offset = starts[0], self._offset + starts[0]
         # The size of the last entry is unknown; most entries of a ledger have about the same.
@@ -136,7 +136,7 @@ class LocalReads:
             log.drop()
 
     async def _pread(self, log: _Log, size_bytes: int, offset: int) -> bytes:
-        assert log.file is not None, "a log that is read is open"
+        assert log.file is not None, "a log that is read is open"  # a log that is read is open
         if len(self._scratch) < size_bytes:
             self._scratch = bytearray(size_bytes)
         view = memoryview(self._scratch)[:size_bytes]

@@ -86,7 +86,7 @@ class ReplicaCheck:
 
     async def entries(self, first: int, last: int) -> AsyncIterator[CheckedEntry]:
         """Read each entry from all bookies of its write set, in order, both ends included."""
-        assert last <= self.last_entry_id
+        assert last <= self.last_entry_id  # callers pass the last entry at most
         for begin in range(first, last + 1, ENTRIES_AT_ONCE):
             found: dict[int, CheckedEntry] = {}
 

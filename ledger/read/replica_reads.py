@@ -127,7 +127,7 @@ class ReplicaReads:
         Raises: the errors of ``read_single``, if the first entry failed.
         """
         found = await self._batch(metadata, first, last, size_bytes_max, unpack, locate=False)
-        assert not isinstance(found, LocatedReply)
+        assert not isinstance(found, LocatedReply)  # ``take`` returns one only with ``locate``
         return found
 
     async def _batch(

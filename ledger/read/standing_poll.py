@@ -69,7 +69,7 @@ class StandingPoll:
         Raises:
             BookieError: The transport is closed.
         """
-        assert self._request is None
+        assert self._request is None  # LacPoll starts one only if there is none
         # A late reply to an earlier poll must not be taken for one of this poll.
         self._request = self._transport.send(bookie, request, partial(self._on_reply, bookie))
         self.bookie = bookie

@@ -153,8 +153,8 @@ class Recovery:
             pack: Makes the body of an entry from its id, LAC, length and payload.
             read_ahead: The number of entries that may be read and not yet written again.
         """
-        assert metadata.state is LedgerState.IN_RECOVERY
-        assert read_ahead >= 1
+        assert metadata.state is LedgerState.IN_RECOVERY  # ``recover_ledger`` has marked it
+        assert read_ahead >= 1  # ClientConfig validates it
         self._ledger_id = ledger_id
         # All reads use this copy. A replacement below holds only what this recovery writes to it.
         self._metadata = metadata
@@ -345,6 +345,7 @@ class Recovery:
         # One reply does not show how many bookies have the entry, so it is written to all of them again.
         # Payload and length stay the same; the LAC in it is that of this recovery.
         writer = self._writer
+        # entries are verified by id and decided in order
         assert entry.entry_id == self._head == writer.last_pushed + 1
         del self._reads[self._head]
         self._head += 1

@@ -260,7 +260,7 @@ class LedgerRestorer:
         self, current: Versioned, bad: BadFragment, chosen: dict[int, str], away: Collection[str]
     ) -> bool:
         fragment = bad.fragment
-        assert not set(chosen.values()) & set(fragment.bookies)
+        assert not set(chosen.values()) & set(fragment.bookies)  # the placer never chooses a member
         copy = FragmentCopy(self._context, current, self._config, self._rate)
         try:
             if (entry_id := self._unreadable.get((current.ledger_id, fragment.first))) is not None:

@@ -263,7 +263,7 @@ class UnderReplicatedLedgers:
 
         If cancelled, the mark may or may not be deleted.
         """
-        assert taken.ledger_id in self._held
+        assert taken.ledger_id in self._held  # ``take`` added it, and ``release`` comes later
         if taken.mark_version is None:
             return
         path = underreplicated_path(self._root, taken.ledger_id)

@@ -67,7 +67,7 @@ class LoopThread:
         """Call a function in the loop; calls keep their order. The function must not wait or raise."""
         if self._is_forked:
             raise self.closed_error(RULE)
-        assert self._calls is not None
+        assert self._calls is not None  # set before the thread is ready
         try:
             self._calls.call_soon(function, *args)
         except trio.RunFinishedError:
@@ -106,7 +106,7 @@ class LoopThread:
 
         def start() -> None:
             nonlocal is_started
-            assert self._nursery is not None
+            assert self._nursery is not None  # set before the thread is ready
             context.run(self._nursery.start_soon, task)
             is_started = True
 
@@ -186,7 +186,7 @@ class LoopThread:
         self._thread.join()
 
     def _cancel(self) -> None:
-        assert self._nursery is not None
+        assert self._nursery is not None  # set before the thread is ready
         self._nursery.cancel_scope.cancel()
 
 
@@ -210,7 +210,7 @@ class Held(Generic[T]):
         opened: Future[T] = Future()
         is_settled = trio.Event()
         nursery = self._loop._nursery
-        assert nursery is not None
+        assert nursery is not None  # set before the thread is ready
         scope = trio.CancelScope()
 
         async def hold() -> None:

@@ -92,7 +92,7 @@ class PendingRequest:
             return
         self._on_reply = None
         if isinstance(result, Code):
-            assert isinstance(self.request, AddRequest)
+            assert isinstance(self.request, AddRequest)  # only SingleAdds completes with a code
             result = AddReply(result, self.request.ledger_id, self.request.entry_id)
         on_reply(result)
 

@@ -121,7 +121,7 @@ class ConnectionProtocol:
     """The state of one connection. Frames gather in ``send_queue``, also before the connection is open."""
 
     def __init__(self, version: int, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
-        assert version in (2, 3), version
+        assert version in (2, 3), version  # TransportConfig validates it
         self.version = version
         self.send_queue = SendQueue()
         self.failure: WireError | None = None  # the bookie broke the protocol: give the connection up
@@ -153,7 +153,7 @@ class ConnectionProtocol:
         Args:
             frames: Together the adds of ``entry_ids``; an element may hold several frames.
         """
-        assert not self._is_closed
+        assert not self._is_closed  # the owner drops the connection at ``close``
         self._adds.post(ledger_id, frames, entry_ids, sink)
 
     def start_call(self, request: Request, high_priority: bool, waiter: object) -> Call:
@@ -164,7 +164,8 @@ class ConnectionProtocol:
         Raises:
             UnsupportedInVersionError: The protocol version has no such request.
         """
-        assert not self._is_closed
+        assert not self._is_closed  # the owner drops the connection at ``close``
+        # callers use ``post_adds`` and the handshake
         assert not isinstance(request, AddRequest | AuthRequest | StartTlsRequest), request
         request_id = self._next_id
         if self.version == 3:
@@ -184,7 +185,7 @@ class ConnectionProtocol:
 
     def post_hint(self, request: WriteLacRequest) -> None:
         """Queue a request that gets no reply; one that comes all the same, as a refusal, is dropped."""
-        assert request.hint
+        assert request.hint  # made by LacHints
         frame = v3.encode_request(request, transaction_id=self._next_id)
         self._next_id += 1
         self.send_queue.put([frame], len(frame))
@@ -230,7 +231,7 @@ class ConnectionProtocol:
         Check ``failure`` afterwards. If the bytes break the protocol, the replies in front of the error are
         returned, and the requests behind it are among those that ``close`` returns.
         """
-        assert not self._is_closed
+        assert not self._is_closed  # the owner drops the connection at ``close``
         received: list[Received] = []
         if self.failure is not None:
             return received
@@ -316,7 +317,7 @@ class ConnectionProtocol:
         if isinstance(reply, StartTlsReply | AuthReply) or incoming.operation is Operation.START_TLS:
             return  # the end of the handshake
         if incoming.operation is Operation.ADD_ENTRY:
-            assert isinstance(reply, RefusedReply), reply
+            assert isinstance(reply, RefusedReply), reply  # ``_take_payloads`` took the AddReply
             raise WireError(f"an add was refused with {reply.code.name}; the reply does not say which one")
         if self.version == 2 and isinstance(reply, ReadReply):
             call = self._take_read_reply_v2(reply.ledger_id, reply.entry_id)
@@ -331,7 +332,7 @@ class ConnectionProtocol:
                 return  # forgotten
             call = found
             if isinstance(reply, BatchReadReply | LocatedReply):
-                assert isinstance(call.request, BatchReadRequest)
+                assert isinstance(call.request, BatchReadRequest)  # its operation was compared above
                 reply = attrs.evolve(reply, request_id=call.request.request_id)
         if call.waiter is not None:
             received.append(CallReply(call, reply))
@@ -399,7 +400,7 @@ class ConnectionProtocol:
         Returns:
             The requests without a reply.
         """
-        assert not self._is_closed
+        assert not self._is_closed  # the owner drops the connection at ``close``
         self._is_closed = True
         calls = list(self._calls.values())
         for reads in self._reads_v2.values():

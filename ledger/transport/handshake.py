@@ -44,7 +44,7 @@ class _Conversation:
         self._replies: deque[IncomingReply] = deque()
 
     async def call(self, frame: bytes) -> IncomingReply:
-        assert not self._replies
+        assert not self._replies  # ``call`` takes the only one
         await self._stream.send_all(frame)
         while not self._replies:
             try:
@@ -154,7 +154,7 @@ async def authenticate(bookie: str, stream: trio.abc.Stream, auth: ClientAuth) -
     conversation = _Conversation(bookie, stream, strays_max=1)
     token: bytes | None = auth.first_token()
     for number in range(1, EXCHANGES_MAX + 1):
-        assert token is not None
+        assert token is not None  # the loop returns on None
         try:
             request = v3.encode_request(AuthRequest(auth.plugin, token), transaction_id=number)
             incoming = await conversation.call(request)

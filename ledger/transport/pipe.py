@@ -147,7 +147,7 @@ class PipeStream(trio.abc.HalfCloseableStream):
 
         The caller has asked ``can_send``.
         """
-        assert data
+        assert data  # send queues hold no empty piece
         self._out.put(data)
         return len(data)
 
@@ -237,6 +237,6 @@ class PipeStream(trio.abc.HalfCloseableStream):
 
 def stream_pair(buffer_bytes_max: int = BUFFER_BYTES_MAX) -> tuple[PipeStream, PipeStream]:
     """Two connected streams: bytes sent on one are received from the other."""
-    assert buffer_bytes_max > 0, buffer_bytes_max
+    assert buffer_bytes_max > 0, buffer_bytes_max  # callers pass a constant
     there, back = _Direction(buffer_bytes_max), _Direction(buffer_bytes_max)
     return PipeStream(there, back), PipeStream(back, there)

@@ -81,7 +81,7 @@ class SendQueue:
     def sent(self, size_bytes: int) -> None:
         """Report that the operating system accepted ``size_bytes`` of the pieces taken."""
         self.queued_bytes -= size_bytes
-        assert self.queued_bytes >= self._bytes, "more was sent than taken"
+        assert self.queued_bytes >= self._bytes, "more was sent than taken"  # ``take`` counted these bytes
 
     def clear(self) -> None:
         """Drop all frames: the connection is lost."""

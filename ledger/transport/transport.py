@@ -191,7 +191,7 @@ class Transport:
                 raise result
             finally:
                 result = None  # breaks the reference cycle between the exception and this frame
-        assert result is not None
+        assert result is not None  # on_reply set it before it rescheduled the task
         return result
 
     def send(

@@ -37,7 +37,7 @@ def pack_with_durable_lac(pack: Pack, durable: Durable) -> Pack:
     """Pack entries with the LAC that is synced instead of the last acknowledged entry."""
 
     def packed(entry_id: int, lac: int, length_bytes: int, payload: bytes) -> bytes:
-        assert durable.lac <= lac
+        assert durable.lac <= lac  # durable entries are confirmed ones
         return pack(entry_id, durable.lac, length_bytes, payload)
 
     return packed

@@ -33,7 +33,7 @@ class EntrySequence:
 
     def take(self, entry_id: int, payload: bytes) -> list[bytes]:
         """Take an entry; return the payloads that are ready now, from the old ``next_id`` on."""
-        assert not self.is_taken(entry_id)
+        assert not self.is_taken(entry_id)  # the caller asks first
         if entry_id != self.next_id:
             self._waiting[entry_id] = payload
             self.waiting_bytes += len(payload)

@@ -375,7 +375,7 @@ class EnsembleRepair:
 
     def on_unsynced_lost(self, cause: Exception) -> list[Action]:
         """With deferred sync: a bookie may have lost entries that it acknowledged and has not synced."""
-        assert self._durable is not None
+        assert self._durable is not None  # only a writer with deferred sync gets here
         message = f"entries after {self._durable.lac} are not synced and may be lost: {cause}"
         return self._end(lambda: LedgerWriteError(self._ledger_id, message))
 

@@ -67,7 +67,7 @@ class LedgerWriter:
             ack_rule: A rule that an ack quorum must fulfil besides its size.
         """
         check_quorums(len(ensemble), write_quorum, ack_quorum)
-        assert len(set(ensemble)) == len(ensemble)
+        assert len(set(ensemble)) == len(ensemble)  # LedgerMetadata refuses a repeated bookie
         self.lac = lac
         self.last_pushed = lac
         self.length_bytes = length_bytes  # payload bytes of the ledger up to and including last_pushed
@@ -307,8 +307,8 @@ class LedgerWriter:
 
         Call ``advance`` afterwards: entries may have got their quorum while the change was under way.
         """
-        assert len(ensemble) == self._size
-        assert len(set(ensemble)) == self._size
+        assert len(ensemble) == self._size  # LedgerMetadata has ensembles of one size
+        assert len(set(ensemble)) == self._size  # LedgerMetadata refuses a repeated bookie
         self.move(EnsembleEvent.SETTLE_CHANGE)
         replaced = [index for index, bookie in enumerate(ensemble) if bookie != self._ensemble[index]]
         self._ensemble = list(ensemble)

@@ -204,7 +204,7 @@ class SqliteDatabase(abc.ABC):
             session_id = self._db.execute(
                 "INSERT INTO session (pid, opened_ms) VALUES (?, ?)", (os.getpid(), wall_ms())
             ).lastrowid
-            assert session_id is not None
+            assert session_id is not None  # an ephemeral node needs a session
             lock = SessionLock(self._locks, session_id)
             self._db.execute("COMMIT")
         except BaseException:
@@ -287,7 +287,7 @@ class SqliteDatabase(abc.ABC):
 
     def _pragma(self, name: str) -> int:
         number = self._db.execute(f"PRAGMA {name}").fetchone()[0]
-        assert isinstance(number, int)
+        assert isinstance(number, int)  # SQLite's PRAGMA of a number
         return number
 
     def _data_version(self) -> int:

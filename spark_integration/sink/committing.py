@@ -109,7 +109,7 @@ def _write(
     with namespace.open_detached_segment(plan, stream) as writer:
         for block in blocks:
             writer.append_many(block.payloads(), txids=block.txids)
-    assert writer.result is not None
+    assert writer.result is not None  # set when its block ended
     return writer.result
 
 

@@ -34,7 +34,7 @@ class DlogStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Part:
         """In an executor."""
         context = TaskContext.get()
-        assert context is not None
+        assert context is not None  # Spark sets it in a task
         query = context.getLocalProperty("sql.streaming.queryId")
         number = context.getLocalProperty("streaming.sql.batchId")
         if query is None or number is None:

@@ -1,8 +1,8 @@
 """Each node of a metadata store x bad values: every operation that may read it ends with an error of ours.
 
-A node that exists after typical work is replaced by each value, then operations of the ledger client and of the
-namespace run. Each of them succeeds or raises an error of ours; none raises another error or hangs; the
-services that were running go on, and once the good value is back everything works again.
+A node that exists after typical work is replaced by each value, then operations of the ledger client and of
+the namespace run. Each of them succeeds or raises an error of ours; none raises another error or hangs. Once
+the good value is back everything works again.
 """
 
 from __future__ import annotations
@@ -106,7 +106,14 @@ class Place:
 
 
 def namespace_of(store: MetadataStore, client: LedgerClient) -> dlog.Namespace:
-    return dlog.Namespace("distributedlog://zk1/shop", store, client, PATH, CONFIG.for_scheme("distributedlog"), client_id="sweep")
+    return dlog.Namespace(
+        "distributedlog://zk1/shop",
+        store,
+        client,
+        PATH,
+        CONFIG.for_scheme("distributedlog"),
+        client_id="sweep",
+    )
 
 
 @asynccontextmanager

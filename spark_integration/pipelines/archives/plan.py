@@ -94,7 +94,7 @@ def check_joined(manifest: Manifest, log: LogDescription) -> None:
 def _check_number_of_records(manifest: Manifest, log: LogDescription) -> None:
     """Compare what the log counts before its first segment with the archive, if no ledger tells."""
     last, first = manifest.last_segment, manifest.segments[0]
-    assert last is not None
+    assert last is not None  # the list is not empty
     for each in log.segments:
         # 0: the log counts from here, because all of its segments were purged before, or its format is old.
         if each.segment_seqno != last + 1 or not each.start_sequence_id or each.start_sequence_id < 0:
