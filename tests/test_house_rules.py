@@ -58,6 +58,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/blocking.py",
     "ledger/deploy/",
     "ledger/tasks/failure_domain.py",
+    "ledger/write/sink.py",
     "ledger/tasks/loop_thread.py",
     "ledger/tasks/service_tasks.py",
     "ledger/tasks/thread_calls.py",

@@ -219,7 +219,8 @@ async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on
             async with cluster.client(CONFIG) as client:
                 for bookie in hostile:
                     bookie.answer = ANSWERS[what]  # type: ignore[attr-defined]
-                await use(client, writer.ledger_id, all_hostile=count == 3)
+                with contextlib.suppress(LedgerError):  # without an honest bookie there may be no LAC
+                    await use(client, writer.ledger_id, all_hostile=count == 3)
                 other = (
                     await honest.create(digest_type=CODEC.digest_type, password=b"pw") if count < 3 else None
                 )
