@@ -352,12 +352,12 @@ class LedgerClient:
     async def delete_unchanged(self, seen: StoredLedger) -> bool:
         """Delete a ledger only if its metadata are still those that were seen; return True if it is gone.
 
-        False means that another client has changed them since, and nothing was deleted. If cancelled, the
-        ledger may or may not be deleted.
+        False: another client changed them, and nothing was deleted. If cancelled, it may be deleted or not.
         """
         self._check_writable(f"deleting ledger {seen.ledger_id}")
         try:
-            await self._context.catalog.delete(seen.ledger_id, expected=seen.version)
+            with self._context.recorder.operation(names.LEDGER_DELETE):
+                await self._context.catalog.delete(seen.ledger_id, expected=seen.version)
         except BadVersionError:
             return False
         self._forget(seen.ledger_id)

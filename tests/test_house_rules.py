@@ -53,6 +53,10 @@ ONLY_IN = {
 # The only reader of the system's clock; all else goes by the clock of the event loop.
 WALL_CLOCK_ROOM = "namespace/clock.py"
 
+# On behalf of logs one function deletes ledgers, after a check. Commands on ledgers delete what they name.
+DELETE_LEDGERS = ("dlog/ownership/deletion.py", "dlog/cli/operators/ledger.py", "dlog/cli/bench/work/")
+LEDGER_CLIENT = re.compile(r"(^|[._])(client|catalog)$|(^|[._])ledgers$")
+
 # Everything that moves bytes. Formats, rules, machines and values are the rest, and import none of these.
 SHELLS: tuple[str, ...] = (
     "ledger/blocking.py",
@@ -186,6 +190,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/operations/renaming.py",
     "dlog/bulk/attaching.py",
     "dlog/bulk/detached.py",
+    "dlog/bulk/ledgers.py",
     "dlog/operations/batches.py",
     "dlog/operations/queries.py",
     "dlog/retry_policy.py",
@@ -269,6 +274,8 @@ SHELLS: tuple[str, ...] = (
     "ledger/write/handle.py",
     "namespace/lock.py",
     "dlog/metadata/logs.py",
+    "dlog/ownership/deletion.py",
+    "dlog/ownership/identity.py",
     "dlog/metadata/node_reads.py",
     "dlog/metadata/origin.py",
     "dlog/metadata/policies.py",
@@ -403,6 +410,22 @@ def test_the_wall_clock_is_read_in_one_place() -> None:
         and isinstance(node.value, ast.Name)
         and (node.value.id, node.attr) in {("time", "time"), ("time", "time_ns")}
         and module.path != WALL_CLOCK_ROOM
+    ]
+    assert wrong == []
+
+
+def test_ledgers_of_logs_are_deleted_by_one_function() -> None:
+    wrong = [
+        f"{module.path}:{node.lineno} uses {ast.unparse(node)}"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute)
+        and module.package in ("dlog", "spark_integration")
+        and not module.lives_in(DELETE_LEDGERS)
+        and (
+            node.attr == "delete_unchanged"
+            or (node.attr == "delete" and LEDGER_CLIENT.search(ast.unparse(node.value)))
+        )
     ]
     assert wrong == []
 

@@ -24,6 +24,7 @@ from dlog.errors import (
     TxidOutOfOrderError,
 )
 from dlog.metadata import paths
+from dlog.metadata.log_identity import log_id_in
 from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.segments.segment import (
@@ -62,6 +63,9 @@ class LogMetadata:
     allocation_version: int
     marks_version: int  # of the layout's node: it is written, unchanged, with each change of marks
     allocation_created_ms: int = attrs.field(default=0, eq=False)  # another log of this name has another
+    log_id: str | None = attrs.field(
+        default=None, eq=False
+    )  # None: it has no identity yet (``log_identity``)
 
     @property
     def allocation_stamp(self) -> dict[str, bytes]:
@@ -124,7 +128,7 @@ def log_metadata_from(
         raise _damaged(log_name, f"greatest segment number {segments.value[:40]!r} is not a number")
     max_txid = found[paths.max_txid_path(namespace_path, log_name)]
     allocation = found[paths.allocation_path(namespace_path, log_name)]
-    ledger_id = _decimal(allocation.value)
+    ledger_id = ledger_in_allocation(allocation.value)
     if allocation.value and ledger_id is None:
         raise _damaged(log_name, f"allocated ledger {allocation.value[:40]!r} is not a number")
     parsed_txid = _decimal(max_txid.value)
@@ -140,7 +144,13 @@ def log_metadata_from(
         allocation_version=allocation.stat.version,
         marks_version=version.stat.version,
         allocation_created_ms=allocation.stat.created_ms,
+        log_id=log_id_in(found[paths.log_root_path(namespace_path, log_name)].value),
     )
+
+
+def ledger_in_allocation(data: bytes) -> int | None:
+    """The ledger that the data of an ``allocation`` node name; None if they name none."""
+    return _decimal(data)
 
 
 def allocation_stamp_of(custom: Mapping[str, bytes]) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from dlog.errors import LogExistsError, LogInUseError, LogNotFoundError, NamespaceNotBoundError
 from dlog.metadata import paths
+from dlog.metadata.log_identity import encode_log_id
 from dlog.metadata.log_metadata import LogMetadata, initial_nodes, log_metadata_from
 from dlog.metadata.log_name import RESERVED_PREFIXES, check_log_name
 from dlog.metadata.node_reads import READS_AT_ONCE, read_children, read_nodes
@@ -27,6 +28,7 @@ async def create_log(
     *,
     exist_ok: bool = False,
     token: bytes = b"",
+    log_id: str | None = None,
 ) -> None:
     """Create a log and the missing ancestors of a name like ``a/b/c``. A partly created log is completed.
 
@@ -35,6 +37,7 @@ async def create_log(
     Args:
         token: Written into the lock's node, whose data no program reads. A repeated call with this token
             recognises the log that an earlier one created, although its reply was lost.
+        log_id: The log's identity. None: its first writer gives it one.
 
     Raises:
         InvalidLogNameError, LogExistsError
@@ -43,6 +46,9 @@ async def create_log(
     """
     log_name = check_log_name(log_name)
     lock = paths.lock_path(namespace_path, log_name)
+    data_of = {lock: token}
+    if log_id is not None:
+        data_of[paths.log_root_path(namespace_path, log_name)] = encode_log_id(log_id)
     while True:
         nodes = await _read_log_nodes(store, namespace_path, log_name)
         if None not in nodes.values():
@@ -56,7 +62,7 @@ async def create_log(
             if len(ancestor) > len(namespace_path) and await store.exists(ancestor) is None:
                 operations.append(Create(ancestor))
         operations += [
-            Create(path, token if path == lock else data)
+            Create(path, data_of.get(path, data))
             for path, data in initial_nodes(namespace_path, log_name)
             if nodes[path] is None
         ]

@@ -18,10 +18,12 @@ from dlog.errors import LogFencedError, LogInUseError, LogNotFoundError, transla
 from dlog.format.arguments import as_dlsn
 from dlog.format.dlsn import DLSN
 from dlog.metadata import logs, segment_nodes
+from dlog.metadata.log_identity import new_log_id
 from dlog.metadata.policy import Right
 from dlog.metadata.properties import LogProperties, change_properties, read_properties
 from dlog.metadata.retention_node import read_retention, write_retention
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
+from dlog.ownership import NamedByLog, delete_ledger
 from dlog.promotion_errors import PromotionError
 from dlog.segments.retention import Retention
 from dlog.segments.segment import LogSegment
@@ -47,10 +49,13 @@ class LogAdministration(NamespaceBase):
         name = await self._permitted(name, Right.WRITE)
         # Without ``exist_ok`` the log must be ours: not the one of a client that was faster.
         token = b"" if exist_ok else secrets.token_hex(16).encode()
+        log_id = new_log_id()
         await self._change(
             name,
             "creating it",
-            lambda: logs.create_log(self._store, self._path, name, exist_ok=exist_ok, token=token),
+            lambda: logs.create_log(
+                self._store, self._path, name, exist_ok=exist_ok, token=token, log_id=log_id
+            ),
         )
 
     @at_target
@@ -95,13 +100,15 @@ class LogAdministration(NamespaceBase):
         # Ledgers first. The next attempt finds a node without its ledger; it cannot find a ledger without a
         # node.
         for segment in listed.segments:
-            await self._client.delete(segment.ledger_id)
+            claim = NamedByLog.as_segment(store, self._path, name, segment.name)
+            await delete_ledger(self._client, segment.ledger_id, claim)
             try:
                 await segment_nodes.delete_segment(store, self._path, name, segment)
             except LogFencedError as exc:
                 raise LogInUseError(name, exc.evidence) from exc
         if metadata.allocated_ledger_id is not None:
-            await self._client.delete(metadata.allocated_ledger_id)
+            claim = NamedByLog.as_allocated(store, self._path, name)
+            await delete_ledger(self._client, metadata.allocated_ledger_id, claim)
         await logs.delete_log_nodes(store, self._path, name)
 
     @at_target

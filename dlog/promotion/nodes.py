@@ -18,6 +18,7 @@ import trio
 
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError, LogUnavailableError
 from dlog.metadata import paths
+from dlog.metadata.log_identity import encode_log_id, new_log_id
 from dlog.metadata.log_metadata import (
     LAYOUT_VERSION,
     PROMOTED_FROM,
@@ -270,6 +271,8 @@ async def create_target(
     for path, data in initial_nodes(namespace_path, log):
         if path == paths.version_path(namespace_path, log):
             data = PROMOTED_FROM + record.source.encode("utf-8")
+        elif path == paths.log_root_path(namespace_path, log):
+            data = encode_log_id(new_log_id())  # the copies are ledgers of another log than the originals
         if path != paths.log_path(namespace_path, log) or await store.exists(path) is None:
             operations.append(Create(path, data))
     operations += [

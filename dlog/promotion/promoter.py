@@ -33,6 +33,7 @@ from dlog.metadata import logs, paths
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.origin import read_origin
 from dlog.metadata.segment_nodes import delete_segment, list_segments, record_allocation
+from dlog.ownership import LedgerMark, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
 from dlog.promotion import nodes
 from dlog.promotion.record import SourcePhase, SourceRecord, TargetPhase, TargetRecord
 from dlog.promotion.segment_copy import SegmentCopy
@@ -44,7 +45,6 @@ from dlog.retry_policy import RetryPolicy
 from dlog.segments.segment import LogSegment
 from dlog.segments.truncation import purgeable
 from dlog.write.segment_lifecycle import SegmentLifecycle
-from ledger.policy import LogMark
 from namespace import errors as namespace_errors
 from namespace.lock import DistributedLock
 
@@ -168,12 +168,7 @@ class Promoter:
                 if not source.is_purged:
                     await self._check_copies(ours)
                     await nodes.mark_purged(here.store, path, self.log, source)
-                for segment in ours:
-                    await here.client.delete(segment.ledger_id)
-                    await delete_segment(here.store, path, self.log, segment)
-                metadata = await logs.open_log(here.store, path, self.log, for_promotion=True)
-                if metadata.allocated_ledger_id is not None:
-                    await here.client.delete(metadata.allocated_ledger_id)
+                await self._delete_ledgers(here, ours)
         return len(ours)
 
     async def _check_copies(self, ours: Sequence[LogSegment]) -> None:
@@ -337,8 +332,7 @@ class Promoter:
         if theirs and wanted and wanted[0].segment_seqno > theirs[-1].segment_seqno + 1:
             # The log was truncated meanwhile beyond all that was copied. The target must have no gap.
             for each in theirs:
-                await self._target.client.delete(each.ledger_id)
-                await delete_segment(self._target.store, self._target.path, self.log, each)
+                await self._delete_segment(self._target, each)
             theirs = ()
         last = theirs[-1].segment_seqno if theirs else 0
         left = [each for each in wanted if each.segment_seqno > last]
@@ -400,22 +394,23 @@ class Promoter:
         there, config = self._target, self._target.config
         assert config.digest_type is not None  # ``for_scheme`` set it
         before = await logs.open_log(there.store, there.path, self.log, for_promotion=True)
+        custom = LedgerMark(there.path, self.log, before.log_id).custom | before.allocation_stamp
         handle = await there.client.create(
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
             ack_quorum=config.ack_quorum,
             digest_type=config.digest_type,
             password=config.password,
-            custom=LogMark(there.path, self.log).custom | before.allocation_stamp,
+            custom=custom,
         )
         try:
             try:
                 metadata = await record_allocation(there.store, before, handle.ledger_id)
             except LogFencedError:
-                await there.client.delete(handle.ledger_id)
+                await delete_ledger(there.client, handle.ledger_id, MadeHere(custom))
                 raise
-            if before.allocated_ledger_id is not None:
-                await there.client.delete(before.allocated_ledger_id)  # of an attempt that ended
+            if (left := before.allocated_ledger_id) is not None:  # by an attempt that ended
+                await delete_ledger(there.client, left, ReplacedAllocation(there.store, before))
         except BaseException:
             handle.abandon()
             raise
@@ -476,13 +471,21 @@ class Promoter:
     async def _delete_target(self) -> None:
         there = self._target
         listed = await list_segments(there.store, there.path, self.log, gaps_ok=True)
-        for segment in listed.segments:
-            await there.client.delete(segment.ledger_id)
-            await delete_segment(there.store, there.path, self.log, segment)
-        metadata = await logs.open_log(there.store, there.path, self.log, for_promotion=True)
-        if metadata.allocated_ledger_id is not None:
-            await there.client.delete(metadata.allocated_ledger_id)
+        await self._delete_ledgers(there, listed.segments)
         await logs.delete_log_nodes(there.store, there.path, self.log)
+
+    async def _delete_segment(self, side: Side, segment: LogSegment) -> None:
+        named = NamedByLog.as_segment(side.store, side.path, self.log, segment.name)
+        await delete_ledger(side.client, segment.ledger_id, named)
+        await delete_segment(side.store, side.path, self.log, segment)
+
+    async def _delete_ledgers(self, side: Side, segments: Sequence[LogSegment]) -> None:
+        for segment in segments:
+            await self._delete_segment(side, segment)
+        metadata = await logs.open_log(side.store, side.path, self.log, for_promotion=True)
+        if (left := metadata.allocated_ledger_id) is not None:
+            claim = NamedByLog.as_allocated(side.store, side.path, self.log)
+            await delete_ledger(side.client, left, claim)
 
     def _drop_tail(self) -> None:
         if self._tail is not None:

@@ -19,6 +19,7 @@ import attrs
 from dlog.errors import LogFencedError, LogMetadataError, LogUnavailableError, translated
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LAYOUT_VERSION
+from dlog.ownership import NamedByLog, delete_ledger
 from dlog.repair.findings import (
     CloseLedger,
     Complete,
@@ -177,7 +178,8 @@ async def _complete(
         )
     if end.is_missing or (end.last is None and await _is_empty(place, segment)):
         # The ledger first: a node without a ledger is found again, a ledger without a node is not.
-        await place.client.delete(segment.ledger_id)
+        claim = NamedByLog(place.store, *_where(place), _path(place, name))
+        await delete_ledger(place.client, segment.ledger_id, claim)
         await _commit(place, state, [Delete(_path(place, name), _version(state, name))])
         return None
     before = [each for each in state.parsed if each.segment_seqno == segment.segment_seqno - 1]

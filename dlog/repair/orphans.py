@@ -26,6 +26,7 @@ from dlog.errors import LogLockedError, LogNotFoundError, translated
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LAYOUT_VERSION, allocation_stamp_of
 from dlog.metadata.node_reads import READS_AT_ONCE
+from dlog.ownership import delete_ledger
 from dlog.repair.ledger_references import (
     LedgerReferences,
     binding_scope,
@@ -192,15 +193,8 @@ async def _delete(search: OrphanSearch, references: LedgerReferences, candidate:
         return f"it belongs to the namespace {orphan.namespace}; open that one and look there"
 
     async def delete() -> str:
-        if root is not None and orphan.ledger_id in (await log_references(search.store, root) or ()):
-            return "its log names it now"
-        # The nodes just read may be missing, or those of another log: a rename took the log away, and
-        # perhaps this ledger with it.
-        if root is not None and await _created_ms(search.store, root) != references.logs.get(root):
-            return MOVED
-        if await search.client.delete_unchanged(candidate.stored):
-            return ""
-        return "another client has changed its metadata meanwhile"
+        claim = _Unnamed(search.store, candidate, None if root is None else references.logs.get(root))
+        return await delete_ledger(search.client, orphan.ledger_id, claim) or ""
 
     if root is None or orphan.log is None:
         return await delete()
@@ -211,6 +205,28 @@ async def _delete(search: OrphanSearch, references: LedgerReferences, candidate:
     if created_ms is None or await _is_registration_impossible(search, orphan.log, candidate.stored):
         return await delete()
     return await _delete_under_lock(search, orphan.log, delete)
+
+
+@attrs.frozen
+class _Unnamed:
+    """The claim to delete an orphan: nothing has changed since the search found it."""
+
+    store: MetadataStore
+    candidate: _Candidate
+    created_ms: int | None  # of the log's root node during the search
+
+    async def refusal(self, ledger: StoredLedger) -> str | None:
+        """See ``dlog.ownership.Claim``."""
+        root = self.candidate.root
+        if root is not None and ledger.ledger_id in (await log_references(self.store, root) or ()):
+            return "its log names it now"
+        # The nodes just read may be missing, or those of another log: a rename took the log away, and
+        # perhaps this ledger with it.
+        if root is not None and await _created_ms(self.store, root) != self.created_ms:
+            return MOVED
+        if ledger.version != self.candidate.stored.version:
+            return "another client has changed its metadata meanwhile"
+        return None
 
 
 async def _created_ms(store: MetadataStore, path: str) -> int | None:

@@ -45,6 +45,7 @@ from dlog.metadata.segment_nodes import (
     record_allocation,
     start_segment,
 )
+from dlog.ownership import LedgerMark, NamedByLog, ReplacedAllocation, delete_ledger, with_identity
 from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
@@ -56,7 +57,6 @@ from ledger.catalog.catalog import CommitLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosedError, LedgerFencedError, NoSuchLedgerError
 from ledger.handle import ReadHandle, WriteHandle
-from ledger.policy import LogMark
 from ledger.statistics.tracing import Span
 from namespace.errors import ConnectionLostError, NamespaceError, NodeExistsError, NoNodeError
 from namespace.store import Create, MetadataStore
@@ -203,9 +203,9 @@ class SegmentLifecycle:
     async def allocate(self) -> WriteHandle:
         """Create a ledger for the next segment and record its id, so that a crash does not leak it."""
         await self._settle_uncertain()
-        before = self._known
         with translated(self.log, "creating a ledger"):
             handle = await self._create()
+            before = self._known
             left_over = before.allocated_ledger_id
             try:
                 await self._transact(
@@ -215,7 +215,7 @@ class SegmentLifecycle:
                 )
                 # An earlier writer created it and never used it. (Older Java releases allocate ahead.)
                 if left_over is not None:
-                    await self._client.delete(left_over)
+                    await delete_ledger(self._client, left_over, ReplacedAllocation(self._store, before))
             except BaseException:
                 handle.abandon()
                 raise
@@ -240,13 +240,16 @@ class SegmentLifecycle:
     async def _create(self, commit: CommitLedger | None = None) -> WriteHandle:
         config = self._config
         assert config.digest_type is not None  # ``for_scheme`` set it
+        log_id = (await with_identity(self._store, self._client, self._known, self._segments)).log_id
+        self._metadata = attrs.evolve(self._known, log_id=log_id)
+        mark = LedgerMark(self._namespace_path, self.log, log_id)
         return await self._client.create(
             ensemble_size=config.ensemble_size,
             write_quorum=config.write_quorum,
             ack_quorum=config.ack_quorum,
             digest_type=config.digest_type,
             password=config.password,
-            custom=LogMark(self._namespace_path, self.log).custom | self._known.allocation_stamp,
+            custom=mark.custom | self._known.allocation_stamp,
             commit=commit,
         )
 
@@ -403,7 +406,8 @@ class SegmentLifecycle:
                     if last_entry_id >= 0:
                         last = await self._last_record(handle, segment)
             if last_entry_id < 0:
-                await self._client.delete(segment.ledger_id)
+                claim = NamedByLog(self._store, self._namespace_path, self.log, self._path_of(segment))
+                await delete_ledger(self._client, segment.ledger_id, claim)
                 await delete_segment(self._store, self._namespace_path, self.log, segment)
                 self._segments = [each for each in self._segments if each.ledger_id != segment.ledger_id]
                 return

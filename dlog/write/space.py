@@ -26,6 +26,7 @@ from dlog.metadata.logs import open_log
 from dlog.metadata.node_reads import READS_AT_ONCE
 from dlog.metadata.retention_node import read_retention
 from dlog.metadata.segment_nodes import delete_segment, list_segments, set_truncation
+from dlog.ownership import NamedByLog, delete_ledger
 from dlog.segments.retention import first_retained
 from dlog.segments.segment import LogSegment
 from dlog.segments.truncation import marked_before, purgeable
@@ -172,7 +173,8 @@ async def purge_segments(
         for segment in [] if dry_run else found:
             # The ledger first. The next attempt finds a node without its ledger; it cannot find a ledger
             # without a node. Readers skip the node: it is marked.
-            await client.delete(segment.ledger_id)
+            claim = NamedByLog.as_segment(store, namespace_path, log, segment.name)
+            await delete_ledger(client, segment.ledger_id, claim)
             try:
                 await delete_segment(store, namespace_path, log, segment)
             except LogFencedError as exc:

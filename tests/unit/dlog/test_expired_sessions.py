@@ -15,6 +15,7 @@ import dlog
 from dlog.metadata.policy import Policy, Right, Rule
 from dlog.namespace_handle import Namespace
 from dlog.retry_policy import is_store_away
+from ledger.catalog.catalog import StoredLedger
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.handle import WriteHandle
 from namespace.errors import ConnectionLostError, StoreDiskError
@@ -181,21 +182,22 @@ async def test_a_writer_that_lost_its_session_changes_no_segment_in_the_next_one
 async def test_a_deletion_whose_session_expires_touches_nothing_of_the_writer_that_took_the_lock(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delete = LedgerClient.delete
+    delete = LedgerClient.delete_unchanged
     async with two_programs() as (one, two), AsyncExitStack() as stack:
         for _ in range(2):
             async with one.namespace.open_writer("log") as writer:
                 await writer.append(b"to be deleted")
         writers: list[dlog.LogWriter] = []
 
-        async def delete_slowly(client: LedgerClient, ledger_id: int) -> None:
-            await delete(client, ledger_id)
+        async def delete_slowly(client: LedgerClient, seen: StoredLedger) -> bool:
+            assert await delete(client, seen)
             if not writers:
                 await one.lose_session()
                 writers.append(await stack.enter_async_context(two.namespace.open_writer("log")))
                 await writers[0].append(b"new")
+            return True
 
-        monkeypatch.setattr(LedgerClient, "delete", delete_slowly)
+        monkeypatch.setattr(LedgerClient, "delete_unchanged", delete_slowly)
         with pytest.raises(dlog.LogLockedError, match="two holds its lock"):
             await one.namespace.delete_log("log")
         assert [each.segment_seqno for each in await two.namespace.segments("log")] == [1, 2, 3]

@@ -11,6 +11,8 @@ from dlog.metadata.logs import create_log, open_log
 from dlog.metadata.segment_nodes import delete_segment, list_segments, start_segment
 from dlog.namespace_handle import Namespace
 from dlog.segments.segment import LogSegment
+from ledger.catalog.catalog import StoredLedger
+from ledger.metadata import Ensemble, LedgerMetadata
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 
 NS = "/ns"
@@ -22,10 +24,17 @@ class ReplacesTheSegment:
     def __init__(self, store: MemoryStore, empty: LogSegment, again: LogSegment) -> None:
         self._store, self._empty, self._again = store, empty, again
 
-    async def delete(self, ledger_id: int) -> None:
-        assert ledger_id == self._empty.ledger_id
+    async def stored(self, ledger_id: int) -> StoredLedger:
+        metadata = LedgerMetadata(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, ensembles=(Ensemble(0, ("b:1",)),)
+        )
+        return StoredLedger(ledger_id, metadata, 0, 0)
+
+    async def delete_unchanged(self, seen: StoredLedger) -> bool:
+        assert seen.ledger_id == self._empty.ledger_id
         await delete_segment(self._store, NS, "log", self._empty)
         await start_segment(self._store, await open_log(self._store, NS, "log"), self._again)
+        return True
 
 
 async def test_deleting_a_log_keeps_a_segment_that_another_writer_started_meanwhile() -> None:

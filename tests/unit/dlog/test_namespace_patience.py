@@ -93,8 +93,9 @@ class Program:
 
 
 async def nodes_of(store: MemoryStore, path: str = "/ns") -> dict[str, bytes]:
-    """The tree below the namespace, without the lock's token and without dates."""
-    found = {path: b"" if path.endswith("/lock") else (await store.get(path)).value}
+    """The tree below the namespace, without the lock's token, the log's identity and dates."""
+    is_random = path.endswith(("/lock", "/<default>"))
+    found = {path: b"" if is_random else (await store.get(path)).value}
     for name in (await store.children(path)).names:
         child = f"{path}/{name}"
         found |= await nodes_of(store, child) if not name.startswith(("logrecs_", "dlog-")) else {child: b""}

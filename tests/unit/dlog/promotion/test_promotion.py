@@ -11,7 +11,9 @@ import trio.testing
 
 import dlog
 from dlog.metadata.policy import Policy, parse_policy
+from dlog.metadata.logs import open_log
 from dlog.metadata.segment_nodes import list_segments
+from dlog.ownership import LedgerMark
 from dlog.promotion import promoter
 from dlog.promotion.promoter import Promoter
 from dlog.promotion.record import TargetRecord
@@ -152,6 +154,23 @@ async def test_every_call_on_the_old_uri_goes_to_the_target(autojump_clock: trio
         await namespace.delete_log(LOG)
         with pytest.raises(dlog.LogNotFoundError):
             await namespace.describe_log(LOG)
+
+
+async def test_the_copies_are_ledgers_of_the_log_at_the_target(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("one") as namespace:
+        target = await namespace._open_target(TARGET)  # type: ignore[misc]
+        before = await open_log(namespace._store, namespace._path, LOG)
+        await namespace.promote_log(LOG, TARGET)
+        after = await open_log(target._store, target._path, LOG)
+        assert after.log_id not in (None, before.log_id)
+        for segment in (await list_segments(target._store, target._path, LOG)).segments:
+            custom = (await target._client.metadata(segment.ledger_id)).custom
+            assert LedgerMark.of(custom) == LedgerMark(target._path, LOG, after.log_id)
+        assert await records_of(namespace) == world.acknowledged
+        await target.delete_log(LOG)
+        assert await target._client.ledger_ids() == []
 
 
 async def test_truncated_records_stay_truncated(autojump_clock: trio.testing.MockClock) -> None:

@@ -146,7 +146,7 @@ class _Cut:
         self._left, self._applied = at, applied
         for owner, name in (
             (space, "set_truncation"),
-            (LedgerClient, "delete"),
+            (LedgerClient, "delete_unchanged"),
             (space, "delete_segment"),
         ):
             patch.setattr(owner, name, self._cutting(getattr(owner, name)))
