@@ -336,6 +336,7 @@ class Namespace:
         segments: Sequence[DetachedSegment],
         *,
         properties: Mapping[str, str] | None = None,
+        adopt_unmarked: bool = False,
         lock_timeout_s: float = 0,
     ) -> AttachedBatch:
         """See ``dlog.Namespace.attach_batch``."""
@@ -344,6 +345,7 @@ class Namespace:
             plan,
             segments,
             properties=properties,
+            adopt_unmarked=adopt_unmarked,
             lock_timeout_s=lock_timeout_s,
         )
 

@@ -6,7 +6,7 @@ Entry points: ``Namespace.begin_batch``, ``open_detached_segment``, ``attach_bat
 """
 
 from dlog.bulk.detached import DetachedSegmentWriter
-from dlog.bulk.errors import BatchOvertakenError
+from dlog.bulk.errors import BatchOvertakenError, ForeignLedgerError
 from dlog.bulk.plan import AttachedBatch, BatchPlan, DetachedSegment, LogPlan
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "BatchPlan",
     "DetachedSegment",
     "DetachedSegmentWriter",
+    "ForeignLedgerError",
     "LogPlan",
 ]

@@ -6,8 +6,9 @@ Not inside: locks and rights (``dlog.operations.batches``), records (``detached`
 Always: the segments of a batch and its number get into the metadata together or not at all; the transaction
 is conditional on the nodes that every writer changes when it starts or completes a segment, so a batch that
 was overtaken changes nothing, and a writer that was overtaken by a batch is fenced; only closed ledgers are
-attached; a batch whose number is there already is never attached again; a ledger is deleted only after a
-write to the node that its attaching would need.
+attached, and only those that say in the metadata store that they were made for this batch (``ledgers``); a
+batch whose number is there already is never attached again; a ledger is deleted only after a write to the
+node that its attaching would need.
 
 Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java.
 """
@@ -15,11 +16,11 @@ Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import attrs
 
-from dlog.bulk.errors import BatchOvertakenError
+from dlog.bulk.errors import BatchOvertakenError, ForeignLedgerError
+from dlog.bulk.ledgers import BatchLedgers, OfBatch, check_unnamed, is_adopted, read_ledgers
 from dlog.bulk.plan import (
     SEGMENTS_MAX,
     AttachedBatch,
@@ -35,9 +36,9 @@ from dlog.metadata.logs import open_log
 from dlog.metadata.properties import LogProperties, read_properties
 from dlog.metadata.properties.values import changed, encode_properties
 from dlog.metadata.segment_nodes import list_segments
+from dlog.ownership import delete_ledger
 from dlog.segments.segment import LogSegment, encode_segment
 from ledger.client import LedgerClient
-from ledger.errors import NoSuchLedgerError
 from ledger.tasks.task_errors import for_each
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import Check, Create, MetadataStore, Operation, Put
@@ -83,6 +84,8 @@ async def attach(
     plan: BatchPlan,
     segments: Sequence[DetachedSegment],
     changes: Mapping[str, str],
+    *,
+    adopts: bool = False,
 ) -> AttachedBatch:
     """Attach the segments; see ``Namespace.attach_batch``. The locks are held. Repeating it is safe."""
     _check(plan, segments)
@@ -92,12 +95,17 @@ async def attach(
         number = _number_in(properties, plan)
         logs = {name: await _LogNow.read(place, plan, name) for name in sorted(plan.logs)}
         found = _found(segments, logs)
-        if found.positions or (number is not None and number >= plan.number):
+        if number is not None and number >= plan.number:
+            return found
+        log_ids = {name: log.metadata.log_id for name, log in logs.items()}
+        rule = BatchLedgers(place.namespace_path, plan, log_ids, adopts)
+        if found.positions:
+            await _check_found(place, rule, segments, logs)
             return found
         for name, log in logs.items():
             if (why := plan.logs[name].difference(log.metadata)) is not None:
                 raise BatchOvertakenError(plan.name, name, why)
-        await _check_ledgers(place, plan, segments)
+        await _check_ledgers(place, rule, segments)
         added = {name: log.following(place, segments) for name, log in logs.items()}
         operations = _properties_stored(place, plan, properties, changes)
         for name, log in logs.items():
@@ -122,21 +130,44 @@ def _check(plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
         raise ValueError(f"batch {plan.name}: one segment is given twice")
 
 
-async def _check_ledgers(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
-    async def check(segment: DetachedSegment) -> None:
-        try:
-            metadata = (await place.client.stored(segment.ledger_id)).metadata
-        except NoSuchLedgerError:
+async def _check_ledgers(place: BatchPlace, rule: BatchLedgers, segments: Sequence[DetachedSegment]) -> None:
+    plan, adopted = rule.plan, list[DetachedSegment]()
+    ledgers = await read_ledgers(place.client, plan, segments)
+    for segment in segments:
+        ledger = ledgers.get(segment.ledger_id)
+        if ledger is None:
             raise BatchOvertakenError(
                 plan.name, segment.log, f"ledger {segment.ledger_id} of the batch was deleted"
-            ) from None
+            )
+        if (reason := rule.attach_refusal(segment, ledger)) is not None:
+            raise ForeignLedgerError(plan.name, segment.log, segment.ledger_id, reason)
+        if is_adopted(ledger):
+            adopted.append(segment)
+        metadata = ledger.metadata
         if not metadata.is_closed or metadata.last_entry_id != segment.last_entry_id:
             raise LogMetadataError(
                 f"batch {plan.name}: ledger {segment.ledger_id} is not closed at entry"
                 f" {segment.last_entry_id}, as its writer reported; nothing was changed"
             )
+    if adopted:
+        await check_unnamed(place.store, place.client, rule, adopted)
 
-    await for_each(check, segments)
+
+async def _check_found(
+    place: BatchPlace, rule: BatchLedgers, segments: Sequence[DetachedSegment], logs: Mapping[str, _LogNow]
+) -> None:
+    """Raise unless a log names these segments because an attempt of this batch attached them all."""
+    plan, ledgers = rule.plan, await read_ledgers(place.client, rule.plan, segments)
+    for segment in segments:
+        ledger = ledgers.get(segment.ledger_id)
+        if ledger is None:
+            continue  # attached and purged since
+        is_there = any(each.ledger_id == segment.ledger_id for each in logs[segment.log].segments)
+        reason = (
+            rule.refusal(segment, ledger) if is_there else "segments given with it are in the log already"
+        )
+        if reason is not None:
+            raise ForeignLedgerError(plan.name, segment.log, segment.ledger_id, reason)
 
 
 def _properties_stored(
@@ -218,10 +249,10 @@ def _found(segments: Sequence[DetachedSegment], logs: dict[str, _LogNow]) -> Att
 async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[DetachedSegment]) -> list[int]:
     """Delete the segments that no log names; see ``Namespace.abandon_batch``. The locks are held.
 
-    Returns the ids of the deleted ledgers.
+    Returns the ids of the deleted ledgers. A ledger of the batch that does not exist counts as deleted.
     """
     await place.store.sync(place.namespace_path)
-    doomed: list[int] = []
+    doomed: list[DetachedSegment] = []
     for name, planned in sorted(plan.logs.items()):
         path = paths.allocation_path(place.namespace_path, name)
         while True:
@@ -240,13 +271,20 @@ async def abandon(place: BatchPlace, plan: BatchPlan, segments: Sequence[Detache
         named = {
             each.ledger_id for each in (await list_segments(place.store, place.namespace_path, name)).segments
         }
-        doomed += [each.ledger_id for each in segments if each.log == name and each.ledger_id not in named]
-    await for_each(partial(_delete, place.client), doomed)
-    return doomed
+        doomed += [each for each in segments if each.log == name and each.ledger_id not in named]
+    rule = BatchLedgers(place.namespace_path, plan, {})
+    ledgers = await read_ledgers(place.client, plan, doomed)
+    claims = {each.ledger_id: OfBatch(place.store, rule, each) for each in doomed}
+    for ledger_id, ledger in ledgers.items():
+        # All of them before the first deletion: a call that is wrong about one ledger deletes none.
+        if (reason := await claims[ledger_id].refusal(ledger)) is not None:
+            raise ForeignLedgerError(plan.name, claims[ledger_id].segment.log, ledger_id, reason)
 
+    kept: set[int] = set()
 
-async def _delete(client: LedgerClient, ledger_id: int) -> None:
-    try:
-        await client.delete(ledger_id)
-    except NoSuchLedgerError:
-        pass
+    async def delete(ledger_id: int) -> None:
+        if await delete_ledger(place.client, ledger_id, claims[ledger_id]) is not None:
+            kept.add(ledger_id)
+
+    await for_each(delete, claims)
+    return [each for each in claims if each not in kept]

@@ -17,18 +17,18 @@ import trio
 
 from dlog.bulk.plan import BatchPlan, DetachedSegment, LogPlan
 from dlog.config import NamespaceConfig
-from dlog.errors import RecordTooLongError, TxidOutOfOrderError, translated
+from dlog.errors import DLogError, RecordTooLongError, TxidOutOfOrderError, translated
 from dlog.format.arguments import as_txid
 from dlog.format.envelope import PARTS_ENVELOPE_VERSION, seal_envelope
 from dlog.format.large_record import head_of, parts_of
 from dlog.format.record import FLAG_CONTROL, FLAG_PART, TXID_MAX, encode_record, encode_records
 from dlog.metadata.log_metadata import ALLOCATION_KEY
+from dlog.ownership import MadeHere, delete_ledger
 from dlog.write.batcher import Batch, Batcher
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
 from ledger.payloads import as_payload
-from ledger.policy import LogMark
 from namespace.errors import NamespaceError
 
 CLEANUP_S = 5.0  # deleting the ledger of a segment that failed; what is left is an orphan
@@ -168,6 +168,7 @@ async def open_detached(
     # As a writer's ledger: the stamp proves when it can never get into the log any more (docs/metadata.md
     # 16.13). Attaching is conditional on that version of the ``allocation`` node.
     stamp = b"%d:%d" % (planned.allocation_created_ms, planned.versions[2])
+    custom = plan.mark(namespace_path, log).custom | {ALLOCATION_KEY: stamp}
     with translated(log, "creating the ledger of a detached segment"):
         handle = await client.create(
             ensemble_size=config.ensemble_size,
@@ -175,7 +176,7 @@ async def open_detached(
             ack_quorum=config.ack_quorum,
             digest_type=config.digest_type,
             password=config.password,
-            custom=LogMark(namespace_path, log).custom | {ALLOCATION_KEY: stamp},
+            custom=custom,
         )
     writer = DetachedSegmentWriter(log, planned, handle, config)
     try:
@@ -183,17 +184,17 @@ async def open_detached(
         await writer.finish()
     except BaseException:
         handle.abandon()
-        await _delete(client, handle.ledger_id)
+        await _delete(client, handle.ledger_id, MadeHere(custom))
         raise
     if writer.result is None:
-        await _delete(client, handle.ledger_id)
+        await _delete(client, handle.ledger_id, MadeHere(custom))
 
 
-async def _delete(client: LedgerClient, ledger_id: int) -> None:
+async def _delete(client: LedgerClient, ledger_id: int, claim: MadeHere) -> None:
     """Delete a ledger that was never reported, if that works at once."""
     with trio.move_on_after(CLEANUP_S) as scope:
         scope.shield = True
         try:
-            await client.delete(ledger_id)
-        except (LedgerError, NamespaceError):
+            await delete_ledger(client, ledger_id, claim)
+        except (DLogError, LedgerError, NamespaceError):
             pass  # an orphan, which ``dlog log orphans`` finds

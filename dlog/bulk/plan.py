@@ -15,6 +15,7 @@ import attrs
 from dlog.bulk.errors import BatchOvertakenError
 from dlog.format.dlsn import DLSN
 from dlog.metadata.log_metadata import LogMetadata
+from dlog.ownership.mark import BatchMark, LedgerMark
 from dlog.segments.segment import LogSegment, start_sequence_id_after
 
 PROPERTY_PREFIX = "dlog.batch."  # of the property that holds the number of the last batch of a series
@@ -29,6 +30,7 @@ class LogPlan:
     txid_min: int  # of records with ids of their own: no record of the log has a greater id
     allocation_created_ms: int  # tells this log from another one of its name
     versions: tuple[int, int, int]  # of the nodes maxtxid, ledgers, allocation
+    log_id: str  # the log's identity, for the marks of the ledgers
 
     @classmethod
     def of(cls, metadata: LogMetadata, txid: int, txid_min: int) -> LogPlan:
@@ -38,6 +40,7 @@ class LogPlan:
             txid_min=txid_min,
             allocation_created_ms=metadata.allocation_created_ms,
             versions=_versions(metadata),
+            log_id=metadata.log_id or "",
         )
 
     def difference(self, now: LogMetadata) -> str | None:
@@ -61,6 +64,7 @@ class BatchPlan:
     number: int  # in the series; a batch with a number that is not greater than the last one is there already
     record_log: str  # the log whose properties hold the number
     logs: Mapping[str, LogPlan]
+    tokens: tuple[str, ...] = ()  # random; of a batch without a series, one of each process that began it
 
     @property
     def name(self) -> str:
@@ -73,6 +77,12 @@ class BatchPlan:
         assert self.series is not None  # only a batch of a series has a record
         return PROPERTY_PREFIX + self.series
 
+    def mark(self, namespace_path: str, log: str) -> LedgerMark:
+        """The mark of a ledger that is written for this batch."""
+        token = self.tokens[0] if self.tokens else ""
+        batch = BatchMark(self.series, self.number, token)
+        return LedgerMark(namespace_path, log, self.logs[log].log_id, batch)
+
     @staticmethod
     def merged(plans: Sequence[BatchPlan]) -> BatchPlan:
         """One plan of several for the same batch, each begun by another process, for any of its logs.
@@ -82,6 +92,7 @@ class BatchPlan:
             ValueError: They are for different batches.
         """
         first, logs = plans[0], dict[str, LogPlan]()
+        tokens = tuple(dict.fromkeys(token for plan in plans for token in plan.tokens))
         for plan in plans:
             if (plan.series, plan.number, plan.record_log) != (first.series, first.number, first.record_log):
                 raise ValueError(f"batch {plan.name} is not batch {first.name}")
@@ -92,7 +103,7 @@ class BatchPlan:
                     planned.versions,
                 ):
                     raise BatchOvertakenError(first.name, name, "a part of the batch saw another state of it")
-        return attrs.evolve(first, logs=logs)
+        return attrs.evolve(first, logs=logs, tokens=tokens)
 
 
 @attrs.frozen(kw_only=True)

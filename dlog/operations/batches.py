@@ -9,8 +9,11 @@ Source: our own; docs/bulk.md.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+import attrs
 
 from dlog.access_control.entries import Denial
 from dlog.bulk import attaching
@@ -23,6 +26,7 @@ from dlog.metadata.log_metadata import check_start_txid
 from dlog.metadata.logs import open_log
 from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase
+from dlog.ownership import with_identity
 from dlog.read.chain_end import chain_at_end
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from ledger.audit import audited_async
@@ -81,7 +85,8 @@ class LogBatches(NamespaceBase):
             raise ValueError(f"batch {number}: the number is negative")
         record_log = names[0] if record_log is None else self._checked(record_log, Right.WRITE)
         await self._check_batch([*names, record_log])
-        plan = BatchPlan(series=series, number=number, record_log=record_log, logs={})
+        tokens = (secrets.token_hex(16),) if series is None else ()
+        plan = BatchPlan(series=series, number=number, record_log=record_log, logs={}, tokens=tokens)
 
         async def begin() -> BatchPlan | None:
             await self._store.sync(self._path)
@@ -90,7 +95,7 @@ class LogBatches(NamespaceBase):
                 return None
             async with self._all_locked(names, lock_timeout_s) as session:
                 planned = {name: await self._plan(session, name) for name in names}
-            return BatchPlan(series=series, number=number, record_log=record_log, logs=planned)
+            return attrs.evolve(plan, logs=planned)
 
         return await self._change(record_log, "beginning a batch", begin)
 
@@ -144,6 +149,7 @@ class LogBatches(NamespaceBase):
         segments: Sequence[DetachedSegment],
         *,
         properties: Mapping[str, str] | None = None,
+        adopt_unmarked: bool = False,
         lock_timeout_s: float = 0,
     ) -> AttachedBatch:
         """Put the segments of a batch into its logs and record its number, all in one transaction.
@@ -159,8 +165,14 @@ class LogBatches(NamespaceBase):
             properties: Properties of the log ``record_log`` to set in the same transaction. Notes of DLog's
                 pipelines (``dlog.copy`` and such) need the right to write the log, others that to administer
                 it, as ``change_properties``.
+            properties: Properties of the log ``record_log`` to set in the same transaction.
+            adopt_unmarked: Also attach ledgers that no batch made and that no node of a log names, such as
+                those of Apache's programs. Make sure that no other application needs them: the log owns them
+                from then on, and deletes them when it is truncated.
 
         Raises:
+            ForeignLedgerError: A ledger was not made for this batch and this log, by its own metadata.
+            AccessDeniedError: A right is missing; ``adopt_unmarked`` needs "admin" on the logs "*".
             ValueError: The transaction ids of two segments of a log overlap.
             BatchOvertakenError: Another writer has changed one of the logs. Begin the batch again.
             LogNotFoundError, LogMetadataError, LogPromotedError
@@ -171,11 +183,17 @@ class LogBatches(NamespaceBase):
             await self._permitted(plan.record_log, Right.ADMIN)
         with translated(plan.record_log, "attaching a batch"):
             async with audited_async("attach batch", f"{self.uri} {plan.name} to {sorted(plan.logs)}"):
+                if adopt_unmarked:
+                    await self._permissions.check_administrator()
 
                 async def attach() -> AttachedBatch:
                     async with self._all_locked(plan.logs, lock_timeout_s) as session:
                         return await attaching.attach(
-                            self._batch_place(session), plan, segments, properties or {}
+                            self._batch_place(session),
+                            plan,
+                            segments,
+                            properties or {},
+                            adopts=adopt_unmarked,
                         )
 
                 return await self._change(plan.record_log, "attaching a batch", attach)
@@ -192,6 +210,8 @@ class LogBatches(NamespaceBase):
             The ids of the deleted ledgers.
 
         Raises:
+            ForeignLedgerError: A ledger was not made for this batch and this log, by its own metadata; one
+                without a mark is never deleted. Nothing was deleted.
             LogNotFoundError: A log was deleted or renamed. Nothing of it was deleted.
             LogLockedError: A log has a writer.
         """
@@ -251,6 +271,7 @@ class LogBatches(NamespaceBase):
         metadata = await open_log(session, self._path, name)
         if metadata.sealed:
             raise EndOfStreamError(name)
+        metadata = await with_identity(session, self._client, metadata, lifecycle.segments)
         txid = max(lifecycle.last_txid + 1, self._wall_ms())
         check_start_txid(metadata, txid)
         return LogPlan.of(metadata, txid, max(lifecycle.last_txid, metadata.max_txid, 0))

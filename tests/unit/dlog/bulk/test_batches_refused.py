@@ -24,8 +24,9 @@ async def test_only_closed_ledgers_are_attached(cluster: DictCluster) -> None:
         await namespace.create_log("a")
         plan = await begun(namespace, logs=["a"])
         part = await segment(namespace, plan, "a", b"x")
+        mark = (await opened.client.metadata(part.ledger_id)).custom
         async with await opened.client.create(
-            ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32
+            ensemble_size=1, write_quorum=1, ack_quorum=1, digest_type=DigestType.CRC32, custom=mark
         ) as handle:
             for wrong in (
                 attrs.evolve(part, last_entry_id=1),
