@@ -493,15 +493,16 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
         case namespace_errors.AccessDeniedError() | namespace_errors.StoreSecurityError():
             return AccessDeniedError(f"{place}: {exc}")
         case namespace_errors.SessionExpiredError():
-            return NamespaceLostError(
-                f"{place}: the session with the metadata store is over ({exc}); open the namespace again"
-            )
+            over = f"{place}: the session with the metadata store is over"
+            return NamespaceLostError(f"{over} ({exc}); open the namespace again")
         case namespace_errors.ConnectionLostError() | namespace_errors.StoreUnreachableError():
             return LogUnavailableError(
                 f"{place}: the metadata store cannot be reached ({exc}); try again later"
             )
         case namespace_errors.NamespaceError():
             return LogMetadataError(f"{place}: unexpected state of the metadata: {exc}")
+        case ledger_errors.DirectoryMovedError():
+            return NamespaceLostError(str(exc))
         case ledger_errors.DirectoryUnusableError():
             return EmbeddedStoreError(str(exc))
         case ledger_errors.NotEnoughBookiesError():

@@ -362,6 +362,13 @@ class DirectoryUnusableError(LedgerError):
     """The directory of a ``file:`` URI cannot be used; the message has the reason and the next step."""
 
 
+class DirectoryMovedError(DirectoryUnusableError):
+    """The directory of a ``file:`` URI was moved, removed or replaced while it was open.
+
+    Nothing was written to what is in its place. Open it again, by the path that it has now.
+    """
+
+
 class ReadOnlyError(LedgerError):
     """The client was opened with ``read_only=True``, and the call would change something. Nothing changed."""
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import trio
 
+from namespace.errors import StoreReplacedError
 from namespace.store import ANY_VERSION, Children, MetadataStore, Node, Operation, SessionState, Stat
 
 
@@ -32,6 +33,10 @@ class ForwardingStore(MetadataStore):
     @property
     def state(self) -> SessionState:
         return self._store.state
+
+    @property
+    def replaced(self) -> StoreReplacedError | None:
+        return self._store.replaced
 
     async def wait_state_change(self, seen: SessionState) -> SessionState:
         return await self._store.wait_state_change(seen)

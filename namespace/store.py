@@ -20,7 +20,13 @@ from typing import assert_never
 import attrs
 import trio
 
-from namespace.errors import InvalidPathError, NodeTooLargeError, NoNodeError, StoreError
+from namespace.errors import (
+    InvalidPathError,
+    NodeTooLargeError,
+    NoNodeError,
+    StoreError,
+    StoreReplacedError,
+)
 
 ANY_VERSION = -1
 NODE_BYTES_MAX = 1_048_576 - 65_536  # ZooKeeper's default packet limit, minus space for the rest of a request
@@ -124,6 +130,11 @@ class MetadataStore(abc.ABC):
     @abc.abstractmethod
     def state(self) -> SessionState:
         """The state of the session now."""
+
+    @property
+    def replaced(self) -> StoreReplacedError | None:
+        """Why no other session can follow this one: its store is gone. None while that is not known."""
+        return None
 
     @abc.abstractmethod
     async def wait_state_change(self, seen: SessionState) -> SessionState:

@@ -196,6 +196,24 @@ class Disk(abc.ABC):
     def lock(self, path: Path) -> Callable[[], None]:
         """Lock the file; the result unlocks it. ``DirectoryInUseError`` if another process holds the lock."""
 
+    def hold(self, path: Path) -> Callable[[], None]:
+        """Keep a directory open: paths below it lead into it, also if it is moved; the result ends that.
+
+        ``check_in_place`` fails once the path leads elsewhere.
+        """
+        return lambda: None
+
+    def library_path(self, path: Path) -> str:
+        """A path for a library that opens files itself; it leads into a held directory as well."""
+        return str(path)
+
+    def check_in_place(self) -> None:
+        """Check that the path of each held directory still leads to it; a look may be 50 ms old.
+
+        Raises ``DirectoryLostError`` if not. Renames and deletions in held directories look themselves.
+        """
+        return
+
     @abc.abstractmethod
     def usage(self, path: Path) -> DiskUsage: ...
 

@@ -225,6 +225,9 @@ class OverlayDisk(RealDisk):
     def lock(self, path: Path) -> Callable[[], None]:
         return lambda: None
 
+    def hold(self, path: Path, descriptor: int | None = None) -> Callable[[], None]:
+        return lambda: None  # each stored file is recognized by itself
+
     def usage(self, path: Path) -> DiskUsage:
         return _UNLIMITED
 

@@ -4,9 +4,10 @@ Inside: the implementation of ``disk``. Not inside: any file format.
 Always: a write writes all its bytes or raises ``OSError``. A lock ends with its process, even if that is
 killed. New files and directories are for their owner only (0600, 0700), whatever the umask; RocksDB chooses
 the modes of its own files, in a directory of this kind. A call that finds no file descriptor is repeated
-(``descriptors``); it is no failure of the disk.
+(``descriptors``); it is no failure of the disk. A path below a directory that is held is resolved from its
+descriptor; its files are neither renamed nor deleted once another directory has its path.
 
-Source: open(2), pwritev2(2), flock(2).
+Source: open(2), openat(2), pwritev2(2), flock(2).
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ from bookie.disk.reader_pool import ReaderPool
 from bookie.disk.rocksdb import NewRocksKeyValues, RocksKeyValues
 from bookie.errors import DirectoryInUseError
 from ledger.tasks.thread_calls import calls_of_this_run
-from namespace.private_files import FILE_MODE, make_private_directories
+from namespace.held_directories import CHECK_S, HeldDirectory
+from namespace.private_files import DIRECTORY_MODE, FILE_MODE, make_private_directories
 
 _BUFFERS_PER_CALL_MAX = 1024  # IOV_MAX of Linux
 _READER_THREADS_MAX = 4
 _SYNCER_THREADS = 8
 _SYNCS_ALONE_MAX = 4
 _SCRATCH_BYTES = 1 << 20
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _scratch: list[bytearray] = []  # one for each thread that was in ``pread_cached`` at a time
 
 T = TypeVar("T")
@@ -203,6 +206,8 @@ class RealDisk(Disk):
         self.descriptors: Descriptors = Descriptors()
         self._readers: ReaderPool | None = None
         self._syncers: ThreadPoolExecutor | None = None
+        self._held: dict[Path, HeldDirectory] = {}
+        self._checked_s = -CHECK_S  # the last look at all of them
 
     def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if write else os.O_RDONLY)
@@ -218,36 +223,89 @@ class RealDisk(Disk):
                 flags &= ~os.O_EXCL
         return RealFile(path, self._open(path, flags), direct=False)
 
+    def hold(self, path: Path, descriptor: int | None = None) -> Callable[[], None]:
+        """As ``Disk.hold``. ``descriptor``: of the directory, if the caller has it open; it stays open."""
+        held = HeldDirectory(path, self._open(path, _DIRECTORY) if descriptor is None else os.dup(descriptor))
+        self._held[path] = held
+
+        def release() -> None:
+            del self._held[path]
+            held.close()
+
+        return release
+
+    def check_in_place(self) -> None:
+        began_s = time.monotonic()
+        if began_s - self._checked_s >= CHECK_S:
+            for held in tuple(self._held.values()):
+                held.check()
+            self._checked_s = began_s
+
+    def _place(self, path: Path, *, changes: bool = False) -> tuple[str | Path, int | None]:
+        """The name of a path and the directory that it begins at; None: the working directory.
+
+        ``changes``: a name is about to be taken away, so the directory must be in its place.
+        """
+        if self._held:
+            for above in (path, *path.parents):
+                if (held := self._held.get(above)) is not None:
+                    if changes:
+                        held.check()
+                    return str(path.relative_to(above)), held.fd
+        return path, None
+
+    def library_path(self, path: Path) -> str:
+        """A path for RocksDB, which takes no descriptor."""
+        name, descriptor = self._place(path)
+        return str(path.absolute()) if descriptor is None else f"/proc/self/fd/{descriptor}/{name}"
+
     def rename(self, old: Path, new: Path) -> None:
-        os.rename(old, new)
+        (source, source_fd), (target, target_fd) = (
+            self._place(old, changes=True),
+            self._place(new, changes=True),
+        )
+        os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def link(self, old: Path, new: Path) -> None:
-        os.link(old, new)
+        (source, source_fd), (target, target_fd) = self._place(old), self._place(new, changes=True)
+        os.link(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)
+        name, directory_fd = self._place(path, changes=True)
+        os.unlink(name, dir_fd=directory_fd)
 
     def remove_tree(self, path: Path) -> None:
+        name, directory_fd = self._place(path, changes=True)
         with contextlib.suppress(FileNotFoundError):
-            self.descriptors.call(shutil.rmtree, path)
+            self.descriptors.call(shutil.rmtree, name, dir_fd=directory_fd)
 
     def remove_directory(self, path: Path) -> bool:
+        name, directory_fd = self._place(path, changes=True)
         try:
-            os.rmdir(path)
+            os.rmdir(name, dir_fd=directory_fd)
         except OSError:  # it is not empty, or a disk that fails will say so at the next sync
             return False
         return True
 
     def list_directory(self, path: Path) -> list[str]:
-        return self.descriptors.call(os.listdir, path)
+        descriptor = self._open(path, _DIRECTORY)  # of its own: two threads may list at the same time
+        try:
+            return os.listdir(descriptor)
+        finally:
+            os.close(descriptor)
 
     def make_directory(self, path: Path, *, durably: bool = True) -> None:
-        for made in make_private_directories(path):
+        name, directory_fd = self._place(path)
+        if directory_fd is None:
+            made = make_private_directories(path)
+        else:
+            made = _make_below(directory_fd, path, Path(name))
+        for directory in made:
             if durably:
-                self.sync_directory(made.parent)
+                self.sync_directory(directory.parent)
 
     def sync_directory(self, path: Path) -> None:
-        descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self._open(path, _DIRECTORY)
         try:
             os.fsync(descriptor)
         finally:
@@ -293,15 +351,18 @@ class RealDisk(Disk):
         return functools.partial(_unlock, descriptor)
 
     def usage(self, path: Path) -> DiskUsage:
-        stats = os.statvfs(path)
+        name, directory_fd = self._place(path)
+        where = directory_fd if directory_fd is not None and name == "." else path
+        stats = os.statvfs(where)
         total_bytes, free_bytes = stats.f_blocks * stats.f_frsize, stats.f_bavail * stats.f_frsize
-        return DiskUsage(total_bytes, free_bytes, os.stat(path).st_dev)
+        return DiskUsage(total_bytes, free_bytes, os.stat(where).st_dev)
 
     def check_directory(self, path: Path) -> None:
+        name, directory_fd = self._place(path, changes=True)
         super().check_directory(path)
         if os.statvfs(path).f_flag & os.ST_RDONLY:  # Linux remounts a file system with errors read-only
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        if not os.access(name, os.R_OK | os.W_OK | os.X_OK, dir_fd=directory_fd):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     def open_key_values(self, path: Path) -> KeyValues:
@@ -315,8 +376,9 @@ class RealDisk(Disk):
         return NewRocksKeyValues(path)
 
     def lock_apache_database(self, path: Path) -> Callable[[], None]:
+        name, directory_fd = self._place(path / "LOCK")
         try:
-            descriptor = os.open(path / "LOCK", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory_fd)
         except FileNotFoundError:
             return lambda: None
         try:
@@ -344,13 +406,29 @@ class RealDisk(Disk):
 
     def _open(self, path: Path, flags: int) -> int:
         # Linux takes the descriptor before it creates the file, so the call may be repeated with O_EXCL.
-        return self.descriptors.call(os.open, path, flags, FILE_MODE)
+        name, directory_fd = self._place(path)
+        return self.descriptors.call(os.open, name, flags, FILE_MODE, dir_fd=directory_fd)
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         readers = self._readers
         if readers is None or readers.calls is not calls_of_this_run():
             readers = self._readers = ReaderPool(_READER_THREADS_MAX)
         return await readers.run(job, *args)
+
+
+def _make_below(directory_fd: int, path: Path, name: Path) -> list[Path]:
+    """As ``make_private_directories`` for a directory below one that is open."""
+    made = []
+    above = path.parents[len(name.parts) - 1] if name.parts else path
+    for count in range(1, len(name.parts) + 1):
+        here = Path(*name.parts[:count])
+        try:
+            os.mkdir(here, DIRECTORY_MODE, dir_fd=directory_fd)
+        except FileExistsError:
+            continue  # if it is a file, the call that needs the directory says so
+        os.chmod(here, DIRECTORY_MODE, dir_fd=directory_fd)  # the umask may have taken rights of the owner
+        made.append(above / here)
+    return made
 
 
 def _call_each(calls: Iterator[Callable[[], None]]) -> None:

@@ -111,6 +111,7 @@ class RocksKeyValues(KeyValues):
             StartError: RocksDB refuses the files, or synced writes are lost.
         """
         self._path = path
+        self._where = str(path) if disk is None or read_only else disk.library_path(path)
         self.is_read_only = read_only
         # Read before the database is opened: another process that has it open may sync it meanwhile.
         count_file = path / _SYNC_COUNT_FILE
@@ -136,7 +137,7 @@ class RocksKeyValues(KeyValues):
 
     def _open(self) -> Rdict:
         try:
-            return _open_read_only(self._path) if self.is_read_only else Rdict(str(self._path), _options())
+            return _open_read_only(self._path) if self.is_read_only else Rdict(self._where, _options())
         except Exception as exc:  # rocksdict raises a bare Exception for every failure
             if self._is_shortage(exc):
                 raise _no_descriptor(str(exc)) from exc
@@ -245,7 +246,7 @@ class RocksKeyValues(KeyValues):
     # --- without a file descriptor ---
 
     def _is_shortage(self, error: Exception) -> bool:
-        reason = str(error).replace(str(self._path), "")
+        reason = str(error).replace(self._where, "")
         return any(shortage in reason for shortage in _SHORTAGES)
 
     def _check_shortage(self, error: Exception, database: Rdict) -> None:
@@ -298,7 +299,7 @@ class RocksKeyValues(KeyValues):
         with contextlib.suppress(Exception):  # it cannot write its buffers, and is closed nevertheless
             self._db.close()
         try:
-            database = Rdict(str(self._path), _options())
+            database = Rdict(self._where, _options())
         except Exception as exc:
             if self._is_shortage(exc):
                 raise _no_descriptor(str(exc)) from exc

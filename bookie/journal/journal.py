@@ -50,6 +50,7 @@ from bookie.journal.group_commit import LENGTH_BYTES, WriteBatch, cut_records, t
 from bookie.journal.loop_syncs import LoopSyncs
 from bookie.latency import Latency
 from bookie.length_prefixes import LengthPrefixes
+from namespace.held_directories import DirectoryLostError
 
 log = logging.getLogger(__name__)
 
@@ -230,18 +231,23 @@ class Journal:
             del group
 
     def _fail(self, exc: BaseException) -> None:
-        if self._error is None:
+        if self._error is None and isinstance(exc, DirectoryLostError):
+            self._error = StorageFailedError(f"{exc.filename}: {exc.strerror}. Nothing more is acknowledged")
+        elif self._error is None:
             self._error = StorageFailedError(
                 f"journal {self._files.directory}: writing {journal_name(self._journal_id)} at"
                 f" {self._position} failed: {str(exc) or repr(exc)}. Nothing more is acknowledged; check the"
                 " disk and restart the bookie"
             )
-            self._error.__cause__ = exc
-            log.error("%s", self._error)
+        else:
+            return
+        self._error.__cause__ = exc
+        log.error("%s", self._error)
 
     def _commit_timed(self, group: list[WriteBatch]) -> None:
         began_s = self._disk.clock_s()
         self._commit(group)
+        self._disk.check_in_place()  # not before: what is answered must be where the next start looks
         size_bytes = sum([batch.sizes_bytes[self._number] for batch in group])
         ended_s = self._disk.clock_s()
         self._loop_syncs.synced(len(group), size_bytes, ended_s - began_s)

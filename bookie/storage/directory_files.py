@@ -85,7 +85,7 @@ class DirectoryFiles:
             per_ledger=config.per_ledger_logs,
             greatest_indexed=lambda: greatest_log_id(index),
         )
-        self._directory = directory
+        self._disk, self._directory = disk, directory
         self._reserve = reserve
         self._is_broken = False  # a flush has begun and has not succeeded
 
@@ -94,6 +94,7 @@ class DirectoryFiles:
         if self._is_broken:
             raise StorageFailedError("an earlier flush failed")  # the marks would pass that one
         self._is_broken = True
+        self._disk.check_in_place()
         try:
             ranges = self._append(sealed)
         except OSError as exc:

@@ -142,12 +142,15 @@ async def _start(
 
 
 def _lock(locks: ExitStack, disk: Disk, config: StorageConfig) -> None:
-    """Create and lock all directories. Blocks."""
+    """Create, hold and lock all directories. Blocks."""
     for path in dict.fromkeys(
         (*config.journal_directories, *config.ledger_directories, *config.index_directories)
     ):
         disk.make_directory(path / CURRENT)
+        for held in (path, path / CURRENT):
+            locks.callback(disk.hold(held))
         locks.callback(disk.lock(path / CURRENT / LOCK))
+    disk.check_in_place()  # from here on every path leads to what is locked
 
 
 def _check_homes(stores: Sequence[DirectoryStore]) -> None:

@@ -10,13 +10,17 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from dlog.errors import LogLockLostError, LogUnavailableError
+from dlog.errors import LogLockLostError, LogUnavailableError, NamespaceLostError, WriteError
 from dlog.write.segment_lifecycle import SegmentLifecycle
 from namespace.lock import DistributedLock
 from namespace.store import SessionState
 
 # The log's segments and its lock in the namespace that it was promoted to; None if it was not.
 Follow = Callable[[], Awaitable[tuple[SegmentLifecycle, DistributedLock] | None]]
+
+
+class WriterNamespaceLostError(WriteError, NamespaceLostError):
+    """The namespace of a writer is lost: its directory was moved, removed or replaced. Open it again."""
 
 
 class LockWatch:
@@ -44,8 +48,11 @@ class LockWatch:
         """True if the session that holds the lock has expired."""
         return self.lock.session.state is SessionState.EXPIRED
 
-    def loss(self, log: str) -> LogLockLostError:
+    def loss(self, log: str) -> WriteError:
         """The error of a writer that has lost the lock."""
+        replaced = self.lock.session.replaced
+        if replaced is not None:
+            return WriterNamespaceLostError(f"log {log!r}: {replaced}; the writer has stopped")
         if self.is_session_over:
             return LogLockLostError(log, "the session with the metadata store expired")
         return LogLockLostError(log, "the lock's node was deleted")

@@ -4,7 +4,8 @@ Inside: names, ``host.lock``, the socket, what a forked child closes. Not inside
 reaching it (``embedded``).
 Always: at most one process holds the lock; the system releases it when the process ends, for any reason. The
 directory belongs to this user and is closed to others (mode 0700) before anything is read or written in it.
-Its name, and those of its parents, are durable before a file is made in it.
+Its name, and those of its parents, are durable before a file is made in it. The lock, the socket and the
+entry logs are reached through the descriptor: those of a directory that took its place are never touched.
 
     metadata.sqlite   the metadata store, shared by all processes
     bookie/           the bookie's journal and ledgers in Apache's formats; ``METADATA`` (``bound_metadata``)
@@ -30,9 +31,10 @@ import attrs
 import trio
 
 from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
-from ledger.errors import DirectoryUnusableError
+from ledger.errors import DirectoryMovedError, DirectoryUnusableError
 from ledger.read.log_file import DescriptorLog
 from namespace.events import event
+from namespace.held_directories import DirectoryLostError, HeldDirectory, open_directory
 from namespace.private_files import (
     DIRECTORY_MODE,
     FILE_MODE,
@@ -79,9 +81,10 @@ class Directory:
             if not read_only:
                 make_private_directories(path)
                 self._sync_names_of_new()
-            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fd = open_directory(path)
         except OSError as exc:
             raise DirectoryUnusableError(f"directory {path}: {exc.strerror}; {needs}") from exc
+        self._held = HeldDirectory(path, self._fd)
         try:
             if read_only:
                 self._check_others_cannot_write()
@@ -159,18 +162,40 @@ class Directory:
         os.close(self._fd)
 
     @property
+    def fd(self) -> int:
+        """The descriptor of the directory."""
+        return self._fd
+
+    def check(self) -> None:
+        """Raise ``DirectoryMovedError`` unless the path still leads to this directory."""
+        try:
+            self._held.check()
+        except DirectoryLostError as exc:
+            raise self.moved(exc) from exc
+        except OSError as exc:
+            raise DirectoryUnusableError(f"directory {self.path}: {exc.strerror}") from exc
+
+    def moved(self, lost: DirectoryLostError) -> DirectoryMovedError:
+        """The error of this directory, or of one below it, that is not at its path any more."""
+        return DirectoryMovedError(f"directory {lost.filename}: {lost.strerror}")
+
+    @property
     def socket_address(self) -> str:
-        """An address of the socket that fits into the 108 bytes which the system allows."""
-        direct = str(self.path / SOCKET)
-        return direct if len(os.fsencode(direct)) < 100 else f"/proc/self/fd/{self._fd}/{SOCKET}"
+        """An address of the socket: short enough for the system, and of this directory wherever it is."""
+        return self._held.library_path(SOCKET)
 
     def identity_of(self, name: str) -> tuple[int, int] | None:
-        """Device and inode of a file in the directory; None if there is none."""
+        """Device and inode of a file at the directory's path; None if there is none."""
         try:
             stat = os.stat(self.path / name)  # by path: the directory may have been replaced
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return stat.st_dev, stat.st_ino
+
+    def identity_of_entry_log(self, log_id: int) -> tuple[int, int]:
+        """Device and inode of an entry log of the bookie. ``OSError`` if it is not there."""
+        found = os.stat(_entry_log(log_id), dir_fd=self._fd)
+        return found.st_dev, found.st_ino
 
     def open_entry_log(self, log_id: int, device: int, inode: int) -> DescriptorLog:
         """Open an entry log of the bookie for reading; the caller closes it.
@@ -179,7 +204,7 @@ class Directory:
             OSError: It is not there, or another file is: the bookie has deleted it, or the directory was
                 replaced by another one.
         """
-        name = f"{BOOKIE}/current/{log_id:x}.log"
+        name = _entry_log(log_id)
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
         found = os.fstat(fd)
         if (found.st_dev, found.st_ino) != (device, inode):
@@ -332,6 +357,10 @@ class Directory:
             sock.close()
             raise
         return trio.SocketStream(sock)
+
+
+def _entry_log(log_id: int) -> str:
+    return f"{BOOKIE}/current/{log_id:x}.log"
 
 
 # A forked child closes these. With the lock and the listening socket of a killed host it would keep every

@@ -18,13 +18,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from ledger.tasks.background import open_background
+from namespace.errors import StoreReplacedError
 from namespace.sessions.renewing_store import RenewingStore
-from namespace.sqlite_store.store import open_sqlite_store
+from namespace.sqlite_store.store import SqliteStore, open_sqlite_store
 from namespace.store import MetadataStore
 
 
+class DirectoryStore(RenewingStore):
+    """The store of a directory, which ends when the directory is lost."""
+
+    def lose(self, reason: str) -> None:
+        """End the session, and open no other one: the directory is not at its path any more."""
+        replaced = StoreReplacedError(reason)
+        self.end(replaced)
+        if isinstance(self._session, SqliteStore):
+            self._session.expire(replaced)
+
+
 @asynccontextmanager
-async def open_directory_store(database: Path) -> AsyncIterator[RenewingStore]:
+async def open_directory_store(database: Path) -> AsyncIterator[DirectoryStore]:
     """Open a store that outlives its sessions. Leaving the block ends the session that is open then.
 
     Errors are those of ``open_sqlite_store``.
@@ -34,6 +46,6 @@ async def open_directory_store(database: Path) -> AsyncIterator[RenewingStore]:
         def open_session() -> AbstractAsyncContextManager[MetadataStore]:
             return open_sqlite_store(database, identity=first.identity)
 
-        store = RenewingStore(first, open_session)
+        store = DirectoryStore(first, open_session)
         tasks.start_soon(store.keep)
         yield store

@@ -30,8 +30,8 @@ from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
 from ledger.deploy.directory import METADATA, Directory, HostLock
-from ledger.deploy.directory_store import open_directory_store
-from ledger.errors import DirectoryUnusableError
+from ledger.deploy.directory_store import DirectoryStore, open_directory_store
+from ledger.errors import DirectoryMovedError, DirectoryUnusableError
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
@@ -65,7 +65,7 @@ class Hosting:
         self,
         directory: Directory,
         tasks: ServiceTasks,
-        store: MetadataStore,
+        store: DirectoryStore,
         layout: Layout,
         lock_timeout_s: float,
     ) -> None:
@@ -74,6 +74,7 @@ class Hosting:
         self._metadata_identity = directory.identity_of(METADATA)
         self._hosted: HostedBookie | None = None
         self._is_hosting = self._has_failed = False
+        self._moved: DirectoryMovedError | None = None
         self._changed = trio.Event()  # from starting to serving, from serving to gone
         self._stop = trio.Event()
 
@@ -88,11 +89,13 @@ class Hosting:
 
         Raises:
             OSError: The present host cannot be reached.
+            DirectoryMovedError: The directory is not at its path any more.
             DirectoryUnusableError: The bookie cannot be started here either, or another process has the lock
                 and has not served for ``lock_timeout_s``.
         """
         give_up_s = math.inf
         while True:
+            self._check_in_place()
             if self._has_failed:
                 await trio.sleep_forever()  # the error of the task cancels this call
             if self._hosted is not None:
@@ -118,6 +121,21 @@ class Hosting:
                 raise self._directory.unserved(self._lock_timeout_s)
             await trio.sleep(DIAL_PAUSE_S)
 
+    def _check_in_place(self) -> None:
+        """Raise ``DirectoryMovedError`` if the directory is not at its path; end the session then, too."""
+        try:
+            if self._moved is not None:
+                raise self._moved
+            self._directory.check()
+        except DirectoryMovedError as exc:
+            self._lose(exc)
+            raise
+
+    def _lose(self, moved: DirectoryMovedError) -> None:
+        self._moved = moved
+        self._store.lose(str(moved))
+        self._stop.set()
+
     async def _host(self, lock: HostLock) -> None:
         # Only a host needs the bookie, whose import takes longer than all the rest.
         from ledger.deploy.host import open_hosted_bookie
@@ -129,6 +147,8 @@ class Hosting:
                 self._change()
                 await self._stop.wait()
                 self._hosted = None
+        except DirectoryMovedError as exc:
+            self._lose(exc)  # no failure of this task: each call gets the error
         except BaseException:
             self._has_failed = True
             raise
@@ -172,6 +192,7 @@ async def open_embedded_stack(
         directory = Directory(path)
         try:
             async with open_directory_store(path / METADATA) as store, open_service_tasks() as tasks:
+                directory.check()  # the store was opened by the path
                 hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
                 try:
                     # Dial now, not at the first write: the caller learns at once whether it can work.

@@ -22,11 +22,10 @@ import attrs
 import trio
 
 from bookie.disk.real_disk import RealDisk
-from bookie.entrylog.format import entry_log_name
 from bookie.errors import BookieServerError
 from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.main import Bookie, open_bookie
-from bookie.storage.config import CURRENT, StorageConfig
+from bookie.storage.config import StorageConfig
 from bookie.storage.entry_places import EntryPlace
 from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE, METADATA, Directory, not_for_children
@@ -34,6 +33,7 @@ from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarba
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
 from namespace.events import event
+from namespace.held_directories import DirectoryLostError
 from namespace.store import MetadataStore
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
@@ -69,6 +69,7 @@ async def open_hosted_bookie(
         identity: Device and inode of the metadata file. Garbage is collected only while the file is the same.
 
     Raises:
+        DirectoryMovedError: The directory is not at its path any more. Nothing more is acknowledged.
         DirectoryUnusableError: The bookie cannot run, or failed; the message has the reason.
     """
     path = directory.path
@@ -92,9 +93,9 @@ async def open_hosted_bookie(
 
     def identify_log(place: EntryPlace) -> tuple[int, int]:
         # Every client of this bookie is a process of this user on this machine.
-        found = os.stat(path / BOOKIE / CURRENT / entry_log_name(place.log_id))
-        return found.st_dev, found.st_ino
+        return directory.identity_of_entry_log(place.log_id)
 
+    release = disk.hold(path, directory.fd)
     try:
         async with open_bookie(config, disk=disk, digest_type_of=digest_type_of) as bookie:
             bookie.storage.identify_log = identify_log
@@ -132,4 +133,15 @@ async def open_hosted_bookie(
                 not_for_children.pop(listener, None)
                 listener.socket.close()
     except (BookieServerError, OSError) as exc:
+        if (lost := _loss(exc)) is not None:
+            raise directory.moved(lost) from exc
         raise DirectoryUnusableError(f"directory {path}: its bookie cannot run: {exc}") from exc
+    finally:
+        release()
+
+
+def _loss(error: BaseException | None) -> DirectoryLostError | None:
+    """The loss of a directory that an error comes from."""
+    while error is not None and not isinstance(error, DirectoryLostError):
+        error = error.__cause__
+    return error

@@ -62,6 +62,10 @@ class RenewingStore(MetadataStore):
         state = self._session.state
         return SessionState.SUSPENDED if state is SessionState.EXPIRED else state
 
+    @property
+    def replaced(self) -> StoreReplacedError | None:
+        return self._replaced
+
     async def wait_state_change(self, seen: SessionState) -> SessionState:
         while (state := self.state) is seen:
             within = self._session.state
@@ -74,6 +78,11 @@ class RenewingStore(MetadataStore):
     def current_session(self) -> MetadataStore:
         self._check("/")
         return self._session
+
+    def end(self, replaced: StoreReplacedError) -> None:
+        """Open no other session: the store of this one is gone. The first reason stays."""
+        self._replaced = self._replaced or replaced
+        self._wake()
 
     async def keep(self) -> None:
         """Open another session each time one has expired; for a task, which ends by its cancellation.
@@ -97,8 +106,7 @@ class RenewingStore(MetadataStore):
                         exc,
                         extra=event("session.store_replaced", error=exc),
                     )
-                    self._replaced = exc
-                    self._wake()
+                    self.end(exc)
                     return
                 self._failure = None
                 logger.warning(
@@ -107,6 +115,9 @@ class RenewingStore(MetadataStore):
                 self._wake()
 
     async def _reopened(self, opened: AsyncExitStack) -> MetadataStore:
+        replaced = self._replaced or self._session.replaced
+        if replaced is not None:
+            raise replaced
         while True:
             try:
                 session = await opened.enter_async_context(self._open_session())
@@ -146,7 +157,9 @@ class RenewingStore(MetadataStore):
         try:
             yield self._session
         except SessionExpiredError as exc:
-            if self.state is SessionState.CLOSED:
+            if self._session.replaced is not None:
+                self.end(self._session.replaced)
+            if self.state in (SessionState.CLOSED, SessionState.EXPIRED):
                 raise
             raise ConnectionLostError(
                 path, "the session expired during the request; a write may be applied"

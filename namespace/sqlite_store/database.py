@@ -25,6 +25,7 @@ from urllib.parse import quote
 
 from namespace.clock import wall_ms
 from namespace.errors import SessionExpiredError, StoreFormatError
+from namespace.held_directories import HeldDirectory, open_directory
 from namespace.private_files import (
     create_private,
     lock_within,
@@ -41,6 +42,7 @@ BUSY_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05)  # between attempts; th
 CHECKPOINT_PAGES = 1000  # in the WAL, about, when it is due: SQLite's own default
 PAGE_BYTES = 4096
 PAGES_OF_WRITE = 10  # in the WAL after a transaction, about, without large data
+_OPENING = "opening"  # beside the locks of the sessions
 APPLICATION_ID = 0x444C4F47  # "DLOG"
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -84,13 +86,14 @@ class SqliteDatabase(abc.ABC):
             sqlite3.Error, OSError
         """
         self.path = path
-        self._locks = path.with_name(path.name + "-sessions")
+        locks = path.with_name(path.name + "-sessions")
         if identity is not None:
             check_identity(path, identity)
-        make_private_directories(self._locks)
+        make_private_directories(locks)
         if identity is None:
             create_private(path)  # SQLite gives its other files the same mode
         self._use = self.identity = begin_use(path)
+        self._locks = HeldDirectory(locks, open_directory(locks))
         try:
             mode = "rwc" if identity is None else "rw"
             self._db = sqlite3.connect(
@@ -101,8 +104,7 @@ class SqliteDatabase(abc.ABC):
                 uri=True,
             )
             try:
-                if identity is not None:
-                    check_identity(path, identity)  # SQLite has opened the file by its name
+                self._check_place()  # SQLite has opened the file by its name
                 self._prepare()
                 self.session_id, self._lock = self._open_session()
                 self._seen_version = self._data_version()
@@ -115,6 +117,7 @@ class SqliteDatabase(abc.ABC):
                 raise
         except BaseException:
             end_use(self._use)
+            self._locks.close()
             raise
         self._own_session = str(self.session_id)
         self._removed_dead = False  # since the last ``changed``
@@ -132,6 +135,7 @@ class SqliteDatabase(abc.ABC):
             self._db.close()
             end_use(self._use)
             self._lock.release()
+            self._locks.close()
 
     def patiently(self, work: Callable[[], T]) -> T:
         """Do the work; repeat it while other processes lock the database, for ``BUSY_TIMEOUT_S``.
@@ -172,7 +176,7 @@ class SqliteDatabase(abc.ABC):
         """In a transaction: delete the ephemeral nodes of a session."""
 
     def _prepare(self) -> None:
-        with _exclusive(self._locks / "opening"):
+        with _exclusive(self._locks):
             try:
                 version = self._pragma("user_version")
                 application_id = self._pragma("application_id")
@@ -200,12 +204,18 @@ class SqliteDatabase(abc.ABC):
         lock = None
         try:
             session_ids = {row[0] for row in self._db.execute("SELECT id FROM session")}
-            remove_stray_locks(self._locks, session_ids)
+            # Listed by a descriptor of its own, which no other thread reads.
+            listed = open_directory(".", directory_fd=self._locks.fd)
+            try:
+                remove_stray_locks(self._locks.fd, os.listdir(listed), session_ids)
+            finally:
+                os.close(listed)
             session_id = self._db.execute(
                 "INSERT INTO session (pid, opened_ms) VALUES (?, ?)", (os.getpid(), wall_ms())
             ).lastrowid
             assert session_id is not None  # an ephemeral node needs a session
-            lock = SessionLock(self._locks, session_id)
+            lock = SessionLock(self._locks.fd, session_id)
+            self._check_place()
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -230,6 +240,7 @@ class SqliteDatabase(abc.ABC):
             change = self._begin("BEGIN IMMEDIATE") + 1
             self._db.execute("UPDATE change SET number = ?", (change,))
             yield change
+            self._check_place()
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -239,6 +250,7 @@ class SqliteDatabase(abc.ABC):
     def _begin(self, begin: str) -> int:
         """Begin a transaction in which no session is dead; return the number of the last change."""
         while True:
+            self._check_place()
             self._db.execute(begin)
             # One look within the transaction. An ephemeral node that is created after another process has
             # ended this session would stay for ever.
@@ -254,23 +266,27 @@ class SqliteDatabase(abc.ABC):
             self._roll_back()
             self._remove_dead_sessions(session_ids)
 
+    def _check_place(self) -> None:
+        """Raise ``StoreReplacedError`` if the path leads to another file: SQLite opens its files by name."""
+        check_identity(self.path, self.identity)
+
     def _roll_back(self) -> None:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
 
     def _is_dead(self, session_id: int) -> bool:
-        return session_id != self.session_id and is_dead(self._locks, session_id)
+        return session_id != self.session_id and is_dead(self._locks.fd, session_id)
 
     def _remove_dead_sessions(self, session_ids: Iterable[int]) -> None:
         for session_id in session_ids:
             if self._is_dead(session_id):
                 self._remove_session(session_id)
-                remove_lock(self._locks, session_id)
+                remove_lock(self._locks.fd, session_id)
                 self._removed_dead = True
 
     def _check_session(self, is_alive: bool) -> None:
         if not is_alive:
-            raise SessionExpiredError("/", f"the session's lock file in {self._locks} was removed")
+            raise SessionExpiredError("/", f"the session's lock file in {self._locks.path} was removed")
 
     def _remove_session(self, session_id: int) -> None:
         """Remove a session with its ephemeral nodes, in a transaction; it may be removed already."""
@@ -280,6 +296,7 @@ class SqliteDatabase(abc.ABC):
             change = self._db.execute("SELECT number FROM change").fetchone()[0]
             self._delete_nodes_of(session_id, change)
             self._db.execute("DELETE FROM session WHERE id = ?", (session_id,))
+            self._check_place()
             self._db.execute("COMMIT")
         except BaseException:
             self._roll_back()
@@ -312,11 +329,11 @@ def _wal_pages(path: Path) -> int:
 
 
 @contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
+def _exclusive(locks: HeldDirectory) -> Iterator[None]:
     """Let one process in at a time. Switching to WAL fails while another process does the same."""
-    fd = open_private(path, create=True)
+    fd = open_private(_OPENING, create=True, directory_fd=locks.fd)
     try:
-        lock_within(fd, BUSY_TIMEOUT_S, path)
+        lock_within(fd, BUSY_TIMEOUT_S, locks.path / _OPENING)
         yield
     finally:
         os.close(fd)

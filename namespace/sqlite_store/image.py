@@ -199,7 +199,7 @@ def check_identity(path: Path, identity: tuple[int, int]) -> None:
     """
     try:
         found = os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise StoreReplacedError(f"metadata store {path}: the file was removed while it was open") from None
     if (found.st_dev, found.st_ino) != identity:
         raise StoreReplacedError(

@@ -4,7 +4,8 @@ The process that owns a session holds an exclusive ``flock`` on the file ``<id>.
 the lock when the process ends, for whatever reason. So a killed owner is detected at once, without clocks or
 heartbeats, and a stopped owner (SIGSTOP, a debugger) counts as alive.
 Always: the owner takes the lock before other processes can see the session's row, and keeps it until the row
-is deleted.
+is deleted. The files are reached through the descriptor of their directory: in another directory at its path,
+the lock of a living process would be missing.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from namespace.private_files import open_private
 
@@ -21,9 +22,9 @@ from namespace.private_files import open_private
 class SessionLock:
     """The lock of this process's own session."""
 
-    def __init__(self, directory: Path, session_id: int) -> None:
-        self._path = _lock_path(directory, session_id)
-        self._fd = open_private(self._path, create=True)
+    def __init__(self, directory_fd: int, session_id: int) -> None:
+        self._directory_fd, self._name = directory_fd, _lock_name(session_id)
+        self._fd = open_private(self._name, create=True, directory_fd=directory_fd)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:
@@ -34,10 +35,9 @@ class SessionLock:
     def release(self) -> None:
         """Release the lock and remove its file. The session's row must be deleted already."""
         _held.discard(self)
-        # If the directory was replaced, the file there is the lock of another store's session.
-        with suppress(OSError):
-            if os.path.samestat(os.stat(self._path), os.fstat(self._fd)):
-                self._path.unlink()
+        with suppress(OSError):  # another program may have removed it, and another session have made it
+            if os.path.samestat(os.stat(self._name, dir_fd=self._directory_fd), os.fstat(self._fd)):
+                os.unlink(self._name, dir_fd=self._directory_fd)
         os.close(self._fd)
 
     def forget(self) -> None:
@@ -45,10 +45,11 @@ class SessionLock:
         os.close(self._fd)
 
 
-def is_dead(directory: Path, session_id: int) -> bool:
+def is_dead(directory_fd: int, session_id: int) -> bool:
     """True if no process holds the session's lock."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(_lock_path(directory, session_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(_lock_name(session_id), flags, dir_fd=directory_fd)
     except FileNotFoundError:
         return True
     try:
@@ -62,20 +63,26 @@ def is_dead(directory: Path, session_id: int) -> bool:
         os.close(fd)
 
 
-def remove_lock(directory: Path, session_id: int) -> None:
+def remove_lock(directory_fd: int, session_id: int) -> None:
     """Remove the file of a dead session whose row is deleted."""
-    _lock_path(directory, session_id).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):
+        os.unlink(_lock_name(session_id), dir_fd=directory_fd)
 
 
-def remove_stray_locks(directory: Path, session_ids: set[int]) -> None:
-    """Remove files without a session: their process died between deleting the row and removing the file."""
-    for path in directory.glob("*.lock"):
-        if path.stem.isdecimal() and int(path.stem) not in session_ids:
-            path.unlink(missing_ok=True)
+def remove_stray_locks(directory_fd: int, names: Iterable[str], session_ids: set[int]) -> None:
+    """Remove files without a session: their process died between deleting the row and removing the file.
+
+    ``names``: the names in the directory.
+    """
+    for name in names:
+        number, dot, ending = name.partition(".")
+        if (dot, ending) == (".", "lock") and number.isdecimal() and int(number) not in session_ids:
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory_fd)
 
 
-def _lock_path(directory: Path, session_id: int) -> Path:
-    return directory / f"{session_id}.lock"
+def _lock_name(session_id: int) -> str:
+    return f"{session_id}.lock"
 
 
 _held: weakref.WeakSet[SessionLock] = weakref.WeakSet()

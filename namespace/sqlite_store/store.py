@@ -13,6 +13,7 @@ The file must be on a local file system: SQLite's WAL and ``flock`` need one mac
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -28,6 +29,7 @@ import trio
 from namespace.errors import (
     NamespaceError,
     SessionExpiredError,
+    StoreReplacedError,
     StoreUnreachableError,
 )
 from namespace.events import event
@@ -67,6 +69,7 @@ class SqliteStore(MetadataStore):
     def __init__(self, tree: SqliteTree) -> None:
         self._tree = tree
         self._session = Session()
+        self._replaced: StoreReplacedError | None = None
         # One call at a time. Its watches are set or fired before the next call begins.
         self._turn = trio.Lock()
         self._threads = trio.CapacityLimiter(1)
@@ -98,6 +101,10 @@ class SqliteStore(MetadataStore):
     @property
     def state(self) -> SessionState:
         return self._session.state
+
+    @property
+    def replaced(self) -> StoreReplacedError | None:
+        return self._replaced
 
     async def wait_state_change(self, seen: SessionState) -> SessionState:
         return await self._session.wait_state_change(seen)
@@ -189,6 +196,11 @@ class SqliteStore(MetadataStore):
         async with self._turn:
             await self._read(path, self._tree.sync)
 
+    def expire(self, replaced: StoreReplacedError | None = None) -> None:
+        """The session is over: it has expired, or its file is not at its path any more. On the loop."""
+        self._replaced = self._replaced or replaced
+        self._session.change_state(SessionState.EXPIRED)
+
     async def aclose(self) -> None:
         with trio.CancelScope(shield=True):
             async with self._turn:
@@ -237,8 +249,8 @@ class SqliteStore(MetadataStore):
                     self._tree_guard.release()
                     calls.called(time.perf_counter() - began_s)
             result, took_s = await trio.to_thread.run_sync(self._work, work, limiter=self._threads)
-        except SessionExpiredError as exc:
-            self._session.change_state(SessionState.EXPIRED)
+        except (SessionExpiredError, StoreReplacedError) as exc:
+            self.expire(exc if isinstance(exc, StoreReplacedError) else None)
             raise SessionExpiredError(path, str(exc)) from exc
         except FAILURES as exc:
             raise translated(self._tree.path, path, exc) from exc
@@ -311,8 +323,10 @@ class SqliteStore(MetadataStore):
                     changed = self._tree.patiently(partial(self._tree.changed, seen, look=look))
                 if changed:
                     self._token.run_sync_soon(self._others_changed, changed)
-            except SessionExpiredError:
-                self._token.run_sync_soon(self._session.change_state, SessionState.EXPIRED)
+            except (SessionExpiredError, StoreReplacedError) as exc:
+                replaced = exc if isinstance(exc, StoreReplacedError) else None
+                with contextlib.suppress(trio.RunFinishedError):
+                    self._token.run_sync_soon(self.expire, replaced)
                 return
             except trio.RunFinishedError:
                 return
@@ -332,6 +346,8 @@ class SqliteStore(MetadataStore):
         with self._tree_guard:
             try:
                 self._tree.close()
+            except StoreReplacedError:
+                pass  # the session is in the file that was moved: the next process there removes it
             except FAILURES as exc:
                 # The lock is released. So the next process that uses the database removes the session.
                 log.warning(

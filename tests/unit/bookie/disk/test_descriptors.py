@@ -129,7 +129,7 @@ class ShortDisk(RealDisk):
         self.is_short = False
         real_call = self.descriptors.call
 
-        def call(job: Callable[..., object], *args: object) -> object:
+        def call(job: Callable[..., object], *args: object, **named: object) -> object:
             if not args:
                 return real_call(job)
             # Log 1a.log and log 2.log are one kind.
@@ -139,7 +139,7 @@ class ShortDisk(RealDisk):
                 if self.is_short and place not in self.missed:
                     self.missed.add(place)
                     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(args[0]))
-                return job(*args)
+                return job(*args, **named)
 
             return real_call(short_job, *args)
 

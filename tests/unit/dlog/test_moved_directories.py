@@ -1,0 +1,191 @@
+"""A directory that is moved, removed or replaced while a process has it open loses no acknowledged record."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+import dlog
+from dlog import connect
+from namespace.held_directories import CHECK_S
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def move(directory: Path) -> Path:
+    return directory.rename(directory.with_name("moved"))
+
+
+def replace_by_empty(directory: Path) -> Path:
+    moved = move(directory)
+    directory.mkdir(0o700)
+    return moved
+
+
+def replace_by_old_copy(directory: Path) -> Path:
+    moved = move(directory)
+    shutil.copytree(directory.with_name("copy"), directory)
+    return moved
+
+
+def move_parent(directory: Path) -> Path:
+    return directory.parent.rename(directory.parent.with_name("elsewhere")) / directory.name
+
+
+def remove(directory: Path) -> Path:
+    shutil.rmtree(directory)
+    return directory
+
+
+def mount_over(directory: Path) -> Path:
+    other = directory.with_name("other")
+    other.mkdir(0o700)
+    if _libc.mount(os.fsencode(other), os.fsencode(directory), None, 4096, None):  # MS_BIND
+        return move(directory)  # this user may not mount
+    return directory
+
+
+CHANGES = [move, replace_by_empty, replace_by_old_copy, move_parent, mount_over, remove]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "parent" / "ns"
+    _libc.umount2(os.fsencode(tmp_path / "parent" / "ns"), 2)
+
+
+@pytest.fixture(autouse=True)
+def _impatient_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record in flight has an outcome soon: no test waits for the ten seconds that a bookie gets."""
+    real = connect.client_config
+    monkeypatch.setattr(
+        connect, "client_config", lambda config: attrs.evolve(real(config), unavailable_timeout_s=0.2)
+    )
+
+
+def uri(directory: Path) -> str:
+    return f"file://{directory}"
+
+
+async def write_until_lost(writer: dlog.LogWriter, acknowledged: list[bytes]) -> None:
+    """Append until the writer is told that its directory is lost."""
+    with pytest.raises(dlog.NamespaceLostError, match="removed|replaced"):
+        while True:
+            payload = b"%d" % len(acknowledged)
+            await writer.append(payload)
+            acknowledged.append(payload)
+
+
+async def stored(directory: Path) -> list[bytes]:
+    async with dlog.open_namespace(uri(directory)) as namespace:
+        async with namespace.open_writer("log"):
+            pass  # recovers the segment
+        async with namespace.open_reader("log", follow=False) as reader:
+            return [record.payload async for record in reader]
+
+
+def check(found: list[bytes], acknowledged: list[bytes]) -> None:
+    """Nothing acknowledged is missing; the record in flight may be there."""
+    assert found[: len(acknowledged)] == acknowledged
+    assert len(found) <= len(acknowledged) + 1
+
+
+def tree(directory: Path) -> dict[Path, bytes | None]:
+    return {
+        path.relative_to(directory): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+        if not path.is_socket()
+    }
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
+    directory: Path, change: Callable[[Path], Path]
+) -> None:
+    acknowledged: list[bytes] = []
+    async with dlog.open_namespace(uri(directory)) as namespace:
+        async with namespace.open_writer("log", create=True) as writer:
+            for number in range(20):
+                await writer.append(b"%d" % number)
+                acknowledged.append(b"%d" % number)
+            shutil.copytree(
+                directory, directory.with_name("copy"), ignore=shutil.ignore_patterns("*.sock", "*-sessions")
+            )
+            moved = change(directory)
+            there = tree(directory) if directory.exists() else None
+            with suppress(dlog.WriteError):
+                await write_until_lost(writer, acknowledged)
+        with pytest.raises(dlog.NamespaceLostError):
+            await namespace.create_log("other")
+        with pytest.raises(dlog.NamespaceLostError):
+            async with namespace.open_writer("log"):
+                pass
+    assert (tree(directory) if directory.exists() else None) == there, "nothing is written there"
+    _libc.umount2(os.fsencode(directory), 2)
+    if change is not remove:
+        check(await stored(moved), acknowledged)
+
+
+async def test_a_group_is_answered_only_a_moment_after_the_last_look(directory: Path) -> None:
+    async with dlog.open_namespace(uri(directory)) as namespace:
+        async with namespace.open_writer("log", create=True) as writer:
+            await writer.append(b"first")
+            await trio.sleep(2 * CHECK_S)  # the last look is too old for the next group
+            move(directory)
+            with pytest.raises(dlog.NamespaceLostError):
+                await writer.append(b"second")
+
+
+async def test_a_new_namespace_in_its_place_and_the_moved_one_both_keep_all(directory: Path) -> None:
+    acknowledged: list[bytes] = []
+    async with dlog.open_namespace(uri(directory)) as one:
+        async with one.open_writer("log", create=True) as writer:
+            for number in range(200):
+                await writer.append(b"%d" % number)
+                acknowledged.append(b"%d" % number)
+            moved = move(directory)
+            async with dlog.open_namespace(uri(directory)) as two:
+                async with two.open_writer("log", create=True) as other:
+                    for number in range(200):
+                        await other.append(b"new %d" % number)
+                    with suppress(dlog.WriteError):
+                        await write_until_lost(writer, acknowledged)
+                    await other.append(b"new 200")
+    check(await stored(moved), acknowledged)
+    assert await stored(directory) == [b"new %d" % number for number in range(201)]
+
+
+async def test_a_follower_and_an_attached_process_are_told(directory: Path) -> None:
+    async with dlog.open_namespace(uri(directory)) as host, dlog.open_namespace(uri(directory)) as attached:
+        async with host.open_writer("log", create=True) as writer:
+            await writer.append(b"0")
+        async with attached.open_reader("log") as reader:
+            assert (await anext(reader)).payload == b"0"
+            move(directory)
+            with pytest.raises(dlog.NamespaceLostError), trio.fail_after(30):
+                await anext(reader)
+        for namespace in (attached, host):
+            with pytest.raises(dlog.NamespaceLostError):
+                await namespace.list_logs()
+
+
+async def test_purge_and_compaction_of_a_moved_directory_touch_nothing_in_its_place(directory: Path) -> None:
+    async with dlog.open_namespace(uri(directory)) as namespace:
+        async with namespace.open_writer("log", create=True) as writer:
+            await writer.append(b"0")
+        copy = directory.with_name("copy")
+        shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("*.sock", "*-sessions"))
+        replace_by_old_copy(directory)
+        before = tree(directory)
+        with pytest.raises(dlog.NamespaceLostError):
+            await namespace.delete_log("log")
+        assert tree(directory) == before
+    assert tree(directory) == before
