@@ -124,6 +124,10 @@ class IndexKindError(StartError):
     """The index was written by the other implementation, and this one cannot read it."""
 
 
+class MetadataLostError(StartError):
+    """The metadata do not know ledgers that the bookie holds, or were at a later state before."""
+
+
 class LedgerListingError(BookieServerError):
     """The ledgers that name this bookie could not be listed, and it must not serve without the list."""
 

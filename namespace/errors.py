@@ -114,6 +114,10 @@ class StoreFormatError(NamespaceError):
     """The file is no metadata store, or a newer release wrote it. Nothing was written to it."""
 
 
+class StoreLostError(StoreFormatError):
+    """The file of the store was used before and has lost what it had. Nothing was written to it."""
+
+
 class StoreReplacedError(NamespaceError):
     """The file of the store is gone, or is another one than before. Nothing was written to it.
 

@@ -12,14 +12,17 @@ live ledgers. Therefore two values bind the store to the bookie:
 | ``METADATA`` | the store | verdict |
 |---|---|---|
 | same instance id | has given out all ids on the disk, and no fewer than before | OWN |
-| same instance id | otherwise | OLDER: it gets a new instance id, since its counter will catch up |
+| same instance id | otherwise | OLDER |
 | none | names every ledger on the disk | ADOPTED: ``METADATA`` is written |
 | none | lacks a ledger | UNNAMED |
 | another instance id, or damaged | | FOREIGN |
 
-With OLDER, UNNAMED and FOREIGN the garbage collection does not run. All else goes on, and the ids on the disk
-are skipped, so that a new ledger never gets the id of an old one. If the operator is sure that the store is
-right, the operator creates an empty file ``ACCEPT_METADATA`` beside ``METADATA``.
+With OLDER the bookie does not start, nor with UNNAMED if the store has not given out all ids on the disk, nor
+with FOREIGN if it does not name every ledger on the disk: logs would be missing, and new ones would be
+written over their names. Nothing is changed then. With another UNNAMED or FOREIGN only the garbage collection
+does not run, and the ids on the disk are skipped, so that a new ledger never gets the id of an old one. If
+the operator is sure that the store is right, the operator creates an empty file ``ACCEPT_METADATA`` beside
+``METADATA``.
 
 The comparison is made before the bookie serves, when no client can have drawn an id from an older store. A
 new store gets its instance id before the file is written; a crash between the two leaves an empty bookie
@@ -28,7 +31,8 @@ store has grown, and before a round deletes a ledger.
 
 Inside: the file, the comparison, their writes; the list of live ledgers while the binding holds. Not inside:
 cookies (``cookie_check``), the rounds of the garbage collection (``gc``).
-Always: no ledger is deleted unless the comparison says OWN or ADOPTED; the files are written by
+Always: no ledger is deleted unless the comparison says OWN or ADOPTED; a store that lacks ledgers of the
+bookie is neither written nor served; the files are written by
 ``replace_file``.
 
 Source: our own. ``incarnation`` is the reverse: it recognises disks that are older than the store.
@@ -46,6 +50,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from bookie.disk.disk import NO_SPACE
+from bookie.errors import MetadataLostError
 from bookie.identity.cookie_check import read_instance_id
 from bookie.ledger_metadata.live_ledgers import ClusterChangedError, named_ledgers
 from ledger.catalog.paths import INSTANCE_ID, Layout, id_prefix
@@ -184,6 +189,68 @@ class BoundMetadata:
         return given_out
 
 
+@attrs.frozen
+class _Judgement:
+    """The comparison of a bookie and its store, and what it was made of."""
+
+    verdict: MetadataVerdict
+    binding: MetadataBinding | None
+    given_out: int
+    unknown: frozenset[int]  # ledgers on the disk that the store neither names nor can have deleted
+
+    def check(self, directory: Path) -> None:
+        """Raise ``MetadataLostError`` if logs would be missing."""
+        if not self.unknown and self.verdict is not MetadataVerdict.OLDER:
+            return
+        some = ", ".join(map(str, sorted(self.unknown)[:5])) + (", ..." if len(self.unknown) > 5 else "")
+        lacks = f" It does not know {len(self.unknown)} ledgers of this bookie: {some}." if some else ""
+        raise MetadataLostError(
+            f"{directory}: the metadata cannot be used with this bookie: {self.verdict.value}{lacks} Logs would"
+            " be missing, so nothing was opened or changed. Bring the metadata back, with its -wal file; or, if"
+            " this one is right and what it does not name may be deleted for good, create an empty file"
+            f" {directory / ACCEPT} and open it again"
+        )
+
+
+async def _judge(
+    store: MetadataStore,
+    root: str,
+    layout: Layout,
+    disk: Disk,
+    directory: Path,
+    on_disk: Sequence[int],
+    instance_id: str,
+) -> _Judgement:
+    given_out = await ids_given_out(store, root, layout)
+    binding = await disk.run(_read, disk, directory / METADATA)
+    is_bound = binding is not None and binding.instance_id == instance_id
+    named: set[int] = set()
+    if on_disk and not is_bound:
+        # The listing suffices: reading the nodes of the others takes long, and would only find ledgers
+        # that are being created, of which the disk has none.
+        named = set(await named_ledgers(store, root, layout, ()))
+    verdict = compare(binding, instance_id, given_out, on_disk, named)
+    # The counter of another store says nothing about the ledgers of this one.
+    known_below = 0 if verdict is MetadataVerdict.FOREIGN else given_out
+    unknown = frozenset(one for one in on_disk if one >= known_below and one not in named)
+    return _Judgement(verdict, binding, given_out, unknown)
+
+
+async def check_metadata(
+    store: MetadataStore, root: str, layout: Layout, disk: Disk, directory: Path, on_disk: Sequence[int]
+) -> None:
+    """Compare as ``bind_metadata`` does, for a bookie that is only read. Writes nothing.
+
+    Raises:
+        MetadataLostError: Logs would be missing.
+        NamespaceError, OSError: The store or the file cannot be read.
+    """
+    if ACCEPT not in await disk.run(disk.list_directory, directory):
+        instance_id = await read_instance_id(store, root) or ""
+        judged = await _judge(store, root, layout, disk, directory, on_disk, instance_id)
+        judged.check(directory)
+
+
 async def bind_metadata(
     store: MetadataStore,
     root: str,
@@ -194,9 +261,9 @@ async def bind_metadata(
     *,
     is_in_place: Callable[[], bool] = lambda: True,
 ) -> BoundMetadata | None:
-    """Compare a bookie and its metadata store before the bookie serves; None if they do not match.
+    """Compare a bookie and its metadata store before the bookie serves; None: no garbage collection.
 
-    A mismatch is logged, with the remedy. If cancelled, the next call continues.
+    None is logged, with the remedy. If cancelled, the next call continues.
 
     Args:
         directory: The directory of the bookie's files, ``METADATA`` among them.
@@ -204,28 +271,19 @@ async def bind_metadata(
         is_in_place: Called in each round: whether the path of the store still leads to the file that is open.
 
     Raises:
+        MetadataLostError: Logs would be missing. Nothing was changed.
         NamespaceError, OSError: The store or the file cannot be read or written.
     """
     path = directory / METADATA
     instance_id = await _instance_id(store, root)
-    given_out = await ids_given_out(store, root, layout)
-    binding = await disk.run(_read, disk, path)
-    greatest = max(on_disk, default=-1)
+    judged = await _judge(store, root, layout, disk, directory, on_disk, instance_id)
+    verdict, binding, given_out = judged.verdict, judged.binding, judged.given_out
     if await disk.run(_remove, disk, directory / ACCEPT):
         log.warning("%s: the metadata is accepted because of the file %s", directory, ACCEPT)
         verdict = MetadataVerdict.ADOPTED
-    elif binding is _DAMAGED:
-        verdict = MetadataVerdict.FOREIGN
     else:
-        named: set[int] = set()
-        if binding is None and on_disk:
-            # The listing suffices: reading the nodes of the others takes long, and would only find ledgers
-            # that are being created, of which the disk has none.
-            named = await named_ledgers(store, root, layout, ())
-        verdict = compare(binding, instance_id, given_out, on_disk, named)
-    if verdict is MetadataVerdict.OLDER:
-        # From now on clients may draw ids, and then its counter no longer shows that it is older.
-        await store.put(f"{root}/{INSTANCE_ID}", str(uuid.uuid4()).encode())
+        judged.check(directory)
+    greatest = max(on_disk, default=-1)
     if given_out <= greatest < given_out + _SKIPPED_MAX:
         await skip_ids(store, root, layout, greatest)
         given_out = await ids_given_out(store, root, layout)

@@ -46,6 +46,10 @@ from namespace.private_files import (
 )
 
 METADATA, BOOKIE, SOCKET, LOCK = "metadata.sqlite", "bookie", "bookie.sock", "host.lock"
+BINDING = (
+    "METADATA"  # of the bookie: written when it has seen its metadata (``bookie.cluster.bound_metadata``)
+)
+ACCEPT = "ACCEPT_METADATA"  # made by an operator who gives up what the metadata does not name
 SOCKET_BACKLOG = 128
 
 logger = logging.getLogger(__name__)
@@ -174,6 +178,33 @@ class Directory:
             raise self.moved(exc) from exc
         except OSError as exc:
             raise DirectoryUnusableError(f"directory {self.path}: {exc.strerror}") from exc
+
+    def check_metadata(self) -> bool:
+        """True if the directory has metadata, or must have it: it was used before.
+
+        Raises:
+            DirectoryUnusableError: The metadata is gone, although the bookie was bound to it. Nothing may be
+                created in its place: logs would be missing, and new ones would be written over their names.
+        """
+        binding = f"{BOOKIE}/current/{BINDING}"
+        # In this order: another process makes the metadata first.
+        if not self._size_of(binding) or self._size_of(f"{BOOKIE}/current/{ACCEPT}") is not None:
+            return False
+        if not self._size_of(METADATA):
+            what = "is missing" if self._size_of(METADATA) is None else "is empty"
+            raise DirectoryUnusableError(
+                f"directory {self.path}: {METADATA} {what}, but the directory was used: {binding} names the"
+                f" metadata that its bookie belongs to. Nothing was opened or changed. Bring {METADATA} back"
+                " from a copy, with its -wal file; or, to give up all logs of this directory, create an empty"
+                f" file {BOOKIE}/current/{ACCEPT}"
+            )
+        return True
+
+    def _size_of(self, name: str) -> int | None:
+        try:
+            return os.stat(name, dir_fd=self._fd).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def moved(self, lost: DirectoryLostError) -> DirectoryMovedError:
         """The error of this directory, or of one below it, that is not at its path any more."""

@@ -36,12 +36,12 @@ class DirectoryStore(RenewingStore):
 
 
 @asynccontextmanager
-async def open_directory_store(database: Path) -> AsyncIterator[DirectoryStore]:
+async def open_directory_store(database: Path, *, must_exist: bool = False) -> AsyncIterator[DirectoryStore]:
     """Open a store that outlives its sessions. Leaving the block ends the session that is open then.
 
     Errors are those of ``open_sqlite_store``.
     """
-    async with open_sqlite_store(database) as first, open_background() as tasks:
+    async with open_sqlite_store(database, must_exist=must_exist) as first, open_background() as tasks:
 
         def open_session() -> AbstractAsyncContextManager[MetadataStore]:
             return open_sqlite_store(database, identity=first.identity)

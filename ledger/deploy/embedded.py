@@ -191,7 +191,11 @@ async def open_embedded_stack(
     try:
         directory = Directory(path)
         try:
-            async with open_directory_store(path / METADATA) as store, open_service_tasks() as tasks:
+            was_used = directory.check_metadata()
+            async with (
+                open_directory_store(path / METADATA, must_exist=was_used) as store,
+                open_service_tasks() as tasks,
+            ):
                 directory.check()  # the store was opened by the path
                 hosting = Hosting(directory, tasks, store, await _prepare(store), lock_timeout_s)
                 try:

@@ -22,7 +22,7 @@ import trio
 
 from bookie.cluster.bound_metadata import bind_metadata
 from bookie.disk.disk import Disk
-from bookie.errors import BookieServerError, StorageFailedError
+from bookie.errors import BookieServerError, MetadataLostError, StorageFailedError
 from bookie.gc.collector import GarbageCollector, GcConfig, GcRoundResult
 from bookie.gc.compaction_rules import CompactionConfig
 from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
@@ -127,6 +127,9 @@ async def open_garbage(
     """Bind bookie and metadata; None if there can be no garbage collection, with the reason in the log.
 
     Call it before the bookie serves requests.
+
+    Raises:
+        MetadataLostError: The metadata lacks ledgers of the bookie, so that it must not serve.
     """
     try:
         tombstones = await load_tombstones(bookie.service, directory, disk)
@@ -139,6 +142,8 @@ async def open_garbage(
             bookie.storage.ledger_ids(),
             is_in_place=is_in_place,
         )
+    except MetadataLostError:
+        raise
     except (BookieServerError, NamespaceError, OSError) as exc:
         logger.warning(
             "%s: the space of deleted logs is not freed until it is reopened: %s",

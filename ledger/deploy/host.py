@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from bookie.disk.real_disk import RealDisk
-from bookie.errors import BookieServerError
+from bookie.errors import BookieServerError, MetadataLostError
 from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.main import Bookie, open_bookie
 from bookie.storage.config import StorageConfig
@@ -135,6 +135,8 @@ async def open_hosted_bookie(
     except (BookieServerError, OSError) as exc:
         if (lost := _loss(exc)) is not None:
             raise directory.moved(lost) from exc
+        if isinstance(exc, MetadataLostError):
+            raise DirectoryUnusableError(f"directory {path}: {exc}") from exc
         raise DirectoryUnusableError(f"directory {path}: its bookie cannot run: {exc}") from exc
     finally:
         release()

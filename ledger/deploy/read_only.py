@@ -15,11 +15,13 @@ import errno
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
 import trio
 
+from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import LAYOUT
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
@@ -134,10 +136,12 @@ async def _open_snapshot(
 
     for name in (METADATA, BOOKIE):
         if directory.identity_of(name) is None:
+            directory.check_metadata()
             raise DirectoryUnusableError(
                 f"directory {directory.path}: there is nothing to read ({name} is missing); check the path,"
                 " or open it once for writing, which creates what is missing"
             )
+    directory.check_metadata()
     try:
         snapshot = await take_snapshot(directory.path)
     except FileNotFoundError:
@@ -153,7 +157,8 @@ async def _open_snapshot(
         store = await stack.enter_async_context(open_sqlite_reader(directory.path / METADATA, is_fixed=True))
         await _check_prepared(store, directory)
         tasks: ServiceTasks = await stack.enter_async_context(open_service_tasks())
-        await tasks.start(snapshot.run)
+        layout = (await open_catalog(store, LEDGERS_ROOT)).layout
+        await tasks.start(partial(snapshot.run, store, LEDGERS_ROOT, layout))
     except (DirectoryUnusableError, NamespaceError):
         if await is_unchanged():
             raise

@@ -16,17 +16,20 @@ from typing import Any
 
 import trio
 
+from bookie.cluster.bound_metadata import check_metadata
 from bookie.damage.scrubber import ScrubConfig
 from bookie.disk.overlay import OverlayDisk, StoredFile, stored_files
 from bookie.errors import BookieServerError
 from bookie.journal.files import JournalConfig
 from bookie.main import Bookie, open_bookie
-from bookie.storage.config import StorageConfig
+from bookie.storage.config import CURRENT, StorageConfig
+from ledger.catalog.paths import Layout
 from ledger.deploy.directory import BOOKIE
 from ledger.deploy.garbage import ENTRY_LOG_BYTES_MAX
 from ledger.errors import DirectoryUnusableError
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
+from namespace.store import MetadataStore
 
 _JOURNAL_BYTES = 64 << 10  # of the new journal file, which is in memory and gets no entry
 
@@ -57,8 +60,13 @@ class Snapshot:
         self._streams.start_soon(self._bookie.serve_stream, theirs)
         return ours
 
-    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def run(
+        self, store: MetadataStore, root: str, layout: Layout, *, task_status: trio.TaskStatus[None]
+    ) -> None:
         """Run the bookie until cancelled; ``started`` when it serves.
+
+        Args:
+            store: The metadata of the same moment.
 
         Raises:
             DirectoryUnusableError: The files cannot be served, or a file that was needed has changed.
@@ -72,11 +80,14 @@ class Snapshot:
             scrub=ScrubConfig(interval_s=0),
         )
         try:
-            async with open_bookie(config, disk=self._disk) as self._bookie, trio.open_nursery() as streams:
-                self._streams = streams
-                task_status.started()
-                await self._changed.wait()
-                streams.cancel_scope.cancel()
+            async with open_bookie(config, disk=self._disk) as bookie:
+                current = self._path / BOOKIE / CURRENT
+                await check_metadata(store, root, layout, self._disk, current, bookie.storage.ledger_ids())
+                self._bookie = bookie
+                async with trio.open_nursery() as self._streams:
+                    task_status.started()
+                    await self._changed.wait()
+                    self._streams.cancel_scope.cancel()
         except (BookieServerError, OSError) as exc:
             if not self._changed.is_set():
                 raise DirectoryUnusableError(

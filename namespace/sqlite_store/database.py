@@ -24,7 +24,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from namespace.clock import wall_ms
-from namespace.errors import SessionExpiredError, StoreFormatError
+from namespace.errors import SessionExpiredError, StoreFormatError, StoreLostError
 from namespace.held_directories import HeldDirectory, open_directory
 from namespace.private_files import (
     create_private,
@@ -72,20 +72,25 @@ T = TypeVar("T")
 class SqliteDatabase(abc.ABC):
     """One session with the database, from the constructor to ``close``."""
 
-    def __init__(self, path: Path, identity: tuple[int, int] | None = None) -> None:
+    def __init__(self, path: Path, identity: tuple[int, int] | None = None, must_exist: bool = False) -> None:
         """Open or create the database, and a session in it.
 
         Args:
             identity: Device and inode of the file that must be there; nothing is created then. A file that
                 replaced the former one holds other logs, although it has the same name.
+            must_exist: The store was used before: a file that is missing, or has no tables, has lost them.
 
         Raises:
+            StoreLostError: It ``must_exist``, and does not.
             StoreFormatError: The file is no metadata store, or a newer release wrote it.
             StoreReplacedError: The file is not the one with ``identity``.
             PermissionError: A file of the store is a symlink, or belongs to another user.
             sqlite3.Error, OSError
         """
-        self.path = path
+        self.path, self._must_exist = path, must_exist
+        # SQLite deletes the WAL of an empty file.
+        if must_exist and not (path.exists() and path.stat().st_size):
+            raise self._lost("the file is missing or empty")
         locks = path.with_name(path.name + "-sessions")
         if identity is not None:
             check_identity(path, identity)
@@ -189,6 +194,8 @@ class SqliteDatabase(abc.ABC):
                 application_id == 0 and tables
             ):
                 raise other_release(self.path, application_id, version)
+            if application_id == 0 and self._must_exist:
+                raise self._lost("the file has no tables; was its -wal file removed?")
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             if application_id == 0:
@@ -197,6 +204,12 @@ class SqliteDatabase(abc.ABC):
                     f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
                 )
                 sync_directory(self.path.parent)
+
+    def _lost(self, evidence: str) -> StoreLostError:
+        return StoreLostError(
+            f"metadata store {self.path}: {evidence}. It was used before, so logs would be missing: nothing"
+            " was created in its place. Bring it back from a copy, with its -wal file"
+        )
 
     def _open_session(self) -> tuple[int, SessionLock]:
         # Take the lock before the row is visible: another process would count the session as dead.

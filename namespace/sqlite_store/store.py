@@ -361,20 +361,22 @@ class SqliteStore(MetadataStore):
 
 @asynccontextmanager
 async def open_sqlite_store(
-    path: Path, *, identity: tuple[int, int] | None = None
+    path: Path, *, identity: tuple[int, int] | None = None, must_exist: bool = False
 ) -> AsyncIterator[SqliteStore]:
     """Open the database, creating it if it is missing. Leaving the block ends the session.
 
     Args:
         identity: That of an earlier store: open the same file again, and create none.
+        must_exist: The file was a store before: one without tables has lost them.
 
     Raises:
         StoreUnreachableError: The file cannot be opened or created.
         StoreFormatError: The file is no metadata store.
+        StoreLostError: It ``must_exist``, and does not, or has no tables.
         StoreReplacedError: The file with ``identity`` is not there any more.
     """
     try:
-        tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute(), identity))
+        tree = await trio.to_thread.run_sync(lambda: SqliteTree(path.absolute(), identity, must_exist))
     except NamespaceError:
         raise
     except FAILURES as exc:

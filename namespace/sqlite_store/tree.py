@@ -31,6 +31,7 @@ from namespace.errors import (
     NoNodeError,
     NotEmptyError,
     StoreFormatError,
+    StoreLostError,
 )
 from namespace.sessions.session import Watched, WatchKind
 from namespace.sqlite_store.database import (
@@ -97,6 +98,11 @@ def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
             opened.deserialize(image)
             names = ("application_id", "user_version")
             found = tuple(opened.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+            if found == (0, 0) and not opened.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise StoreLostError(
+                    f"metadata store {database}: the file has no tables, so logs would be missing; was its -wal"
+                    " file removed? Nothing was changed. Bring it back from a copy, with its -wal file"
+                )
             if found != (APPLICATION_ID, SCHEMA_VERSION):
                 raise other_release(database, *found)
             rows = opened.execute(f"SELECT path, parent, {_COLUMNS} FROM node").fetchall()

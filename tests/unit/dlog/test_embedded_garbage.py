@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ async def fill(namespace: Namespace, log: str, mib: int) -> list[dlog.DLSN]:
 async def count_in(namespace: Namespace, log: str) -> int:
     async with namespace.open_reader(log, follow=False) as reader:
         return len([record async for record in reader])
+
+
+def bytes_below(path: Path) -> dict[Path, bytes]:
+    return {one: one.read_bytes() for one in path.rglob("*") if one.is_file()}
 
 
 def entry_bytes(path: Path) -> int:
@@ -132,31 +137,39 @@ async def test_a_collection_follows_a_deletion(tmp_path: Path, monkeypatch: pyte
         assert entry_bytes(tmp_path) == 0
 
 
-async def test_with_wiped_metadata_nothing_is_deleted_and_the_right_file_finds_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("loss", ["deleted", "emptied", "without its WAL", "wiped"])
+async def test_a_directory_whose_metadata_is_lost_is_refused_until_it_is_back(
+    tmp_path: Path, loss: str
 ) -> None:
     path, backup = tmp_path / "log", tmp_path / "backup"
     async with opened(path) as (namespace, _):
         await fill(namespace, "log", 3)
     copy_metadata(path, backup)
     put_metadata(path, None)
-    for _ in range(2):
-        caplog.clear()
-        async with opened(path) as (namespace, stack):
-            assert stack.hosting.garbage is None
-            assert "it is not the metadata that this bookie was bound to" in caplog.text
-            assert ACCEPT in caplog.text, "the warning names the remedy"
-            await fill(namespace, "other", 2)  # writing works, and overwrites nothing
-            await namespace.delete_log("other")
-    assert entry_bytes(path) > 5 * MIB
+    if loss == "emptied":
+        (path / "metadata.sqlite").touch(0o600)
+    elif loss == "without its WAL":  # all that a killed process has written is there
+        with closing(sqlite3.connect(path / "metadata.sqlite")) as database:
+            database.execute("PRAGMA journal_mode = WAL")
+    elif loss == "wiped":
+        async with dlog.open_namespace(f"file://{tmp_path / 'other'}") as other:
+            await other.create_log("x")
+        copy_metadata(tmp_path / "other", path)
+    before = bytes_below(path)
+    for read_only in (False, True, False):
+        with pytest.raises(
+            (dlog.EmbeddedStoreError, dlog.LogMetadataError), match="ogs would be missing|was used"
+        ):
+            async with dlog.open_namespace(f"file://{path}", read_only=read_only):
+                pass
+    if loss in ("deleted", "emptied"):
+        assert bytes_below(path) == before, "nothing was written"
     put_metadata(path, backup)
     async with opened(path) as (namespace, _):
         assert await count_in(namespace, "log") == 6
 
 
-async def test_with_an_older_metadata_file_nothing_is_deleted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_with_an_older_metadata_file_nothing_is_opened(tmp_path: Path) -> None:
     path, older, newest = tmp_path / "log", tmp_path / "older", tmp_path / "newest"
     async with opened(path) as (namespace, _):
         await fill(namespace, "old", 1)
@@ -165,13 +178,10 @@ async def test_with_an_older_metadata_file_nothing_is_deleted(
         await fill(namespace, "new", 3)
     copy_metadata(path, newest)
     put_metadata(path, older)
-    for _ in range(3):
-        caplog.clear()
-        async with opened(path) as (namespace, stack):
-            assert await count_in(namespace, "old") == 2
-            assert stack.hosting.garbage is None
-            assert ACCEPT in caplog.text, "the warning names the remedy"
-            await fill(namespace, "later", 2)  # takes the ids that the older file has not assigned
+    for read_only in (False, True, False):
+        with pytest.raises(dlog.EmbeddedStoreError, match="older than this bookie's ledgers"):
+            async with dlog.open_namespace(f"file://{path}", read_only=read_only):
+                pass
     put_metadata(path, newest)
     async with opened(path) as (namespace, _):
         assert await count_in(namespace, "new") == 6
@@ -202,7 +212,7 @@ async def test_with_metadata_replaced_while_open_nothing_is_deleted(tmp_path: Pa
         await namespace.delete_log("gone")
         shutil.copy(backup, path / "copy")
         (path / "copy").replace(path / "metadata.sqlite")
-        with pytest.raises(Exception, match="No ledger is deleted"):
+        with pytest.raises(Exception, match="another file replaced it"):
             await collect(stack)
 
 
