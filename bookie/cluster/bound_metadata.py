@@ -205,9 +205,9 @@ class _Judgement:
         some = ", ".join(map(str, sorted(self.unknown)[:5])) + (", ..." if len(self.unknown) > 5 else "")
         lacks = f" It does not know {len(self.unknown)} ledgers of this bookie: {some}." if some else ""
         raise MetadataLostError(
-            f"{directory}: the metadata cannot be used with this bookie: {self.verdict.value}{lacks} Logs would"
-            " be missing, so nothing was opened or changed. Bring the metadata back, with its -wal file; or, if"
-            " this one is right and what it does not name may be deleted for good, create an empty file"
+            f"{directory}: the metadata cannot be used with this bookie: {self.verdict.value}{lacks} Logs"
+            " would be missing, so nothing was opened or changed. Bring the metadata back, with its -wal file;"
+            " or, if this one is right and what it does not name may be deleted for good, create an empty file"
             f" {directory / ACCEPT} and open it again"
         )
 

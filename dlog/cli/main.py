@@ -41,6 +41,7 @@ SECTIONS = {
         "autorecovery": ("dlog.cli.operators.autorecovery", "Restore lost replicas; show and steer it."),
         "top": ("dlog.cli.operators.top", "Show bookies and logs with their rates, refreshed."),
         "explain": ("dlog.cli.operators.explain", "Say why an append waits or a ledger lacks replicas."),
+        "repair": ("dlog.cli.operators.repair", "Make the lost metadata of a directory again."),
         "daemon": ("dlog.cli.operators.daemon", "Run a bookie or auto-recovery in the background."),
         "zookeeper": ("dlog.cli.running.zookeeper", "Run one ZooKeeper server."),
         "inspect": ("dlog.cli.operators.bookie.inspect", "Print the contents of a stopped bookie's files."),

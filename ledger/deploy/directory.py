@@ -8,6 +8,7 @@ Its name, and those of its parents, are durable before a file is made in it. The
 entry logs are reached through the descriptor: those of a directory that took its place are never touched.
 
     metadata.sqlite   the metadata store, shared by all processes
+    metadata.copy     its second copy, from which `dlog repair` makes it again
     bookie/           the bookie's journal and ledgers in Apache's formats; ``METADATA`` (``bound_metadata``)
     bookie.sock       the socket at which the host serves the other processes
     host.lock         locked (flock) by the host
@@ -50,6 +51,7 @@ BINDING = (
     "METADATA"  # of the bookie: written when it has seen its metadata (``bookie.cluster.bound_metadata``)
 )
 ACCEPT = "ACCEPT_METADATA"  # made by an operator who gives up what the metadata does not name
+COPY = "metadata.copy"  # the second copy of the metadata
 SOCKET_BACKLOG = 128
 
 logger = logging.getLogger(__name__)
@@ -188,14 +190,17 @@ class Directory:
         """
         binding = f"{BOOKIE}/current/{BINDING}"
         # In this order: another process makes the metadata first.
-        if not self._size_of(binding) or self._size_of(f"{BOOKIE}/current/{ACCEPT}") is not None:
+        if (
+            not (self._size_of(binding) or self._size_of(COPY))
+            or self._size_of(f"{BOOKIE}/current/{ACCEPT}") is not None
+        ):
             return False
         if not self._size_of(METADATA):
             what = "is missing" if self._size_of(METADATA) is None else "is empty"
             raise DirectoryUnusableError(
-                f"directory {self.path}: {METADATA} {what}, but the directory was used: {binding} names the"
-                f" metadata that its bookie belongs to. Nothing was opened or changed. Bring {METADATA} back"
-                " from a copy, with its -wal file; or, to give up all logs of this directory, create an empty"
+                f"directory {self.path}: {METADATA} {what}, but the directory was used: {COPY} or {binding} is"
+                f" there. Nothing was opened or changed. `dlog repair {self.path}` makes it again from {COPY}."
+                f" Or bring {METADATA} back from a copy, with its -wal file; or, to give up all logs of this directory, create an empty"
                 f" file {BOOKIE}/current/{ACCEPT}"
             )
         return True

@@ -14,10 +14,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import itertools
+import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -25,6 +26,7 @@ from urllib.parse import quote
 
 from namespace.clock import wall_ms
 from namespace.errors import SessionExpiredError, StoreFormatError, StoreLostError
+from namespace.events import event
 from namespace.held_directories import HeldDirectory, open_directory
 from namespace.private_files import (
     create_private,
@@ -33,9 +35,21 @@ from namespace.private_files import (
     open_private,
     sync_directory,
 )
+from namespace.sessions.session import Watched
+from namespace.sqlite_store.copy_format import (
+    COLUMNS,
+    DIGEST_BYTES,
+    Change,
+    CopyVerdict,
+    Row,
+    compare,
+    encode_change,
+)
 from namespace.sqlite_store.failures import is_busy
 from namespace.sqlite_store.image import begin_use, check_identity, end_use
+from namespace.sqlite_store.second_copy import SecondCopy, copy_name
 from namespace.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
+from namespace.store import parent_of
 
 BUSY_TIMEOUT_S = 10.0
 BUSY_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05)  # between attempts; the last one is repeated
@@ -63,10 +77,15 @@ CREATE INDEX node_by_owner ON node (owner) WHERE owner <> 0;
 CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL, opened_ms INTEGER NOT NULL);
 CREATE TABLE change (number INTEGER NOT NULL);
 INSERT INTO change VALUES (0);
+CREATE TABLE copied (number INTEGER NOT NULL, digest BLOB NOT NULL);
 INSERT INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0, 0);
 """
-
+NEW_STORE = (
+    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
+    f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+)
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 class SqliteDatabase(abc.ABC):
@@ -99,6 +118,8 @@ class SqliteDatabase(abc.ABC):
             create_private(path)  # SQLite gives its other files the same mode
         self._use = self.identity = begin_use(path)
         self._locks = HeldDirectory(locks, open_directory(locks))
+        self._home_fd = open_directory(path.parent)
+        self._copy = SecondCopy(path, self._home_fd)
         try:
             mode = "rwc" if identity is None else "rw"
             self._db = sqlite3.connect(
@@ -122,7 +143,7 @@ class SqliteDatabase(abc.ABC):
                 raise
         except BaseException:
             end_use(self._use)
-            self._locks.close()
+            self._close_directories()
             raise
         self._own_session = str(self.session_id)
         self._removed_dead = False  # since the last ``changed``
@@ -140,7 +161,12 @@ class SqliteDatabase(abc.ABC):
             self._db.close()
             end_use(self._use)
             self._lock.release()
-            self._locks.close()
+            self._close_directories()
+
+    def _close_directories(self) -> None:
+        self._copy.close()
+        self._locks.close()
+        os.close(self._home_fd)
 
     def patiently(self, work: Callable[[], T]) -> T:
         """Do the work; repeat it while other processes lock the database, for ``BUSY_TIMEOUT_S``.
@@ -168,6 +194,7 @@ class SqliteDatabase(abc.ABC):
         A failure is left to the next one: the WAL has all data.
         """
         self._wal_pages = 0
+        self._copy.sync()
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
 
@@ -177,8 +204,8 @@ class SqliteDatabase(abc.ABC):
             pass
 
     @abc.abstractmethod
-    def _delete_nodes_of(self, session_id: int, change: int) -> None:
-        """In a transaction: delete the ephemeral nodes of a session."""
+    def _delete_nodes_of(self, session_id: int, change: int, touched: list[Watched]) -> None:
+        """In a transaction: delete the ephemeral nodes of a session; add what is touched."""
 
     def _prepare(self) -> None:
         with _exclusive(self._locks):
@@ -199,17 +226,19 @@ class SqliteDatabase(abc.ABC):
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             if application_id == 0:
-                self._db.executescript(
-                    f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID};"
-                    f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
+                self._db.executescript(NEW_STORE)
                 sync_directory(self.path.parent)
+                self._copy.put_aside()  # of a store that was given up
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._compare_copy()
+                self._check_place()
+                self._db.execute("COMMIT")
+            finally:
+                self._roll_back()
 
-    def _lost(self, evidence: str) -> StoreLostError:
-        return StoreLostError(
-            f"metadata store {self.path}: {evidence}. It was used before, so logs would be missing: nothing"
-            " was created in its place. Bring it back from a copy, with its -wal file"
-        )
+    def _lost(self, evidence: str, *, is_copied: bool = False) -> StoreLostError:
+        return lost_store(self.path, evidence, is_copied=is_copied)
 
     def _open_session(self) -> tuple[int, SessionLock]:
         # Take the lock before the row is visible: another process would count the session as dead.
@@ -246,13 +275,99 @@ class SqliteDatabase(abc.ABC):
         finally:
             self._roll_back()
 
-    @contextmanager
-    def _writing(self) -> Iterator[int]:
-        """A transaction that changes nodes; yields the number of the change."""
+    def _compare_copy(self) -> None:
+        """In the transaction that opens the store: compare it with its copy. Apply the one change that is
+        missing, or write the copy again.
+
+        Raises:
+            StoreLostError: The database is damaged or older than its copy.
+        """
+        found = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise self._lost(f"it is damaged: {found}", is_copied=True)
+        (number,) = self._db.execute("SELECT number FROM change").fetchone()
+        self._db.execute("CREATE TABLE IF NOT EXISTS copied (number INTEGER NOT NULL, digest BLOB NOT NULL)")
+        copied = self._db.execute("SELECT number, digest FROM copied").fetchone()
+        changes, rows = self._copy.read(), self._rows()
+        verdict, evidence = compare(changes, number, copied, rows)
+        match verdict:
+            case CopyVerdict.LOST:
+                raise self._lost(evidence, is_copied=True)
+            case CopyVerdict.AHEAD:
+                log.warning(
+                    "%s: change %d is taken from %s",
+                    self.path,
+                    number + 1,
+                    self._copy.name,
+                    extra=event("metadata.change_taken", database=str(self.path)),
+                )
+                self._apply(changes[-1])
+            case CopyVerdict.BEHIND:
+                if copied is not None:
+                    log.warning(
+                        "%s: %s is written again: %s",
+                        self.path,
+                        self._copy.name,
+                        evidence,
+                        extra=event("metadata.copy_written_again", database=str(self.path)),
+                    )
+                digest = copied[1] if copied is not None and copied[0] == number else os.urandom(DIGEST_BYTES)
+                self._write_copy(number, digest, rows)
+                self._db.execute("DELETE FROM copied")
+                self._db.execute("INSERT INTO copied VALUES (?, ?)", (number, digest))
+
+    def _apply(self, change: Change) -> None:
+        for path, row in change.rows.items():
+            self._db.execute("DELETE FROM node WHERE path = ?", (path,))
+            if row is not None:
+                parent = "" if path == "/" else parent_of(path)
+                marks = ",".join("?" * (len(row) + 2))
+                self._db.execute(f"INSERT INTO node VALUES ({marks})", (path, parent, *row))
+        self._db.execute("UPDATE change SET number = ?", (change.number,))
+        self._db.execute("UPDATE copied SET number = ?, digest = ?", (change.number, change.digest))
+
+    def _rows(self) -> dict[str, Row]:
+        return {path: tuple(row) for path, *row in self._db.execute(f"SELECT path, {COLUMNS} FROM node")}
+
+    def _write_copy(self, number: int, digest: bytes, rows: Mapping[str, Row]) -> None:
         try:
-            change = self._begin("BEGIN IMMEDIATE") + 1
-            self._db.execute("UPDATE change SET number = ?", (change,))
-            yield change
+            self._copy.write(number, digest, rows)
+        except OSError as exc:
+            self._copy.warn(exc)
+
+    @contextmanager
+    def _copying(self, number: int, touched: Sequence[Watched]) -> Iterator[None]:
+        """Around a change within its transaction: append it to the copy.
+
+        Args:
+            number: Of the change before.
+            touched: Filled by the change.
+        """
+        before, digest = self._db.execute("SELECT number, digest FROM copied").fetchone()
+        is_copied = before == number  # else another release writes at the same time
+        if is_copied and not self._copy.is_at(number, digest):
+            self._write_copy(number, digest, self._rows())
+        yield
+        if not is_copied:
+            return
+        rows: dict[str, Row | None] = dict.fromkeys([path for _, path in touched])
+        for path in rows:
+            rows[path] = self._db.execute(f"SELECT {COLUMNS} FROM node WHERE path = ?", (path,)).fetchone()
+        record, digest = encode_change(number + 1, digest, rows)
+        try:
+            self._copy.append(record, number + 1, digest)
+        except OSError as exc:
+            self._copy.warn(exc)
+        self._db.execute("UPDATE copied SET number = ?, digest = ?", (number + 1, digest))
+
+    @contextmanager
+    def _writing(self, touched: Sequence[Watched]) -> Iterator[int]:
+        """A transaction that changes nodes, and adds them to ``touched``; yields the number of the change."""
+        try:
+            number = self._begin("BEGIN IMMEDIATE")
+            with self._copying(number, touched):
+                self._db.execute("UPDATE change SET number = ?", (number + 1,))
+                yield number + 1
             self._check_place()
             self._db.execute("COMMIT")
         except BaseException:
@@ -305,9 +420,11 @@ class SqliteDatabase(abc.ABC):
         """Remove a session with its ephemeral nodes, in a transaction; it may be removed already."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._db.execute("UPDATE change SET number = number + 1")
-            change = self._db.execute("SELECT number FROM change").fetchone()[0]
-            self._delete_nodes_of(session_id, change)
+            number = self._db.execute("SELECT number FROM change").fetchone()[0]
+            touched: list[Watched] = []
+            with self._copying(number, touched):
+                self._db.execute("UPDATE change SET number = ?", (number + 1,))
+                self._delete_nodes_of(session_id, number + 1, touched)
             self._db.execute("DELETE FROM session WHERE id = ?", (session_id,))
             self._check_place()
             self._db.execute("COMMIT")
@@ -323,6 +440,20 @@ class SqliteDatabase(abc.ABC):
     def _data_version(self) -> int:
         """A number that changes with each commit of another connection."""
         return self._pragma("data_version")
+
+
+def lost_store(database: Path, evidence: str, *, is_copied: bool) -> StoreLostError:
+    """The error of a store that lacks what it had. ``is_copied``: its second copy is sound."""
+    back = ""
+    if is_copied:
+        back = (
+            f"`dlog repair {database.parent}` makes it again from {copy_name(database)}. To keep this one, and"
+            f" give up what it lacks, remove {copy_name(database)}"
+        )
+    return StoreLostError(
+        f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or changed."
+        f" {back or 'Bring it back from a copy, with its -wal file, or see `dlog repair`'}"
+    )
 
 
 def other_release(database: Path, application_id: int, version: int) -> StoreFormatError:

@@ -20,8 +20,10 @@ from namespace.errors import NamespaceError, NoNodeError, StoreUnreachableError
 from namespace.events import event
 from namespace.read_only import RefusingStore
 from namespace.sessions.session import Session, Watched, WatchKind
+from namespace.sqlite_store.copy_format import CopyVerdict
+from namespace.sqlite_store.database import lost_store
 from namespace.sqlite_store.image import DatabaseFiles
-from namespace.sqlite_store.tree import ABSENT, nodes_of
+from namespace.sqlite_store.tree import ABSENT, compare_image, nodes_of
 from namespace.store import Children, Node, SessionState, Stat, check_path
 
 POLL_S = 0.05  # between two looks for writes of other processes
@@ -124,6 +126,15 @@ class SqliteReader(RefusingStore):
     def _load(self) -> dict[str, _Found] | None:
         """In a thread."""
         image = self._files.read_if_changed()
+        if image and self._is_fixed:
+            verdict, evidence = compare_image(image, self._path)
+            if verdict is CopyVerdict.LOST:
+                raise lost_store(self._path, evidence, is_copied=True)
+            if verdict is CopyVerdict.AHEAD:
+                raise StoreUnreachableError(
+                    f"metadata store {self._path}: its last change was interrupted, or its last commit is lost;"
+                    " open it once for writing, which takes the change from the second copy"
+                )
         return None if image is None else _nodes_of(image, self._path, with_ephemerals=not self._is_fixed)
 
     async def _find(self, path: str) -> _Found | None:

@@ -34,6 +34,7 @@ from namespace.errors import (
     StoreLostError,
 )
 from namespace.sessions.session import Watched, WatchKind
+from namespace.sqlite_store.copy_format import COLUMNS, CopyVerdict, compare, read_changes
 from namespace.sqlite_store.database import (
     APPLICATION_ID,
     PAGE_BYTES,
@@ -41,6 +42,7 @@ from namespace.sqlite_store.database import (
     SqliteDatabase,
     other_release,
 )
+from namespace.sqlite_store.second_copy import copy_name
 from namespace.store import (
     ANY_VERSION,
     Check,
@@ -56,7 +58,6 @@ from namespace.store import (
 )
 
 READ_AT_ONCE = 500  # nodes by one statement: SQLite limits its parameters
-_COLUMNS = "value, version, creations, children_count, created_ms, owner, data_change, children_change"
 ABSENT = -1  # the change number of a node that does not exist
 
 
@@ -105,7 +106,7 @@ def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
                 )
             if found != (APPLICATION_ID, SCHEMA_VERSION):
                 raise other_release(database, *found)
-            rows = opened.execute(f"SELECT path, parent, {_COLUMNS} FROM node").fetchall()
+            rows = opened.execute(f"SELECT path, parent, {COLUMNS} FROM node").fetchall()
     except sqlite3.Error as exc:
         raise StoreFormatError(f"{database}: not a metadata store: {exc}") from exc
     nodes = []
@@ -115,6 +116,29 @@ def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
             StoredNode(path, parent, Node(row.value, row.stat()), row.data_change, row.children_change)
         )
     return nodes
+
+
+def compare_image(image: bytes, database: Path) -> tuple[CopyVerdict, str]:
+    """Compare the bytes of a database with the second copy beside it. ``OSError``, ``StoreFormatError``"""
+    try:
+        copy = database.with_name(copy_name(database)).read_bytes()
+    except FileNotFoundError:
+        copy = b""
+    try:
+        with closing(sqlite3.connect(":memory:")) as opened:
+            opened.deserialize(image)
+            found = opened.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            if found != "ok":
+                return CopyVerdict.LOST, f"it is damaged: {found}"
+            (number,) = opened.execute("SELECT number FROM change").fetchone()
+            has_place = opened.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'copied'").fetchone()[
+                0
+            ]
+            copied = opened.execute("SELECT number, digest FROM copied").fetchone() if has_place else None
+            rows = {path: tuple(row) for path, *row in opened.execute(f"SELECT path, {COLUMNS} FROM node")}
+    except (sqlite3.Error, TypeError, OverflowError) as exc:
+        return CopyVerdict.LOST, f"it is damaged: {exc}"
+    return compare(read_changes(copy), number, copied, rows)
 
 
 class SqliteTree(SqliteDatabase):
@@ -133,7 +157,7 @@ class SqliteTree(SqliteDatabase):
             for start in range(0, len(paths), READ_AT_ONCE):
                 asked = paths[start : start + READ_AT_ONCE]
                 marks = ",".join("?" * len(asked))
-                found = self._db.execute(f"SELECT path, {_COLUMNS} FROM node WHERE path IN ({marks})", asked)
+                found = self._db.execute(f"SELECT path, {COLUMNS} FROM node WHERE path IN ({marks})", asked)
                 for path, *columns in found:
                     row = _Row(*columns)
                     nodes[path] = Node(row.value, row.stat())
@@ -158,7 +182,7 @@ class SqliteTree(SqliteDatabase):
     ) -> tuple[str, list[Watched]]:
         """Create a node; return its path and the watches to fire."""
         touched: list[Watched] = []
-        with self._writing() as change:
+        with self._writing(touched) as change:
             if parents:
                 self._create_ancestors(path, change, touched)
             if sequential and (parent := self._find(parent_of(path))) is not None:
@@ -170,7 +194,7 @@ class SqliteTree(SqliteDatabase):
         """Leave the tree as if a sequential node was created and deleted; return its path."""
         touched: list[Watched] = []
         parent_path = parent_of(path)
-        with self._writing() as change:
+        with self._writing(touched) as change:
             self._create_ancestors(path, change, touched)
             parent = self._row(parent_path)
             path += sequence_suffix(parent.creations)
@@ -186,7 +210,7 @@ class SqliteTree(SqliteDatabase):
     def put(self, path: str, value: bytes, expected: int) -> tuple[Stat, list[Watched]]:
         """Write a node's data; return its stat and the watches to fire."""
         touched: list[Watched] = []
-        with self._writing() as change:
+        with self._writing(touched) as change:
             self._put(path, value, expected, change, touched)
             stat = self._row(path).stat()
         return stat, touched
@@ -194,14 +218,14 @@ class SqliteTree(SqliteDatabase):
     def delete(self, path: str, expected: int) -> list[Watched]:
         """Delete a node; return the watches to fire."""
         touched: list[Watched] = []
-        with self._writing() as change:
+        with self._writing(touched) as change:
             self._delete(path, expected, change, touched)
         return touched
 
     def commit(self, operations: Sequence[Operation]) -> list[Watched]:
         """Do all operations or none; return the watches to fire."""
         touched: list[Watched] = []
-        with self._writing() as change:
+        with self._writing(touched) as change:
             for operation in operations:
                 match operation:
                     case Create(path=path, value=value):
@@ -301,9 +325,9 @@ class SqliteTree(SqliteDatabase):
             (WatchKind.CHILDREN, parent_path),
         ]
 
-    def _delete_nodes_of(self, session_id: int, change: int) -> None:
+    def _delete_nodes_of(self, session_id: int, change: int, touched: list[Watched]) -> None:
         for (path,) in self._db.execute("SELECT path FROM node WHERE owner = ?", (session_id,)).fetchall():
-            self._delete(path, ANY_VERSION, change, [])
+            self._delete(path, ANY_VERSION, change, touched)
 
     @staticmethod
     def _check_version(path: str, row: _Row, expected: int) -> None:
@@ -311,7 +335,7 @@ class SqliteTree(SqliteDatabase):
             raise BadVersionError(path, f"version is {row.version}, not the expected {expected}")
 
     def _find(self, path: str) -> _Row | None:
-        found = self._db.execute(f"SELECT {_COLUMNS} FROM node WHERE path = ?", (path,)).fetchone()
+        found = self._db.execute(f"SELECT {COLUMNS} FROM node WHERE path = ?", (path,)).fetchone()
         return None if found is None else _Row(*found)
 
     def _row(self, path: str) -> _Row:

@@ -133,7 +133,7 @@ async def test_an_older_store_is_always_refused_and_the_newer_one_accepted(
         await make_ledgers(older, 2)
         before = await ids_given_out(older, ROOT, LAYOUT)
         for _ in range(2):
-            with pytest.raises(MetadataLostError, match="older.* 3 ledgers of this bookie: 2, 3, 4"):
+            with pytest.raises(MetadataLostError, match=r"older.* 3 ledgers of this bookie: 2, 3, 4"):
                 await bind(older, tmp_path, made)
             with pytest.raises(MetadataLostError, match="older"):
                 await check_metadata(older, ROOT, LAYOUT, RealDisk(), tmp_path, made)
@@ -224,7 +224,7 @@ async def test_another_store_is_refused_only_if_it_lacks_a_ledger(store: MemoryS
     assert await bind(store, tmp_path, made) is None, "a damaged binding costs the garbage collection only"
     await check_metadata(store, ROOT, LAYOUT, RealDisk(), tmp_path, made)
     await store.delete(ledger_path(ROOT, LAYOUT, made[1]))
-    with pytest.raises(MetadataLostError, match="wiped.* 1 ledgers of this bookie: 1"):
+    with pytest.raises(MetadataLostError, match=r"wiped.* 1 ledgers of this bookie: 1"):
         await bind(store, tmp_path, made)
     (tmp_path / ACCEPT).touch()
     await check_metadata(store, ROOT, LAYOUT, RealDisk(), tmp_path, made)

@@ -1,0 +1,47 @@
+"""Making the metadata of a directory again from their second copy.
+
+Inside: the lock that keeps other processes away. Not inside: the work (``namespace.sqlite_store.repair``).
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from ledger.deploy.directory import BOOKIE, METADATA, Directory
+from ledger.errors import DirectoryUnusableError
+from namespace.errors import NamespaceError
+from namespace.sqlite_store.repair import find_loss, repair_store
+
+
+def repair_directory(path: Path, confirm: Callable[[str], None]) -> int | None:
+    """Make lost metadata again; the number of their last change, or None if they are sound.
+
+    Args:
+        confirm: Called with what is wrong before anything is changed; raises to stop.
+
+    Raises:
+        DirectoryUnusableError: It is no directory of a namespace, is in use, or cannot be repaired.
+    """
+    if not (path / BOOKIE).is_dir():
+        raise DirectoryUnusableError(f"directory {path}: no namespace is there ({BOOKIE} is missing)")
+    directory = Directory(path)
+    try:
+        lock = directory.try_lock()
+        if lock is None:
+            raise DirectoryUnusableError(f"directory {path}: {directory.holder()} has it open; end it first")
+        try:
+            lost = find_loss(path / METADATA)
+            if lost is None:
+                return None
+            confirm(lost)
+            return repair_store(path / METADATA)
+        except (NamespaceError, OSError, sqlite3.Error) as exc:
+            raise DirectoryUnusableError(f"directory {path}: it cannot be repaired: {exc}") from exc
+        finally:
+            directory.unlock(lock)
+    finally:
+        directory.close()
