@@ -7,13 +7,13 @@ Source: our own.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
 from ledger.deploy.directory import BOOKIE, METADATA, Directory
 from ledger.errors import DirectoryUnusableError
 from namespace.errors import NamespaceError
+from namespace.sqlite_store.failures import FAILURES
 from namespace.sqlite_store.repair import find_loss, repair_store
 
 
@@ -39,7 +39,7 @@ def repair_directory(path: Path, confirm: Callable[[str], None]) -> int | None:
                 return None
             confirm(lost)
             return repair_store(path / METADATA)
-        except (NamespaceError, OSError, sqlite3.Error) as exc:
+        except (NamespaceError, *FAILURES) as exc:
             raise DirectoryUnusableError(f"directory {path}: it cannot be repaired: {exc}") from exc
         finally:
             directory.unlock(lock)

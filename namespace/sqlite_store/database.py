@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from namespace.clock import wall_ms
@@ -35,7 +35,6 @@ from namespace.private_files import (
     open_private,
     sync_directory,
 )
-from namespace.sessions.session import Watched
 from namespace.sqlite_store.copy_format import (
     COLUMNS,
     DIGEST_BYTES,
@@ -50,6 +49,9 @@ from namespace.sqlite_store.image import begin_use, check_identity, end_use
 from namespace.sqlite_store.second_copy import SecondCopy, copy_name
 from namespace.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import parent_of
+
+if TYPE_CHECKING:
+    from namespace.sessions.session import Watched
 
 BUSY_TIMEOUT_S = 10.0
 BUSY_PAUSES_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05)  # between attempts; the last one is repeated

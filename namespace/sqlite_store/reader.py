@@ -126,16 +126,23 @@ class SqliteReader(RefusingStore):
     def _load(self) -> dict[str, _Found] | None:
         """In a thread."""
         image = self._files.read_if_changed()
-        if image and self._is_fixed:
-            verdict, evidence = compare_image(image, self._path)
-            if verdict is CopyVerdict.LOST:
-                raise lost_store(self._path, evidence, is_copied=True)
-            if verdict is CopyVerdict.AHEAD:
-                raise StoreUnreachableError(
-                    f"metadata store {self._path}: its last change was interrupted, or its last commit is lost;"
-                    " open it once for writing, which takes the change from the second copy"
-                )
-        return None if image is None else _nodes_of(image, self._path, with_ephemerals=not self._is_fixed)
+        if image is None:
+            return None
+        nodes = _nodes_of(image, self._path, with_ephemerals=not self._is_fixed)
+        if self._is_fixed:
+            self._compare_copy(image)
+        return nodes
+
+    def _compare_copy(self, image: bytes) -> None:
+        """Raise the error of a store that lacks what its second copy has. No process has it open."""
+        verdict, evidence = compare_image(image, self._path)
+        if verdict is CopyVerdict.LOST:
+            raise lost_store(self._path, evidence, is_copied=True)
+        if verdict is CopyVerdict.AHEAD:
+            raise StoreUnreachableError(
+                f"metadata store {self._path}: its last change was interrupted, or its last commit is lost;"
+                " open it once for writing, which takes the change from the second copy"
+            )
 
     async def _find(self, path: str) -> _Found | None:
         self._session.check(check_path(path))

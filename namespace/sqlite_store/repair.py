@@ -10,7 +10,6 @@ Source: our own; docs/storage-format.md 7.9.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path

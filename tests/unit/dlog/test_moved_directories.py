@@ -146,19 +146,18 @@ async def test_a_group_is_answered_only_a_moment_after_the_last_look(directory: 
 
 async def test_a_new_namespace_in_its_place_and_the_moved_one_both_keep_all(directory: Path) -> None:
     acknowledged: list[bytes] = []
-    async with dlog.open_namespace(uri(directory)) as one:
-        async with one.open_writer("log", create=True) as writer:
-            for number in range(200):
-                await writer.append(b"%d" % number)
-                acknowledged.append(b"%d" % number)
-            moved = move(directory)
-            async with dlog.open_namespace(uri(directory)) as two:
-                async with two.open_writer("log", create=True) as other:
-                    for number in range(200):
-                        await other.append(b"new %d" % number)
-                    with suppress(dlog.WriteError):
-                        await write_until_lost(writer, acknowledged)
-                    await other.append(b"new 200")
+    async with dlog.open_namespace(uri(directory)) as one, one.open_writer("log", create=True) as writer:
+        for number in range(200):
+            await writer.append(b"%d" % number)
+            acknowledged.append(b"%d" % number)
+        moved = move(directory)
+        async with dlog.open_namespace(uri(directory)) as two:
+            async with two.open_writer("log", create=True) as other:
+                for number in range(200):
+                    await other.append(b"new %d" % number)
+                with suppress(dlog.WriteError):
+                    await write_until_lost(writer, acknowledged)
+                await other.append(b"new 200")
     check(await stored(moved), acknowledged)
     assert await stored(directory) == [b"new %d" % number for number in range(201)]
 
