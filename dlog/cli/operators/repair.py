@@ -23,7 +23,7 @@ from ledger.errors import DirectoryUnusableError
 def command(directory: Path, yes: bool) -> ExitCode:
     """Make the metadata of DIRECTORY again if they are damaged, older than their second copy, or gone.
 
-    No process may have DIRECTORY open. The files that were there get the ending .lost. Metadata that are sound
+    No process may have DIRECTORY open. The files that were there get the ending .lost. Sound metadata
     stay as they are.
     """
 
