@@ -199,8 +199,9 @@ class Directory:
             what = "is missing" if self._size_of(METADATA) is None else "is empty"
             raise DirectoryUnusableError(
                 f"directory {self.path}: {METADATA} {what}, but the directory was used: {COPY} or {binding}"
-                f" is there. Nothing was opened or changed. `dlog repair {self.path}` makes it again from {COPY}."
-                f" Or bring {METADATA} back from a copy, with its -wal file; or, to give up all logs of this directory, create an empty"
+                f" is there. Nothing was opened or changed. `dlog repair {self.path}` makes it again from"
+                f" {COPY}. Or bring {METADATA} back from a copy, with its -wal file; or, to give up all logs"
+                " of this directory, create an empty"
                 f" file {BOOKIE}/current/{ACCEPT}"
             )
         return True

@@ -3,7 +3,7 @@
     file     magic, snapshot, change, change, ...
     record   payload bytes u32 | number of the change i64 | digest, 16 bytes | payload
     payload  of a change: nodes; of the snapshot: the digest of the last change in it, 16 bytes, then nodes
-    node     path bytes u32 | 1: present, 0: gone | path | if present: value bytes u32 | value | 7 counters i64
+    node     path bytes u32 | 1: present, 0: gone | path | if present: value bytes u32 | value | 7 i64
 
 The digest is BLAKE2b of the digest of the change before (of the snapshot: of zeros), the number and the
 payload. So a flipped bit, a hole and a record of another sequence end what is read. The database keeps the

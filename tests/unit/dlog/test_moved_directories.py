@@ -77,7 +77,7 @@ def uri(directory: Path) -> str:
 
 async def write_until_lost(writer: dlog.LogWriter, acknowledged: list[bytes]) -> None:
     """Append until the writer is told that its directory is lost."""
-    with pytest.raises(dlog.NamespaceLostError, match="removed|replaced"):
+    with pytest.raises(dlog.NamespaceLostError, match=r"removed|replaced"):  # noqa: PT012
         while True:
             payload = b"%d" % len(acknowledged)
             await writer.append(payload)
@@ -120,7 +120,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
                 directory, directory.with_name("copy"), ignore=shutil.ignore_patterns("*.sock", "*-sessions")
             )
             moved = change(directory)
-            there = tree(directory) if directory.exists() else None
+            there = tree(directory) if os.path.exists(directory) else None
             with suppress(dlog.WriteError):
                 await write_until_lost(writer, acknowledged)
         with pytest.raises(dlog.NamespaceLostError):
@@ -128,7 +128,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
         with pytest.raises(dlog.NamespaceLostError):
             async with namespace.open_writer("log"):
                 pass
-    assert (tree(directory) if directory.exists() else None) == there, "nothing is written there"
+    assert (tree(directory) if os.path.exists(directory) else None) == there, "nothing is written there"
     _libc.umount2(os.fsencode(directory), 2)
     if change is not remove:
         check(await stored(moved), acknowledged)

@@ -127,6 +127,22 @@ def test_an_older_copy_of_the_database_is_told(killed: tuple[Path, dict[str, byt
     assert find_loss(here / NAME) is None
 
 
+def test_a_node_that_differs_from_its_copy_is_told(
+    killed: tuple[Path, dict[str, bytes]], tmp_path: Path
+) -> None:
+    source, nodes = killed
+    here = copied(source, tmp_path / "here")
+    for change in ("UPDATE node SET value = x'00' WHERE path = '/n1'", "DELETE FROM node WHERE path = '/n1'"):
+        database = sqlite3.connect(here / NAME)
+        database.execute(change)
+        database.commit()
+        database.close()
+        with pytest.raises(StoreLostError, match="node '/n1' is damaged"):
+            opened(here)
+        repair_store(here / NAME)
+        assert opened(here) == nodes
+
+
 def test_a_change_that_was_copied_and_not_committed_is_taken(
     killed: tuple[Path, dict[str, bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
