@@ -453,8 +453,8 @@ def lost_store(database: Path, evidence: str, *, is_copied: bool) -> StoreLostEr
             f" give up what it lacks, remove {copy_name(database)}"
         )
     return StoreLostError(
-        f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or changed."
-        f" {back or 'Bring it back from a copy, with its -wal file, or see `dlog repair`'}"
+        f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or"
+        f" changed. {back or 'Bring it back from a copy, with its -wal file, or see `dlog repair`'}"
     )
 
 

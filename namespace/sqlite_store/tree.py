@@ -101,8 +101,8 @@ def nodes_of(image: bytes, database: Path) -> list[StoredNode]:
             found = tuple(opened.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
             if found == (0, 0) and not opened.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
                 raise StoreLostError(
-                    f"metadata store {database}: the file has no tables, so logs would be missing; was its -wal"
-                    " file removed? Nothing was changed. Bring it back from a copy, with its -wal file"
+                    f"metadata store {database}: the file has no tables, so logs would be missing; was its"
+                    " -wal file removed? Nothing was changed. Bring it back from a copy, with its -wal file"
                 )
             if found != (APPLICATION_ID, SCHEMA_VERSION):
                 raise other_release(database, *found)

@@ -158,7 +158,7 @@ async def test_a_directory_whose_metadata_is_lost_is_refused_until_it_is_back(
     before = bytes_below(path)
     for read_only in (False, True, False):
         with pytest.raises(
-            (dlog.EmbeddedStoreError, dlog.LogMetadataError), match="ogs would be missing|was used"
+            (dlog.EmbeddedStoreError, dlog.LogMetadataError), match=r"ogs would be missing|was used"
         ):
             async with dlog.open_namespace(f"file://{path}", read_only=read_only):
                 pass

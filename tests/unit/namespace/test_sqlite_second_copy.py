@@ -119,7 +119,7 @@ def test_an_older_copy_of_the_database_is_told(killed: tuple[Path, dict[str, byt
     tree.put("/n1", b"2", -1)
     tree.close()
     (here / NAME).write_bytes(older)
-    with pytest.raises(StoreLostError, match="its last changes are lost.*dlog repair"):
+    with pytest.raises(StoreLostError, match=r"its last changes are lost.*dlog repair"):
         opened(here)
     assert "last changes are lost" in (find_loss(here / NAME) or "")
     repair_store(here / NAME)

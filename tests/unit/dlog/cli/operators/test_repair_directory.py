@@ -36,7 +36,7 @@ async def test_lost_metadata_come_back_with_all_records(tmp_path: Path, loss: st
     assert "the metadata are those after change" in done.output
     again = CliRunner().invoke(command, [str(path), "--yes"], catch_exceptions=False)
     assert "nothing to repair" in again.output
-    async with dlog.open_namespace(f"file://{path}") as namespace:
+    async with dlog.open_namespace(f"file://{path}") as namespace:  # noqa: SIM117
         async with namespace.open_reader("log", follow=False) as reader:
             assert [record.payload async for record in reader] == [b"0", b"1"]
 
