@@ -449,8 +449,8 @@ def lost_store(database: Path, evidence: str, *, is_copied: bool) -> StoreLostEr
     back = ""
     if is_copied:
         back = (
-            f"`dlog repair {database.parent}` makes it again from {copy_name(database)}. To keep this one, and"
-            f" give up what it lacks, remove {copy_name(database)}"
+            f"`dlog repair {database.parent}` makes it again from {copy_name(database)}. To keep this one,"
+            f" and give up what it lacks, remove {copy_name(database)}"
         )
     return StoreLostError(
         f"metadata store {database}: {evidence}. Logs would be missing, so nothing was opened or"

@@ -85,7 +85,7 @@ async def write_until_lost(writer: dlog.LogWriter, acknowledged: list[bytes]) ->
 
 
 async def stored(directory: Path) -> list[bytes]:
-    async with dlog.open_namespace(uri(directory)) as namespace:  # noqa: SIM117
+    async with dlog.open_namespace(uri(directory)) as namespace:
         async with namespace.open_writer("log"):
             pass  # recovers the segment
         async with namespace.open_reader("log", follow=False) as reader:
@@ -111,7 +111,7 @@ async def test_a_writer_is_told_and_no_acknowledged_record_is_lost(
     directory: Path, change: Callable[[Path], Path]
 ) -> None:
     acknowledged: list[bytes] = []
-    async with dlog.open_namespace(uri(directory)) as namespace:  # noqa: SIM117
+    async with dlog.open_namespace(uri(directory)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
             for number in range(20):
                 await writer.append(b"%d" % number)
@@ -163,7 +163,7 @@ async def test_a_new_namespace_in_its_place_and_the_moved_one_both_keep_all(dire
 
 
 async def test_a_follower_and_an_attached_process_are_told(directory: Path) -> None:
-    async with dlog.open_namespace(uri(directory)) as host, dlog.open_namespace(uri(directory)) as attached:  # noqa: SIM117
+    async with dlog.open_namespace(uri(directory)) as host, dlog.open_namespace(uri(directory)) as attached:
         async with host.open_writer("log", create=True) as writer:
             await writer.append(b"0")
         async with attached.open_reader("log") as reader:
@@ -177,7 +177,7 @@ async def test_a_follower_and_an_attached_process_are_told(directory: Path) -> N
 
 
 async def test_purge_and_compaction_of_a_moved_directory_touch_nothing_in_its_place(directory: Path) -> None:
-    async with dlog.open_namespace(uri(directory)) as namespace:  # noqa: SIM117
+    async with dlog.open_namespace(uri(directory)) as namespace:
         async with namespace.open_writer("log", create=True) as writer:
             await writer.append(b"0")
         copy = directory.with_name("copy")
