@@ -2,7 +2,7 @@
 
 Inside: the new database in the place of a damaged, older or missing one. Not inside: the format of the
 copy (``copy_format``), other processes (``ledger.deploy``).
-Always: a database that the copy does not prove wrong stays; the files that were there are renamed, and none is
+Always: a database that the copy does not prove wrong stays; the files that were there are renamed, none is
 deleted; a crash leaves no database or the new one.
 
 Source: our own; docs/storage-format.md 7.9.
