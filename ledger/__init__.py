@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ledger.errors import BookieTimeoutError as BookieTimeoutError
     from ledger.errors import BookieUnavailableError as BookieUnavailableError
     from ledger.errors import ClientClosedError as ClientClosedError
+    from ledger.errors import ClientRefusedError as ClientRefusedError
     from ledger.errors import ClusterNotFoundError as ClusterNotFoundError
     from ledger.errors import CorruptEntryError as CorruptEntryError
     from ledger.errors import DirectoryUnusableError as DirectoryUnusableError

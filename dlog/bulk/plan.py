@@ -64,7 +64,9 @@ class BatchPlan:
     number: int  # in the series; a batch with a number that is not greater than the last one is there already
     record_log: str  # the log whose properties hold the number
     logs: Mapping[str, LogPlan]
-    tokens: tuple[str, ...] = ()  # random; of a batch without a series, one of each process that began it
+    tokens: tuple[str, ...] = attrs.field(
+        default=(), repr=False
+    )  # random; of a batch without a series, one of each process that began it
 
     @property
     def name(self) -> str:

@@ -35,7 +35,9 @@ class BatchMark:
 
     series: str | None
     number: int
-    token: str = ""  # random, of a batch without a series; such batches have no other identity
+    token: str = attrs.field(
+        default="", repr=False
+    )  # random, of a batch without a series; such batches have no other identity
 
 
 @attrs.frozen

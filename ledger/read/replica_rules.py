@@ -147,7 +147,7 @@ class LacQuery:
     @property
     def is_refused(self) -> bool:
         """True if this client can never cover the ensemble, because bookies refuse it for good."""
-        others = [i for i, name in enumerate(self._bookies) if not _refuses(self._reasons.get(name))]
+        others = {i for name, i in self._index_of.items() if not _refuses(self._reasons.get(name))}
         return not covers(others, *self._quorums)
 
     @property

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 import dlog
-from dlog.metadata.policy import Policy, parse_policy
 from dlog.metadata.logs import open_log
+from dlog.metadata.policy import Policy, parse_policy
 from dlog.metadata.segment_nodes import list_segments
 from dlog.ownership import LedgerMark
 from dlog.promotion import promoter
