@@ -176,7 +176,7 @@ def test_every_command_on_logs_uses_the_namespace_and_settings_of_the_file(
     assert json.loads(dlog(*given, "ledger", "list", "--json").out) != []
     # Without the file, the same directory shows what is stored.
     os.environ["DLOG_CONFIG"] = ""
-    stored = dlog("read", "orders", "--uri", (tmp_path / "log").as_uri(), "--json").out
+    stored = dlog("read", "orders", "--uri", (tmp_path / "log").as_uri(), "--json", "--raw").out
     assert "payload_base64" in stored
 
 
