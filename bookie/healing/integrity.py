@@ -327,7 +327,8 @@ class IntegrityRepair:
                 ]
                 if not fitting:
                     # An Apache bookie with a greater frame limit may hold longer entries.
-                    text = f"its entry {first} is longer than this bookie can store, or not of this ledger"
+                    size = f"of {len(bodies[0])} bytes " if bodies else ""
+                    text = f"its entry {first} {size}is longer than this bookie can store, or not of it"
                     errors.append(LedgerError(text))
                     first += 1
                     continue
