@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -44,6 +45,7 @@ class ScriptedLedger:
     closed_at: int | None = None
     is_fenced: bool = False
     writer: ScriptedWriteHandle | None = None
+    custom: dict[str, bytes] = attrs.Factory(dict)
 
 
 class ScriptedWriteHandle:
@@ -203,12 +205,13 @@ class World:
     def is_in_session(self, session: object) -> bool:
         return isinstance(session, FlakyStore)
 
-    async def create(self, *, commit: CommitLedger | None = None, **_: object) -> ScriptedWriteHandle:
+    async def create(self, *, commit: CommitLedger | None = None, **options: Any) -> ScriptedWriteHandle:
         await trio.sleep(self.rng.random() * 0.01)
         if self.rng.random() < self.failure_rate:
             raise NotEnoughBookiesError(3, 2)
         ledger_id = next(self._ledger_ids)
         self.ledgers[ledger_id] = ScriptedLedger()
+        self.ledgers[ledger_id].custom = dict(options.get("custom") or {})
         if commit is not None:
             try:
                 await commit(ledger_id, Create(f"/ledger-{ledger_id}"))
@@ -239,6 +242,19 @@ class World:
         ledger = self.ledgers.pop(ledger_id, None)
         if ledger is not None and ledger.writer is not None:
             ledger.is_fenced = True
+
+    async def stored(self, ledger_id: int) -> Any:
+        """As ``LedgerClient.stored``: what a ledger's node says of its maker."""
+        await trio.lowlevel.checkpoint()
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedgerError(ledger_id)
+        metadata = SimpleNamespace(custom=self.ledgers[ledger_id].custom)
+        return SimpleNamespace(ledger_id=ledger_id, metadata=metadata, version=0, created_ms=0)
+
+    async def delete_unchanged(self, seen: Any) -> bool:
+        """As ``LedgerClient.delete_unchanged``."""
+        await self.delete(seen.ledger_id)
+        return True
 
 
 LOCK = "/ns/log/<default>/lock"
