@@ -61,10 +61,11 @@ def _metrics(admin: Admin) -> Iterator[Metric]:
 
 def _contained() -> Iterator[Metric]:
     """Errors that ended one connection, one ledger's work or one round, and not the bookie."""
-    found = sorted(contained_failures.items())
+    found = sorted(
+        ({"connection": 0} | contained_failures).items()
+    )  # never without a series, so that a rate has a start
     labels = [f'operation="{quoted(operation)}"' for operation, _ in found]
-    if found:
-        yield _each("bookie_contained_failures_total", "counter", labels, [count for _, count in found])
+    yield _each("bookie_contained_failures_total", "counter", labels, [count for _, count in found])
 
 
 def _each(name: str, kind: str, labels: Iterable[str], values: Iterable[float]) -> Metric:

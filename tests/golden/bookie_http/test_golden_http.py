@@ -179,6 +179,7 @@ async def test_every_request_has_the_status_and_the_keys_of_apaches_bookie(
 # Our own, beside Apache's.
 OUR_METRICS = {
     "bookie_connections",
+    "bookie_contained_failures_total",
     "bookie_disk_free_bytes",
     "bookie_disk_total_bytes",
     "bookie_gc_QUARANTINED_ENTRY_LOG_TOTAL",

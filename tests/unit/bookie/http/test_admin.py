@@ -167,7 +167,9 @@ async def test_metrics_have_the_names_of_apaches_bookie(tmp_path: Path) -> None:
         assert "bookie_ledger_num_dirs 2" in lines
         assert "# TYPE bookie_gc_MAJOR_COMPACTION_TOTAL counter" in lines
         for line in lines:
-            assert line.startswith("# TYPE ") or not float(line.split()[1]) < -1  # NaN: no samples yet
+            assert (
+                line.startswith("# TYPE ") or not float(line.rsplit(maxsplit=1)[1]) < -1
+            )  # NaN: no samples yet
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ledger.codes import Code
 from ledger.fragments.placement_check import PlacementFindings
 from ledger.fragments.replicas_check import ReplicaFindings
 from ledger.replication import AutoRecoveryStats
+from ledger.tasks.failure_domain import failure_domain
 from ledger.wire.messages import BatchReadReply, BatchReadRequest, ReadReply, ReadRequest
 from tests.places import ROOT
 from tests.unit.bookie.http.test_admin import serving
@@ -116,3 +117,12 @@ async def test_bytes_of_reads_and_flushes_are_measured(tmp_path: Path) -> None:
         assert store.flushes.count > before
         assert bookie.storage.read_bytes == sum(sizes)
         nursery.cancel_scope.cancel()
+
+
+async def test_contained_failures_are_counted_by_operation(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (admin, _):
+        line = 'bookie_contained_failures_total{operation="a round of this test"} '
+        assert line not in metrics_text(admin)
+        with failure_domain("a round of this test"):
+            raise ValueError("\n")
+        assert line + "1\n" in metrics_text(admin)
