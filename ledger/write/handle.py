@@ -302,7 +302,7 @@ class WriteHandle:
             await force_bookies(self._transport, self.ledger_id, writer.ensemble)
         except BookieError as exc:
             self._perform(self._repair.on_unsynced_lost(exc))
-        self._perform(self._repair.check_connections(self._transport.losses))
+        self._perform(self._repair.check_connections(self._transport.losses, trio.current_time()))
         if self._make_error is not None:
             raise self._error()
         durable.forced(head, length_bytes)
@@ -405,7 +405,8 @@ class WriteHandle:
     def _on_add_replies(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
         if code is Code.OK:
             if not self._is_trusted(bookie, self._transport.losses):
-                self._perform(self._repair.check_connections(self._transport.losses, bookie))
+                now_s = trio.current_time()
+                self._perform(self._repair.check_connections(self._transport.losses, now_s, bookie))
                 if self._make_error is not None:
                     return
             confirmed = self._writer.adds_answered(bookie, entry_ids)
@@ -487,7 +488,8 @@ class WriteHandle:
 
     async def _follow_locations(self) -> None:
         while not self._repair.is_over:
-            self._perform(self._repair.on_locations_changed(self._transport.losses))
+            now_s = trio.current_time()
+            self._perform(self._repair.on_locations_changed(self._transport.losses, now_s))
             await self._context.placer.wait_location_change()
 
     async def _watch_overdue(self, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ of each step. The machine sits on a ``LedgerWriter`` and moves its state (``ense
     on_change_failed         CHANGING      End
     on_waited                WAITING       Probe for each failing bookie, or the next step
     on_probe_answered        PROBING       SendAdds; after the last probe the next step
-    check_connections        any           SendAdds; deferred sync: End
+    check_connections        any           SendAdds, or as on_bookie_failed; deferred sync: End
     on_replies_held          any           ReadMetadata
     on_metadata_read         any           SendAdds, Confirm, ReadMetadata or End
     on_metadata_read_failed  any           ReadMetadata or End
@@ -34,6 +34,7 @@ Source: LedgerHandle.java (ensembleChangeLoop); docs/protocol.md 5.5 to 5.7; doc
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -113,6 +114,7 @@ class EnsembleRepair:
         self._probe_s = min(config.transport.request_timeout_s, config.unavailable_timeout_s / 2 or 1.0)
         self._probes_unanswered = 0
         self._histories: dict[str, _FailureHistory] = {}
+        self._acks_lost_at: dict[str, float] = {}  # by bookie, with its connection
         self._blocked_since: float | None = None
         self._blocked_at = writer.lac  # the LAC when _blocked_since was set or cleared
         self._changes = 0
@@ -303,7 +305,7 @@ class EnsembleRepair:
 
     # --- connections and metadata ---------------------------------------------------------------------------
 
-    def check_connections(self, losses: int, bookie: str | None = None) -> list[Action]:
+    def check_connections(self, losses: int, now_s: float, bookie: str | None = None) -> list[Action]:
         """Notice lost connections, and that ``bookie`` answers over a new one.
 
         Args:
@@ -318,7 +320,18 @@ class EnsembleRepair:
             lost.append(bookie)
         actions: list[Action] = []
         for name in lost:
-            actions += _send(self._writer.reconnected(name))
+            adds = self._writer.reconnected(name)
+            if adds is None:
+                continue
+            lost_before_s = self._acks_lost_at.get(name, -math.inf)
+            self._acks_lost_at[name] = now_s
+            if now_s - lost_before_s < self._config.retry_backoff_max_s:
+                # It acknowledges entries and then breaks the connection or the protocol. Without the pauses
+                # of a repair the writer would connect and send again as fast as the bookie answers.
+                cause = BookieUnavailableError(name, "its connection was lost twice after acknowledgements")
+                actions += self.on_bookie_failed(name, cause, lost=True, now_s=now_s)
+            else:
+                actions.append(adds)
         return actions
 
     def on_replies_held(self) -> list[Action]:
@@ -327,10 +340,10 @@ class EnsembleRepair:
             return []
         return self._read_metadata(0.0)
 
-    def on_metadata_read(self, metadata: LedgerMetadata, losses: int) -> list[Action]:
+    def on_metadata_read(self, metadata: LedgerMetadata, losses: int, now_s: float) -> list[Action]:
         """The store's newest metadata came, as ``ReadMetadata`` asked."""
         vouched, self._read_for = self._read_for or [], None
-        actions = self.check_connections(losses)  # with deferred sync a loss ends the writer
+        actions = self.check_connections(losses, now_s)  # with deferred sync a loss ends the writer
         if self.is_over:
             return actions
         if end := self.on_metadata_seen(metadata):
@@ -364,13 +377,13 @@ class EnsembleRepair:
         """The metadata are gone, or do not parse."""
         return self._end_by(exc, f"its metadata cannot be read, so it may have been taken over: {exc}")
 
-    def on_locations_changed(self, losses: int) -> list[Action]:
+    def on_locations_changed(self, losses: int, now_s: float) -> list[Action]:
         """A bookie's location became known, or changed: acknowledgements may span enough fault domains now.
 
         Bookies that all answer, but share a fault domain as far as was known, are no failure. Without this
         event no other event would ever look at their entries again.
         """
-        actions = self.check_connections(losses)
+        actions = self.check_connections(losses, now_s)
         return actions if self.is_over else actions + _confirm(self._writer.reevaluate())
 
     def on_unsynced_lost(self, cause: Exception) -> list[Action]:

@@ -133,4 +133,4 @@ async def _read_metadata(
         found = await context.catalog.get_newest(ledger_id)
     except (LedgerError, NamespaceError) as exc:
         return repair.on_metadata_read_failed(exc, trio.current_time())
-    return repair.on_metadata_read(found.metadata, context.transport.losses)
+    return repair.on_metadata_read(found.metadata, context.transport.losses, trio.current_time())

@@ -316,7 +316,7 @@ def test_a_writer_without_progress_and_not_blocked_goes_on_trying() -> None:
     repair.on_probe_answered(first, None, 0.2)
     writer.adds_answered("a", [0])
     assert repair.on_replies_held() == [ReadMetadata(0.0)]
-    assert repair.on_metadata_read(METADATA, 0) == []  # counted, and not enough for the LAC
+    assert repair.on_metadata_read(METADATA, 0, 1.0) == []  # counted, and not enough for the LAC
     assert not writer.blocked  # the third bookie is left
     choose = only(repair.on_probe_answered(second, DEAD, 10.0), ChooseReplacements)
     wait = only(machines.choose(choose, {}, now_s=10.0), Wait)
@@ -329,12 +329,12 @@ def test_replies_over_a_new_connection_count_after_a_look_at_the_metadata() -> N
     machines.write()
     writer.adds_answered("b", [0])
     machines.connections["a"] = 2
-    assert repair.check_connections(1, "a") == []
+    assert repair.check_connections(1, 1.0, "a") == []
     assert not writer.adds_answered("a", [0])
     assert repair.on_replies_held() == [ReadMetadata(0.0)]
     assert repair.on_replies_held() == []  # one read at a time
     assert repair.on_metadata_read_failed(ConnectionLostError("x"), 0.0) == [ReadMetadata(1.0)]
-    assert repair.on_metadata_read(METADATA, 1) == [Confirm(range(1))]
+    assert repair.on_metadata_read(METADATA, 1, 1.0) == [Confirm(range(1))]
     assert repair.on_replies_held() == []
 
 
@@ -343,16 +343,36 @@ def test_a_connection_lost_during_the_look_at_the_metadata_is_looked_at_again() 
     repair, writer = machines.repair, machines.writer
     machines.write()
     machines.connections["a"] = 2
-    repair.check_connections(1, "a")
+    repair.check_connections(1, 1.0, "a")
     writer.adds_answered("a", [0])
     repair.on_replies_held()
     machines.connections["a"] = 3
-    assert repair.on_metadata_read(METADATA, 2) == [SendAdds("a", [b"0"], [0])]
+    assert repair.on_metadata_read(METADATA, 2, 1.0) == [SendAdds("a", [b"0"], [0])]
     writer.adds_answered("b", [0])
     assert writer.lac == -1
     writer.adds_answered("a", [0])
     assert repair.on_replies_held() == [ReadMetadata(0.0)]
-    assert repair.on_metadata_read(METADATA, 2) == [Confirm(range(1))]
+    assert repair.on_metadata_read(METADATA, 2, 1.0) == [Confirm(range(1))]
+
+
+def test_a_bookie_that_loses_its_connection_after_each_acknowledgement_counts_as_failing() -> None:
+    machines = Machines()
+    repair, writer = machines.repair, machines.writer
+    machines.write()
+
+    def acknowledge_and_break(losses: int, now_s: float) -> list[Action]:
+        repair.check_connections(losses - 1, now_s, "a")
+        writer.adds_answered("a", [0])
+        machines.connections["a"] += 1
+        return repair.check_connections(losses, now_s)
+
+    assert acknowledge_and_break(1, 0.0) == [SendAdds("a", [b"0"], [0])]  # at once: a restart of a bookie
+    after_s = CONFIG.retry_backoff_max_s
+    assert acknowledge_and_break(2, after_s) == [SendAdds("a", [b"0"], [0])]  # seldom enough
+    actions = acknowledge_and_break(3, after_s + 0.1)
+    assert [type(action) for action in actions] == [Suspect, Warn, BeginRepair]
+    wait = only(machines.choose(machines.begin(), {}), Wait)
+    assert wait.failing == {0}
 
 
 def refuse(machines: Machines) -> list[Action]:
@@ -365,7 +385,7 @@ def fail_to_sync(machines: Machines) -> list[Action]:
 
 def lose_a_connection(machines: Machines) -> list[Action]:
     del machines.connections["a"]
-    return machines.repair.check_connections(1)
+    return machines.repair.check_connections(1, 1.0)
 
 
 @pytest.mark.parametrize("fail", [refuse, fail_to_sync, lose_a_connection])
@@ -387,9 +407,9 @@ def test_after_the_end_no_event_has_an_effect() -> None:
     assert machines.choose(choose, {0: "x"}) == []
     assert repair.on_waited(Wait(1.0, frozenset({0})), 1.0) == []
     assert repair.on_metadata_seen(METADATA.in_recovery()) == []
-    assert repair.on_metadata_read(METADATA, 3) == []
+    assert repair.on_metadata_read(METADATA, 3, 1.0) == []
     assert repair.on_metadata_read_failed(ConnectionLostError("x"), 0.0) == []
-    assert repair.on_locations_changed(3) == []
+    assert repair.on_locations_changed(3, 1.0) == []
     assert repair.on_replies_held() == []
     assert only(machines.fail("b"), Suspect) == Suspect("b")  # other writers of the client avoid it
     machines.writer.adds_answered("b", [0])
