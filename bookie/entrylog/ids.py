@@ -44,12 +44,14 @@ class EntryLogIds:
         self._directory = directory
         self._greatest_indexed = greatest_indexed
         self._next: int | None = None
+        self.first: int | None = None  # the first one that this process has allocated
 
     def allocate(self) -> int:
         """The next id. It is recorded durably before it is returned."""
         if self._next is None:
             self._next = self._greatest_used() + 1
         log_id = self._next
+        self.first = log_id if self.first is None else self.first
         if log_id > _ID_MAX:
             raise StorageFailedError(f"{self._directory}: all {_ID_MAX + 1} ids of entry logs are used up")
         self._next += 1

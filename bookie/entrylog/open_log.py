@@ -92,3 +92,15 @@ class OpenLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def cut_back(disk: Disk, path: Path, size_bytes: int) -> None:
+    """Cut a closed log back to its first bytes; it has no map then. Durable on return."""
+    file = disk.open(path, write=True)
+    try:
+        file.pwrite(encode_header(), 0)  # first: no header may point to a map that is cut off
+        file.sync()
+        file.truncate(size_bytes)
+        file.sync()
+    finally:
+        file.close()

@@ -4,7 +4,8 @@ Inside: the choice of a log: one for all ledgers, or one for each; when a log is
 file (``open_log``), the format (``entrylog.format``), ids (``entrylog.ids``), reading entries
 (``entrylog.reader``), locations (``index``).
 Always: a location is returned only after the system call that wrote the entry has returned. No log is
-appended to after an error, or by a later process. An id is never used twice.
+appended to after an error, or by a later process. An id is never used twice. ``discard`` takes away only
+bytes that were appended since the last ``keep``, which no index has named.
 
 Source: DefaultEntryLogger.java, EntryLogManagerForSingleEntryLog.java,
 EntryLogManagerForEntryLogPerLedger.java; docs/storage-format.md 4.3, 4.8;
@@ -13,6 +14,7 @@ apache/bookkeeper#2728, #4607, #4855.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -30,7 +32,7 @@ from bookie.entrylog.format import (
     entry_log_name,
 )
 from bookie.entrylog.ids import EntryLogIds, entry_log_ids
-from bookie.entrylog.open_log import OpenLog
+from bookie.entrylog.open_log import OpenLog, cut_back
 from bookie.index.entry_index import EntryRange
 from bookie.length_prefixes import LengthPrefixes
 from bookie.limits import RECORD_BYTES_MAX
@@ -78,11 +80,42 @@ class EntryLogWriter:
         self.ids = EntryLogIds(disk, directory, greatest_indexed)
         # By ledger or ``_SHARED``, in order of last write, latest last.
         self._logs: dict[int, _LedgerLog] = {}
+        self._kept_below: dict[int, int] = {}  # logs appended to since the last ``keep`` -> their size then
         self._prefixes = LengthPrefixes()
 
     def open_ids(self) -> set[int]:
         """Ids of the logs being written. They must not be deleted, moved or summarised."""
         return {one.log_id for one in self._logs.values()}
+
+    def is_of_an_earlier_process(self, log_id: int) -> bool:
+        """True if this process did not create the log, so that nothing more of it will be indexed."""
+        return self.ids.first is None or log_id < self.ids.first
+
+    def keep(self) -> None:
+        """``discard`` must leave what was appended so far: it is synced, and the index may name it."""
+        self._kept_below.clear()
+
+    def discard(self) -> None:
+        """After an error: close the open logs, and free what was appended since the last ``keep``.
+
+        The index must name none of it. Logs an ``OSError`` and does not raise it.
+        """
+        self.abandon()
+        cut, self._kept_below = self._kept_below, {}
+        for log_id, size_bytes in cut.items():
+            path = self._directory / entry_log_name(log_id)
+            try:
+                if size_bytes:
+                    cut_back(self._disk, path, size_bytes)
+                else:
+                    self._disk.unlink(path)
+            except FileNotFoundError:
+                pass  # it could not be created
+            except OSError as exc:  # garbage collection deletes it, since no index names it
+                log.warning("%s: what a failed flush has written is not removed: %s", path, exc)
+        if cut:
+            with contextlib.suppress(OSError):
+                self._disk.sync_directory(self._directory)
 
     def append(self, ledgers: Mapping[int, Mapping[int, bytes]]) -> Iterator[EntryRange]:
         """Append all entries in order of ledger and entry id; yield their locations.
@@ -188,7 +221,9 @@ class EntryLogWriter:
             while len(self._logs) >= open_logs_max:
                 self._logs.pop(next(iter(self._logs))).complete()
             log_id = self.ids.allocate()
+            self._kept_below[log_id] = 0
             one = _LedgerLog(self._disk, self._directory / entry_log_name(log_id), log_id)
+        self._kept_below.setdefault(one.log_id, one.position)
         one.is_touched = True
         self._logs[key] = one
         return one

@@ -5,7 +5,8 @@ slices; the quarantine of damaged logs. Not inside: which ledgers are dead (``gc
 (``gc.compaction_rules``), the file work (``compactor``).
 Always: a log that cannot be parsed to its end is reported, counted and kept, and the other logs are
 collected. A log whose references cannot be read from a damaged index is kept in this round. A log is deleted
-only in the storage thread, between flushes, and only if none of its ledgers exists here at that moment.
+only in the storage thread, between flushes, and only if none of its ledgers exists here at that moment; or if
+an earlier process left it half written and the index names nothing in it.
 
 One task on the loop calls the public methods. Writes run in the storage thread, one slice a job; reads run in
 reader threads.
@@ -16,7 +17,7 @@ Source: GarbageCollectorThread.java, AbstractLogCompactor.java; apache/bookkeepe
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class LogCollector:
         self._log_bytes_max = log_bytes_max
         self._summaries = LogSummaries()
         self._usages: dict[int, LogUsage] = {}  # complete logs in the last round
+        self._named: set[int] = set()  # logs without a map in which the index references an entry
         self._verified_torn: set[int] = set()  # torn logs: the index references no entry in their torn end
         self._reserve = Reserve(disk, directory, config.reserve_bytes)
         by_entries = config.rate_entries_per_s
@@ -143,7 +145,10 @@ class LogCollector:
         for summary in await self._verify_torn(torn):
             await self._classify(summary, usages, dead)
         dead = await self._without_referenced(dead)
-        removed: list[int] = await self._in_thread(partial(self._remove, dead))
+        unnamed = await self._unnamed(usages)
+        for summary in unnamed:
+            del usages[summary.log_id]
+        removed: list[int] = await self._in_thread(partial(self._remove, dead, unnamed))
         self._forget(removed)
         self.stats.deleted_logs += len(removed)
         self._usages = usages
@@ -255,13 +260,35 @@ class LogCollector:
                 )
         return [summary for summary in dead if summary.log_id not in referenced]
 
-    def _remove(self, dead: Iterable[LogSummary]) -> list[int]:
-        """Delete logs whose ledgers still do not exist here; in the storage thread."""
+    async def _unnamed(self, usages: Mapping[int, LogUsage]) -> list[LogSummary]:
+        """Logs of live ledgers in which the index names no entry: a flush was killed, or had no space.
+
+        The journal still had those entries, and the next start has stored them in another log. A log of this
+        process may be named later, and so may one with a map, which was complete.
+        """
+        candidates = [
+            summary
+            for log_id in usages
+            if log_id not in self._named
+            and self._writer.is_of_an_earlier_process(log_id)
+            and (summary := self._summaries.get(log_id)) is not None
+            and not summary.has_map
+        ]
+        try:
+            named = await self._referenced({summary.log_id: 0 for summary in candidates})
+        except IndexUnreadableError as exc:
+            self._failed(exc)
+            return []
+        self._named |= named
+        return [summary for summary in candidates if summary.log_id not in named]
+
+    def _remove(self, dead: Iterable[LogSummary], unnamed: Sequence[LogSummary] = ()) -> list[int]:
+        """Delete logs whose ledgers still do not exist here, and unnamed ones; in the storage thread."""
         closed = self._writer.close_dead(self._is_live)
         summaries = [LogSummary(log_id, held, has_map=False) for log_id, held in closed.items()]
         removed = []
-        for summary in [*dead, *summaries]:
-            if summary.has_live(self._is_live):
+        for summary in [*dead, *summaries, *unnamed]:
+            if summary not in unnamed and summary.has_live(self._is_live):
                 continue
             path = self.directory / entry_log_name(summary.log_id)
             try:
@@ -279,6 +306,7 @@ class LogCollector:
         for log_id in log_ids:
             self._summaries.forget(log_id)
             self._verified_torn.discard(log_id)
+            self._named.discard(log_id)
             self._usages.pop(log_id, None)
             self.stats.quarantined.pop(log_id, None)
             self._on_deleted(log_id)

@@ -10,7 +10,7 @@ metadata. It is 2 to 4 times as fast as growing a file. The journal id in each g
 groups of a recycled file from the old ones.
 
 A start creates a new file. On a full disk it takes the file called ``reserve``, whose blocks are allocated
-already. The next file that falls below the mark becomes the new reserve.
+already. The next file that falls below the mark becomes the new reserve, and is cut to its size.
 
 Source: JournalChannel.java, Journal.java (journalMaxBackups); docs/storage-format.md 2.7;
 apache/bookkeeper#3150 for the reserve.
@@ -70,6 +70,7 @@ class JournalFiles:
         self._spares: deque[Path] = deque()  # the storage thread appends, the journal thread takes
         self._reserve = directory / _RESERVE
         self._has_reserve = False
+        self._is_cut = False  # the reserve is known to be no larger than it must be
         self._has_warned = False
         self.last_synced = LastSynced(disk, directory)
 
@@ -169,7 +170,7 @@ class JournalFiles:
             path = self.directory / journal_name(old_id)
             if not self._has_reserve and self._size(path) >= RESERVE_BYTES_MIN:
                 self._rename(path, self._reserve)
-                self._has_reserve = True
+                self._has_reserve, self._is_cut = True, False
             elif len(self._spares) < self._config.spare_files_max and self._is_worth_keeping(path):
                 spare = self.directory / f"{_SPARE_PREFIX}{old_id:x}"
                 self._rename(path, spare)
@@ -181,6 +182,8 @@ class JournalFiles:
             self._disk.sync_directory(self.directory)
         if not self._has_reserve:
             self._make_reserve()
+        elif not self._is_cut:
+            self._cut_reserve()
 
     def _rename(self, old: Path, new: Path) -> None:
         self._disk.rename(old, new)
@@ -201,6 +204,17 @@ class JournalFiles:
             self._has_warned = True
         else:
             self._has_reserve = True
+
+    def _cut_reserve(self) -> None:
+        """Cut a reserve that was a journal, in this process or in one that was killed, to its size."""
+        file = self._disk.open(self._reserve, write=True)
+        try:
+            if file.size() > RESERVE_BYTES:
+                file.truncate(RESERVE_BYTES)
+                file.sync()
+        finally:
+            file.close()
+        self._is_cut = True
 
     def _size(self, path: Path) -> int:
         file = self._disk.open(path)

@@ -101,12 +101,13 @@ class DirectoryFiles:
             has_no_space = exc.errno in (errno.ENOSPC, errno.EDQUOT)
             if not has_no_space or not _release(self._reserve, self._directory, "flushing"):
                 raise
-            # The index names nothing of the failed attempt. Its log is closed for good and is never read. The
-            # whole cache goes into another log.
+            # What the failed attempt wrote is removed: the index names none of it. The whole cache goes into
+            # another log.
             ranges = self._append(sealed)
         if ranges or sealed.ledgers:
             self.index.put(ranges, sealed.ledgers)
             self.index.sync()  # before the mark
+        self.writer.keep()
         self._is_broken = False
 
     def _append(self, sealed: SealedCache) -> list[EntryRange]:
@@ -114,7 +115,7 @@ class DirectoryFiles:
             ranges = list(self.writer.append(sealed.entries))
             self.writer.sync()  # before the index
         except BaseException:
-            self.writer.abandon()
+            self.writer.discard()  # nothing was put into the index
             raise
         return ranges
 
@@ -128,8 +129,9 @@ class DirectoryFiles:
         try:
             ranges = list(self.writer.append({ledger_id: entries}))
             self.writer.sync()
+            self.writer.keep()  # the caller puts them into the index
         except OSError as exc:
-            self.writer.abandon()
+            self.writer.discard()
             if exc.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             return {}

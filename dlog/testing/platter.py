@@ -50,6 +50,17 @@ class Inode:
         self.last_writes.append((offset, len(data)))
         self.pending.append((offset, data, False))
 
+    def cut(self, size_bytes: int) -> None:
+        """Cut the end off, durably."""
+        del self.now[size_bytes:]
+        del self.durable[size_bytes:]
+        self.mark_stop = min(self.mark_stop, size_bytes)
+        self.pending = [
+            (offset, data[: size_bytes - offset], is_durable)
+            for offset, data, is_durable in self.pending
+            if offset < size_bytes
+        ]
+
     def sync_last(self) -> None:
         """Make the last write durable; writes before it stay pending."""
         offset, data, _ = self.pending.pop()

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from bookie.entrylog.compaction_files import unfinished_compactions
+from bookie.entrylog.format import HEADER_BYTES, decode_header, encode_header, entry_log_name
 from bookie.errors import CompactionError, NoLedgerError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel
 from bookie.storage.config import StorageConfig
@@ -328,3 +329,45 @@ async def test_no_reserve_is_created_if_it_would_fill_the_disk() -> None:
     async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
         await storage.collectors[0].fill_reserve()
         assert "compaction.reserve" not in [path.name for path in disk.names]
+
+
+async def test_a_log_that_a_killed_flush_left_is_deleted_in_one_round(tmp_path: Path) -> None:
+    """Its ledger is live, and the index names nothing in it: the entries are in the next log as well."""
+    directory = tmp_path / "l/current"
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+    async with opened(tmp_path) as storage:  # killed between the flush of the entries and of the index
+        log_id = storage.stores[0].files.writer.ids.allocate()
+        whole = (directory / entry_log_name(0)).read_bytes()
+        header = decode_header(whole[:HEADER_BYTES])
+        assert header is not None
+        torn = encode_header() + whole[HEADER_BYTES : header.map_offset - 50]
+        (directory / entry_log_name(log_id)).write_bytes(torn)
+        assert (await collect(storage)).stats.deleted_logs == 0, (
+            "this process may still put it into the index"
+        )
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10, 20))
+        await storage.flush()  # of this process: not judged by the index
+        (collector,) = storage.collectors
+        assert await collector.remove_dead() == [log_id]
+        assert collector.stats.quarantined == {}
+        assert await readable(storage, {1: range(20)})
+    async with opened(tmp_path) as storage:
+        assert await storage.collectors[0].remove_dead() == []
+        assert await readable(storage, {1: range(20)})
+
+
+async def test_a_log_without_a_map_in_which_the_index_names_one_entry_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "l/current" / entry_log_name(0)
+    async with opened(tmp_path) as storage:
+        await add(storage, 1, range(10))
+        await storage.flush()
+    data = path.read_bytes()
+    header = decode_header(data[:HEADER_BYTES])
+    assert header is not None
+    path.write_bytes(encode_header() + data[HEADER_BYTES : header.map_offset])
+    async with opened(tmp_path) as storage:
+        assert await storage.collectors[0].remove_dead() == []
+        assert await readable(storage, {1: range(10)})

@@ -127,3 +127,21 @@ def test_a_spare_file_that_a_crash_emptied_is_filled_again(tmp_path: Path) -> No
     assert allocated == file.size() == 64 << 10
     file.close()
     assert names(tmp_path) == ["4.txn"]
+
+
+def test_a_journal_that_becomes_the_reserve_is_cut_to_its_size(tmp_path: Path) -> None:
+    """Otherwise a small directory holds a second journal in reserve."""
+    large = JournalConfig(file_bytes_max=8 << 20, preallocate_bytes=4 << 20, spare_files_max=0)
+    disk = FullDisk()
+    files = JournalFiles(disk, tmp_path, large)
+    make(files, 1, 2)
+    disk.is_full = True  # so that no other file can be made in its place
+    files.retire_below(2)
+    assert names(tmp_path) == ["2.txn", "reserve"]
+    assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
+    (tmp_path / "1.txn").write_bytes(bytes(4 << 20))
+    (tmp_path / "1.txn").rename(tmp_path / "reserve")  # killed after the rename, or an older release
+    files = JournalFiles(disk, tmp_path, large)
+    assert files.scan() == [2]
+    files.retire_below(2)
+    assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
