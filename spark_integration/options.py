@@ -254,7 +254,7 @@ def _list(text: str) -> list[str]:
     if text.lstrip().startswith("["):
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
             raise OptionError(f"option streams must be names with commas, or a JSON list, not {text!r}")
@@ -349,7 +349,7 @@ def positive(options: Mapping[str, str], name: str) -> int | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
         raise OptionError(f"option {name} must be a whole number of at least 1, not {text!r}")
     return int(text)
 

@@ -115,7 +115,7 @@ def _json(text: str) -> object:
     """The JSON of a text; a text that is no list, object or number is itself."""
     try:
         value: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return text if isinstance(value, (str, bool, type(None))) else value
 

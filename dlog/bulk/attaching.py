@@ -15,6 +15,7 @@ Source: our own; docs/bulk.md. The nodes: DistributedLog, BKLogWriteHandler.java
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import attrs
@@ -30,6 +31,7 @@ from dlog.bulk.plan import (
 )
 from dlog.errors import LogMetadataError, LogNotFoundError
 from dlog.format.dlsn import DLSN
+from dlog.format.record import POSITION_MAX
 from dlog.metadata import paths
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
@@ -42,6 +44,8 @@ from ledger.client import LedgerClient
 from ledger.tasks.task_errors import for_each
 from namespace.errors import BadVersionError, NodeExistsError, NoNodeError
 from namespace.store import Check, Create, MetadataStore, Operation, Put
+
+_NUMBER = re.compile("[0-9]{1,19}")
 
 
 @attrs.frozen
@@ -71,7 +75,7 @@ def _number_in(properties: LogProperties, plan: BatchPlan) -> int | None:
     text = properties.values.get(plan.property_key)
     if text is None:
         return None
-    if not text.isascii() or not text.isdecimal():
+    if not _NUMBER.fullmatch(text):
         raise LogMetadataError(
             f"log {plan.record_log!r}: property {plan.property_key!r} is {text[:40]!r}, no number of a batch."
             " Nothing was changed; `dlog log properties` shows and removes it"
@@ -128,6 +132,10 @@ def _check(plan: BatchPlan, segments: Sequence[DetachedSegment]) -> None:
         raise ValueError(f"batch {plan.name}: segments for logs that it was not begun for: {unknown}")
     if len({segment.ledger_id for segment in segments}) != len(segments):
         raise ValueError(f"batch {plan.name}: one segment is given twice")
+    for each in segments:
+        numbers = (each.ledger_id, each.txid, each.last_txid, each.last_entry_id, each.last_slot_id)
+        if not 0 < each.record_count <= POSITION_MAX or not all(-1 <= number < 2**63 for number in numbers):
+            raise ValueError(f"batch {plan.name}: no writer makes a segment with these numbers: {each}")
 
 
 async def _check_ledgers(place: BatchPlace, rule: BatchLedgers, segments: Sequence[DetachedSegment]) -> None:

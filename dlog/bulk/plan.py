@@ -75,8 +75,12 @@ class BatchPlan:
 
     @property
     def property_key(self) -> str:
-        """The property of ``record_log`` with the number of the last batch of the series."""
-        assert self.series is not None  # only a batch of a series has a record
+        """The property of ``record_log`` with the number of the last batch of the series.
+
+        Raises ``ValueError`` for a batch without a series, which is not recorded.
+        """
+        if self.series is None:
+            raise ValueError("a batch without a series has no property")
         return PROPERTY_PREFIX + self.series
 
     def mark(self, namespace_path: str, log: str) -> LedgerMark:

@@ -95,7 +95,7 @@ class LazyGroup(CommandGroup):
                 "the installed package has no benchmarks; run them in a checkout with `make bench`"
             )
         command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        assert isinstance(command, click.Command)
+        assert isinstance(command, click.Command)  # each module of ``COMMANDS`` has one
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

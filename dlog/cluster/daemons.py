@@ -162,7 +162,7 @@ class Daemons:
             return Daemon(name, process, tuple(document["command"]), Path(document["log"]))
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise DaemonError(
                 f"{self._path(name)} is damaged ({exc!r}); find the process by its arguments, then delete the"
                 " file"

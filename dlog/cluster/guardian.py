@@ -49,7 +49,7 @@ def open_guardian() -> Iterator[int]:
             setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
         )
         guardian = identify(pid)
-        assert guardian is not None, "/proc lists a child until it is reaped"
+        assert guardian is not None, "/proc lists a child until it is reaped"  # by this process, later
     finally:
         os.close(reading)
     try:

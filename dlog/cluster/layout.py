@@ -141,7 +141,7 @@ class ClusterPaths:
 
 def new_state(bookie_count: int, ports: list[int]) -> ClusterState:
     """A cluster without processes; ``ports`` has one port for ZooKeeper and one for each bookie."""
-    assert len(ports) == bookie_count + 1
+    assert len(ports) == bookie_count + 1  # the caller asked ``free_ports`` for them
     return ClusterState(
         zookeeper=Member("zookeeper", ports[0]),
         bookies=tuple(Member(f"bookie-{index + 1}", port) for index, port in enumerate(ports[1:])),
@@ -253,7 +253,7 @@ def decode_state(text: str, origin: Path) -> ClusterState:
             recovery=_member(document["recovery"]) if document.get("recovery") else None,
             secure=document.get("secure") is True,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ClusterStateError(
             f"{origin} is no state file of a cluster ({error!r}); stop its processes by hand and start a"
             " cluster in another directory"

@@ -226,10 +226,11 @@ class LocalCluster:
         If cancelled, the bookie may run.
 
         Raises:
-            ClusterError: The bookie ended, or did not serve in time.
+            ClusterError: The bookie still runs, ended, or did not serve in time.
         """
         member = self.state.bookies[index]
-        assert member.process is None or not process.is_alive(member.process), f"{member.name} still runs"
+        if member.process is not None and process.is_alive(member.process):
+            raise ClusterError(f"{member.name} still runs; kill or stop it first")
         with trio.move_on_after(timeout_s):
             await self._start_bookies([member], [])
             return
@@ -408,7 +409,8 @@ class LocalCluster:
         return killed
 
     def _kill(self, member: Member) -> None:
-        assert member.process is not None, f"{member.name} was never started"
+        if member.process is None:
+            raise ClusterError(f"{member.name} does not run")
         process.send_signal(member.process, signal.SIGKILL)
         process.wait_killed(member.process)
 

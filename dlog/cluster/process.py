@@ -81,7 +81,7 @@ def start_detached(
         setsigdef=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE],
     )
     process = identify(pid)
-    assert process is not None, "/proc lists a child until it is reaped"
+    assert process is not None, "/proc lists a child until it is reaped"  # by this process, later
     return process
 
 

@@ -60,7 +60,7 @@ def become(command: Sequence[str], address: tuple[str, int]) -> NoReturn:
     """
     if os.environ.get(VARIABLE):
         server = identify(os.getpid())
-        assert server is not None, "this process is listed"
+        assert server is not None, "this process is listed"  # it runs this line
         child = os.fork()
         if child == 0:
             # A second fork: the server would never reap a child that it does not know.

@@ -215,7 +215,7 @@ async def _above(store: MetadataStore, rename: Rename, log_node: Node | None) ->
 async def _old_log_node(store: MetadataStore, rename: Rename, log_node: Node | None) -> list[Operation]:
     """Delete the log's own node, or empty it if logs with longer names lie below it."""
     path = paths.log_path(rename.namespace_path, rename.old)
-    assert log_node is not None  # ``log_metadata_from`` has checked it
+    assert log_node is not None  # ``log_metadata_from`` refuses a log without it
     others = set((await store.children(path)).names) - {paths.UNPARTITIONED}
     if others or rename.new.startswith(f"{rename.old}/"):
         return [Put(path, b"", log_node.stat.version)]

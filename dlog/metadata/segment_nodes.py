@@ -271,7 +271,7 @@ async def set_truncation(
         Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
     ]
     for segment in segments:
-        assert not segment.in_progress, segment  # a batch attaches complete segments
+        assert not segment.in_progress, segment  # ``marked_before`` stops at one in progress
         path = paths.segment_path(*place, segment.name)
         operations += [Delete(path), Create(path, encode_segment(segment))]
     await _commit(store, metadata, operations)

@@ -80,7 +80,10 @@ class LogPromotion(NamespaceBase):
             promoter = self._promoter(name, target, on_progress)
             await promoter.run()
         status = await promoter.status()
-        assert status is not None  # read just above
+        if status is None:  # another process can undo it, or delete the log, between two reads
+            raise PromotionError(
+                name, "its record is gone; another process has just ended it or deleted the log"
+            )
         return status
 
     async def undo_promotion(self, name: str, to: str | None = None) -> None:

@@ -267,6 +267,10 @@ def last_record_of(entry: bytes, *, enveloped: bool = True) -> tuple[int, int, i
     for flags, position, txid, payload in decode_records(body, start, stop):
         count = len(_set_at(slots, payload, budget)) if flags & FLAG_RECORD_SET else 1
         slots += count
+        if position + count - 1 > POSITION_MAX:
+            raise EntryFormatError(
+                f"record set at slot {slots - count} claims positions up to {position + count}"
+            )
         if count:
             last = (flags, position + count - 1 if position else 0, txid, slots - 1)
     return last

@@ -167,12 +167,16 @@ def encode_segment(segment: LogSegment) -> bytes:
 
     Raises:
         TypeError: A value is no integer. Stored, its text would make the log unreadable.
+        LogMetadataError: So would a number that does not fit.
     """
     # decode_segment and new segments have a known one
     assert segment.version in _FIELD_COUNTS, segment.version
     version, head = segment.version, segment.version
     if not segment.in_progress:
-        assert 0 <= segment.record_count < 2**31, segment.record_count  # a segment is rolled long before
+        if not 0 <= segment.record_count < 2**31:
+            raise LogMetadataError(
+                f"a log segment has {segment.record_count} records; it holds up to 2**31 - 1"
+            )
         head |= segment.record_count << 32
     if version > 1:
         assert 0 <= segment.region_id < 16, segment.region_id  # four bits were decoded
@@ -194,6 +198,8 @@ def encode_segment(segment: LogSegment) -> bytes:
     assert len(fields) == _FIELD_COUNTS[version][not segment.in_progress]
     if not all(isinstance(field, int) for field in fields):
         raise TypeError(f"a log segment has a value that is no integer: {segment}")
+    if not all(-(2**63) <= field < 2**63 for field in fields):
+        raise LogMetadataError(f"a log segment has a number that does not fit into 64 bits: {segment}")
     return ";".join(map(str, fields)).encode("ascii")
 
 

@@ -8,6 +8,8 @@ stored number of shards is never changed.
 
 from __future__ import annotations
 
+import re
+
 import attrs
 
 from dlog.errors import LogExistsError, LogMetadataError, LogNotFoundError
@@ -17,6 +19,8 @@ from dlog.metadata.properties import PropertiesConflictError
 from dlog.namespace_handle import Namespace
 from dlog.shards.errors import NotShardedError, ShardCountError, ShardsMissingError
 from dlog.shards.layout import Layout, check_count, layout_in, shard_log
+
+_NUMBER = re.compile("[0-9]{1,19}")
 
 
 async def create_sharded_log(
@@ -141,7 +145,7 @@ async def _layout(namespace: Namespace, name: str) -> Layout:
 
 def _is_later_shard(name: str, log: str) -> bool:
     number = log.removeprefix(f"{name}/shard-")
-    return number != log and number.isdigit() and int(number) > 0
+    return number != log and _NUMBER.fullmatch(number) is not None and int(number) > 0
 
 
 def _stray(name: str, evidence: str) -> LogMetadataError:

@@ -15,6 +15,7 @@ Source: our own; docs/shards.md. CRC-32 is that of ISO 3309, zlib and java.util.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 
@@ -27,6 +28,7 @@ SHARDS_MAX = 1_000  # a writer opens a log for each
 HASH = "crc32-modulo"
 COUNT_KEY, HASH_KEY, STATE_KEY = "dlog.shards", "dlog.shards.hash", "dlog.shards.state"
 CREATING, COMPLETE = "creating", "complete"
+_COUNT = re.compile("[0-9]{1,19}")
 
 
 def shard_of(key: bytes | bytearray | memoryview, shards: int) -> int:
@@ -86,7 +88,7 @@ def layout_in(name: str, properties: Mapping[str, str]) -> Layout | None:
         return None
     count = found.get(COUNT_KEY, "")
     if (
-        not (count.isascii() and count.isdigit() and 1 <= int(count) <= SHARDS_MAX)
+        not (_COUNT.fullmatch(count) and 1 <= int(count) <= SHARDS_MAX)
         or found.get(HASH_KEY) != HASH
         or found.get(STATE_KEY) not in (CREATING, COMPLETE)
     ):

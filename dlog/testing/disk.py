@@ -191,8 +191,8 @@ class SimFile(File):
     def _write(self, data: Buffer, offset: int, what: str, *, durably: bool = False) -> None:
         content = bytes(data)
         if self.direct:
-            assert offset % 4096 == 0, "a direct write must be aligned"
-            assert len(content) % 4096 == 0, "a direct write must be aligned"
+            assert offset % 4096 == 0, "a direct write must be aligned"  # our journal, under test
+            assert len(content) % 4096 == 0, "a direct write must be aligned"  # the same
         inode = self._inode
         try:
             # Overwriting needs no space.

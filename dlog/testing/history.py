@@ -141,7 +141,8 @@ class LogHistory:
         submission.outcome = outcome
         if outcome is not RecordOutcome.DURABLE:
             return
-        assert dlsn is not None, "a durable record has a position"
+        if dlsn is None:
+            raise ValueError("a durable record has a position; give it as dlsn")
         submission.dlsn = dlsn
         if submission.after is not None and dlsn <= submission.after:
             self.complain(

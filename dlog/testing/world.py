@@ -332,7 +332,7 @@ class PowerCut:
         elif threading.get_ident() == self._thread:
             # The program runs a loop of its own inside the block: cancel its main task.
             root = trio.lowlevel.current_root_task()
-            assert root is not None
+            assert root is not None  # the program's loop runs in this thread
             root.child_nurseries[-1].cancel_scope.cancel()
 
     def __exit__(

@@ -378,7 +378,7 @@ async def _open_in(
             else:
                 break
         else:
-            assert failure is not None  # the log has failed
+            assert failure is not None  # each attempt that did not break has set it
             raise failure
         async with open_service_tasks() as tasks:
             tasks.start_soon(wal.take_snapshots)

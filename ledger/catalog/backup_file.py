@@ -148,7 +148,7 @@ def _line(document: dict[str, Any]) -> bytes:
 def _parsed(line: bytes) -> dict[str, Any] | None:
     try:
         document = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -26,6 +26,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 
 import attrs
+from attrs.validators import instance_of
 
 from ledger.catalog.backup_file import ID_SERIES_MAX, BackupNode, ClusterBackup, check_tops
 from ledger.catalog.paths import (
@@ -232,9 +233,9 @@ async def check_restored(store: MetadataStore, root: str) -> None:
 
 @attrs.frozen
 class _RestoreState:
-    file_sha256: str
-    state: str  # _WRITING or _HELD
-    id_series: int
+    file_sha256: str = attrs.field(validator=instance_of(str))
+    state: str = attrs.field(validator=instance_of(str))  # _WRITING or _HELD
+    id_series: int = attrs.field(validator=instance_of(int))
 
     def encode(self) -> bytes:
         return json.dumps(attrs.asdict(self)).encode()
@@ -247,7 +248,7 @@ async def _restore_state(store: MetadataStore, root: str) -> _RestoreState | Non
         return None
     try:
         return _RestoreState(**json.loads(data))
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, RecursionError) as exc:
         raise RestoreRefusedError(f"node {root}/{RESTORED} is not of this program: {data[:80]!r}") from exc
 
 

@@ -357,17 +357,22 @@ class LedgerWriter:
 
     def check(self) -> None:
         """Assert everything that always holds; for tests."""
+        # ``append`` raises ``last_pushed``, and ``advance`` raises ``lac`` up to it
         assert self._oldest - 1 <= self.lac <= self.last_pushed
-        assert self.lac_length_bytes <= self.length_bytes
+        assert self.lac_length_bytes <= self.length_bytes  # ``append`` sums sizes, ``advance`` takes them
+        # ``append`` adds in order, ``advance`` removes from the front
         assert list(self._frames) == list(range(self._oldest, self.last_pushed + 1))
-        assert self._frames.keys() == self._acks.keys()
+        assert self._frames.keys() == self._acks.keys()  # the same lines add and remove them
+        # ``append`` adds a size, and ``advance`` removes it with its entry's confirmation
         assert list(self._sizes) == list(range(self.lac + 1, self.last_pushed + 1))
-        assert self.bytes_in_flight == sum(map(len, self._frames.values()))
-        assert self._down_mask == sum(1 << index for index in self.failures)
+        assert self.bytes_in_flight == sum(map(len, self._frames.values()))  # the same lines change both
+        assert self._down_mask == sum(1 << index for index in self.failures)  # the same lines change both
+        # the mask is computed again where ``failures`` or ``held_replies`` change
         assert self._absent_mask == self._down_mask | sum(
             1 << i for i in self.held_replies.keys() - self.failures.keys()
         )
-        assert len(self._send_queue) <= self.pending_count
+        assert len(self._send_queue) <= self.pending_count  # each was pushed, and is removed when confirmed
+        # a failure in ``HEALTHY`` begins another state
         assert self.state is not EnsembleState.HEALTHY or not self.failures
 
     def _last_fulfilling(self, entry_id: int, last: int) -> int:

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from itertools import accumulate, pairwise
 
 import attrs
+from attrs.validators import instance_of
 
 ROW_DIGEST_BYTES = 8
 _SUM_MASK = (1 << 8 * ROW_DIGEST_BYTES) - 1
@@ -84,9 +85,9 @@ def together(contents: Iterable[Mapping[str, Contents]]) -> dict[str, Contents]:
 class BatchRecord:
     """What is stored about the contents of the last batch of a series."""
 
-    number: int
-    rows: int
-    digest: str
+    number: int = attrs.field(validator=instance_of(int))
+    rows: int = attrs.field(validator=instance_of(int))
+    digest: str = attrs.field(validator=instance_of(str))
 
     @classmethod
     def of(cls, number: int, contents: Mapping[str, Contents]) -> BatchRecord:
@@ -106,6 +107,6 @@ class BatchRecord:
             return None
         try:
             found = cls(**json.loads(text))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             return None  # of another version
         return found if found.number == number else None

@@ -66,8 +66,8 @@ def _spans(parts: Sequence[Part]) -> dict[str, list[_Span]]:
     for task, part in enumerate(parts):
         for stream, blocks in part.rows.items():
             first, last = blocks[0].txids, blocks[-1].txids
-            assert first is not None  # a group has a record
-            assert last is not None  # a group has a record
+            assert first is not None  # blocks have ids if the caller orders by ids
+            assert last is not None  # the same
             spans.setdefault(stream, []).append(_Span(first[0], last[-1], task, blocks))
         for segment in part.segments:
             span = _Span(segment.txid, segment.last_txid, task, ())

@@ -157,7 +157,7 @@ async def _write_until_killed(uri: str, file: Path, half: int, on_durable: OnDur
     acknowledged, rest, killed = 0, b"", False
     command = [sys.executable, "-m", "dlog.cli.demo.writer", uri, LOG, str(file)]
     child = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
-    assert child.stdout is not None
+    assert child.stdout is not None  # a pipe was asked for above
     try:
         # Read to the end of the pipe: reports that the writer sent before its death count.
         while chunk := await child.stdout.receive_some():

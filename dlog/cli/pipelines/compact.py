@@ -68,7 +68,7 @@ def compact(
         from spark_integration import pipelines
 
         if parquet is None:
-            assert into is not None
+            assert into is not None  # one of the two was given
             made = pipelines.compact(spark, uri, log, into=into, report=report, **chosen)
             manifest, is_repeated, place = made.manifest, made.is_repeated, into
         else:

@@ -41,5 +41,5 @@ def command(context: click.Context, shell: str) -> None:
         click.echo(_BASH, nl=False)
         return
     script = get_completion_class(shell)
-    assert script is not None
+    assert script is not None  # click has a class for each shell of the choice above
     click.echo(script(context.find_root().command, {}, "dlog", VARIABLE).source())

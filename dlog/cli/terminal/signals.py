@@ -51,7 +51,7 @@ async def _run_until_signalled(command: Callable[[], Awaitable[T]]) -> T:
             nursery.cancel_scope.cancel()
     if received:
         raise TerminatedError(received[0])
-    assert result is not None, "only a signal cancels the scope"
+    assert result is not None, "only a signal cancels the scope"  # it raised above
     return result.unwrap()
 
 

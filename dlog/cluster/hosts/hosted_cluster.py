@@ -337,5 +337,5 @@ def _json(outcome: Outcome) -> Any:
     """The document on stdout; None if there is none."""
     try:
         return json.loads(outcome.output)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

@@ -104,7 +104,7 @@ def _stored(home: Path, asked: Mapping[str, object]) -> Export | None:
         rows, records = home / str(found["rows_in"]), int(found["records"])
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as exc:
+    except (ValueError, KeyError, TypeError, RecursionError) as exc:
         raise PipelineError(f"{home / EXPORT} is no export of this release: {exc!r}") from exc
     if not same:
         raise PipelineError(f"{home} has another export: {found}; nothing was written. Give a new directory")

@@ -97,7 +97,7 @@ class ManifestPart:
                 parent=body["parent"],
                 segments=tuple(map(_segment, body["segments"])),
             )
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, RecursionError) as exc:
             raise ArchiveDamagedError(f"{name} is no intact part of a manifest: {exc}") from exc
 
 
@@ -151,7 +151,8 @@ class Manifest:
                 found = found.extended(part)
             except ValueError as exc:
                 raise ArchiveDamagedError(f"{name} does not follow the part before it: {exc}") from exc
-        assert found is not None, "an archive has a part"
+        if found is None:
+            raise ArchiveDamagedError("the manifest has no part")
         return found
 
     def next_part(self, segments: Sequence[ArchivedSegment]) -> ManifestPart:
@@ -179,7 +180,7 @@ class Manifest:
         for before, after in pairwise(segments):
             if after.segment != before.segment + 1:
                 raise ValueError(f"segment {after.segment} follows segment {before.segment}")
-        body = json.loads(part.encoded())
+        body = json.loads(part.encoded())  # encoded on this line
         return attrs.evolve(self, parts=part.number, digest=body["digest"], segments=segments)
 
 

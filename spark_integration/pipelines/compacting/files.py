@@ -122,15 +122,17 @@ def read_file_snapshot(directory: str | Path) -> FileSnapshot | None:
         text = (home / MANIFEST).read_text("utf-8")
     except FileNotFoundError:
         return None
+    except UnicodeDecodeError as exc:
+        raise PipelineError(f"{home / MANIFEST} is not UTF-8: {exc}") from exc
     manifest = decode_manifest(str(home), text)
-    name = json.loads(text).get("rows_in")
+    name = json.loads(text).get("rows_in")  # ``decode_manifest`` has parsed the text
     if not isinstance(name, str) or not name.startswith(_ROWS) or not (home / name).is_dir():
         raise PipelineError(f"{home}: the rows of the snapshot are gone: {name!r}")
     return FileSnapshot(rows=home / name, manifest=manifest)
 
 
 def _store(home: Path, rows: str, manifest: SnapshotManifest) -> None:
-    text = json.dumps({**json.loads(manifest.encode()), "rows_in": rows})
+    text = json.dumps({**json.loads(manifest.encode()), "rows_in": rows})  # encoded on this line
     temporary = home / f"{MANIFEST}.new"
     with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)

@@ -20,7 +20,7 @@ import json
 
 import attrs
 
-from spark_integration.errors import OffsetFormatError, PipelineError
+from spark_integration.errors import PipelineError
 from spark_integration.offsets import position_from_list
 from spark_integration.pipelines.marks import Mark
 
@@ -106,7 +106,7 @@ def decode_manifest(name: str, text: str) -> SnapshotManifest:
             base=None if found["base"] is None else str(found["base"]),
             rows=rows,
         )
-    except (ValueError, TypeError, KeyError, OffsetFormatError) as exc:
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise PipelineError(
             f"{name!r}: this is no manifest of a snapshot: {exc!r}. A newer release may have written it"
         ) from exc

@@ -49,7 +49,7 @@ def last_of_each_key(spark: SparkSession, wanted: Wanted) -> DataFrame:
         )
         part = source.load().select(f.lit(generation).cast("bigint").alias("generation"), "*")
         records = part if records is None else records.unionByName(part)
-    assert records is not None  # the reader returned them
+    assert records is not None  # ``_Run.covered`` refuses to compact no range
     place = f.format_string("%s [%d, %d, %d]", "stream", "segment", "entry", "slot")
     keyed = records.select(
         f.struct(*ORDER, "txid", "payload").alias("record"),

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from spark_integration.errors import OffsetFormatError, PipelineError
+from spark_integration.errors import PipelineError
 from spark_integration.offsets import Position, position_from_list
 from spark_integration.pipelines.marks import Mark
 
@@ -108,7 +108,7 @@ def decode_note(into: str, properties: Mapping[str, str]) -> CopyNote | None:
             sequence=sequence,
             records=records,
         )
-    except (ValueError, TypeError, KeyError, OffsetFormatError) as exc:
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise PipelineError(
             f"log {into!r}: the property {PROPERTY!r} is no note of a copy: {exc!r}. Nothing was copied;"
             " a newer release may have written it"

@@ -235,7 +235,7 @@ def parse_report(name: str, uri: str, lines: Sequence[str]) -> dict[tuple[str, i
             if document["kind"] == "segment":
                 segment = _segment_of(document)
                 found[segment.log, segment.segment] = segment
-    except (ValueError, TypeError, KeyError) as exc:
+    except (ValueError, TypeError, KeyError, RecursionError) as exc:
         raise PipelineError(
             f"{name}: this is no report of a verification of {uri}: {exc}. Nothing was verified; give"
             " another file"

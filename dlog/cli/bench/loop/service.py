@@ -38,7 +38,7 @@ async def serve(directory: Path, replicas: int, *, records: int, size: int) -> A
             worker = await stack.enter_async_context(open_worker(job))
             await worker.receive("ready")
             identity = process.identify(worker.pid)
-            assert identity is not None, "it has just said that it is ready"
+            assert identity is not None, "it has just said that it is ready"  # received above
             found.append(identity)
         yield Service(
             address,

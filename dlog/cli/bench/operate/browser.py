@@ -117,7 +117,7 @@ async def open_browser(directory: Path) -> AsyncIterator[Browser]:
         BenchError: It did not start.
     """
     driver = shutil.which("chromedriver")
-    assert driver is not None, "the caller asked find_missing"
+    assert driver is not None, "the caller asked find_missing"  # as it says
     await trio.Path(directory).mkdir()
     (port,) = free_ports(1, random.Random(), host=HOST)
     command = [driver, f"--port={port}", "--allowed-ips=127.0.0.1"]

@@ -59,7 +59,7 @@ async def measure_paint(directory: Path, loads: int) -> list[dict[str, object]]:
         open_browser(directory / "browser") as browser,
     ):
         url = cluster.state.page_url
-        assert url is not None, "the cluster was asked for a page"
+        assert url is not None, "the cluster was asked for a page"  # ``has_page`` above
         token = (await trio.Path(cluster.paths.token).read_text()).strip()
         with trivial_page() as floor:
             pages = {"dlog": f"{url}#token={token}", "trivial page": floor}

@@ -66,8 +66,8 @@ async def open_ours(
         directory, bookie_count=bookie_count, session_timeout_ms=session_timeout_ms, has_recovery=True
     ) as cluster:
         member = cluster.state.recovery
-        assert member is not None, "the cluster was asked for it"
-        assert member.process is not None, "the cluster was asked for it"
+        assert member is not None, "the cluster was asked for it"  # ``has_recovery`` above
+        assert member.process is not None, "the cluster was asked for it"  # ``has_recovery`` above
         yield RepairCluster(cluster, member.process, cluster.paths.log(member.name))
 
 

@@ -65,7 +65,7 @@ class RepairLooks:
                     marked_s = self._passed_s()
                 if await self._are_restored() and not is_marked:
                     healed_s = self._passed_s()
-                    assert noticed_s is not None
+                    assert noticed_s is not None  # the first round of the loop sets it
                     return RepairTimes(
                         noticed_s, marked_s, healed_s, await beside.per_s() if beside else None
                     )

@@ -50,7 +50,7 @@ def command_line(program: str, directory: Path, port: int, replica_of: int | Non
 @contextlib.asynccontextmanager
 async def _serve(directory: Path, replicas: int) -> AsyncIterator[Service]:
     program = shutil.which("redis-server")
-    assert program is not None, "the caller asked find_missing"
+    assert program is not None, "the caller asked find_missing"  # as it says
     ports = free_ports(replicas, random.Random(), host=HOST)
     with open_guardian() as group:
         servers: list[ProcessId] = []

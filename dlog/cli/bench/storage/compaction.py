@@ -17,6 +17,7 @@ from dlog.cli.bench.latency import Latencies
 from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
 from dlog.cli.bench.storage.feeder import LEDGERS, EntryStream, Feeder, storage_config
 from dlog.cli.bench.storage.measurement import MIB, Bar, Measurement
+from dlog.cli.bench.work.link import BenchError
 
 now = time.perf_counter
 
@@ -64,7 +65,8 @@ async def measure_compaction(
         after = await _load(feeder, lambda seconds: seconds >= quiet_s)
         rewritten = sum(one.stats.compacted_bytes for one in storage.collectors)
         copied = sum(one.stats.copied_bytes for one in storage.collectors)
-    assert copied > 0, "nothing was compacted"
+    if not copied:
+        raise BenchError("nothing was compacted")
     quiet = Latencies(before.samples + after.samples)
     return Measurement(
         part="compaction",

@@ -27,6 +27,7 @@ from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
 from dlog.cli.bench.storage.disk_space import files_below, make_cold
 from dlog.cli.bench.storage.feeder import EntryStream, Feeder, storage_config
 from dlog.cli.bench.storage.measurement import Bar, Measurement
+from dlog.cli.bench.work.link import BenchError
 
 now = time.perf_counter
 
@@ -87,7 +88,8 @@ def _places(directory: Path) -> list[Place]:
     log_ids = entry_log_ids(disk, directory)
     for log_id in log_ids:
         found, damage = scan_log(disk, directory, log_id)
-        assert damage is None, damage
+        if damage is not None:
+            raise BenchError(f"the log that was just written is damaged: {damage}")
         path = directory / entry_log_name(log_id)
         places += [
             Place(entry.ledger_id, entry.entry_id, path, entry.offset, entry.size_bytes)
@@ -106,7 +108,8 @@ async def _read_all(storage: Storage, places: Sequence[Place]) -> Latencies:
             started = now()
             body = await storage.read(place.ledger_id, place.entry_id)
             latencies.add(now() - started)
-            assert len(body) == place.size_bytes
+            if len(body) != place.size_bytes:
+                raise BenchError(f"an entry of {place.size_bytes} bytes was read as {len(body)}")
 
     async with trio.open_nursery() as nursery:
         for _ in range(READS_INFLIGHT):

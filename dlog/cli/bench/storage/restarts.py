@@ -20,6 +20,7 @@ from dlog.cli.bench.storage.adds import ADD_BYTES, ADD_INFLIGHT, payloads_of
 from dlog.cli.bench.storage.disk_space import files_below, make_cold
 from dlog.cli.bench.storage.feeder import ENTRIES, EntryStream, Feeder, storage_config
 from dlog.cli.bench.storage.measurement import GIB, Bar, Measurement
+from dlog.cli.bench.work.link import BenchError
 
 now = time.perf_counter
 
@@ -87,8 +88,9 @@ async def measure_rebuild(directory: Path, size_bytes: int, progress: Callable[[
 def _check_all_there(storage: Storage, stream: EntryStream) -> None:
     for ledger_id, last in stream.last_entry_ids():
         record = storage.ledger(ledger_id)
-        assert record is not None
-        assert record.last_entry_id == last, f"ledger {ledger_id} ends at {record.last_entry_id}, not {last}"
+        found = -1 if record is None else record.last_entry_id
+        if found != last:
+            raise BenchError(f"ledger {ledger_id} ends at {found}, not {last}")
 
 
 async def _write_journal(

@@ -171,7 +171,7 @@ class Soak:
 
     async def _fill(self, storage: Storage, written: Written) -> None:
         record = storage.ledger(written.ledger_id)
-        assert record is not None
+        assert record is not None  # the caller created it
         entry_id = 0
         while entry_id < written.target and self.found.written_bytes < self._total_bytes:
             stop = min(written.target, entry_id + max(1, BATCH_BYTES // written.size_bytes))

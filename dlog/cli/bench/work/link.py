@@ -75,7 +75,7 @@ class Worker:
 
     async def send(self, **message: object) -> None:
         """Send one message. A process that has ended does not matter: the next ``receive`` says so."""
-        assert self._process.stdin is not None
+        assert self._process.stdin is not None  # ``open_worker`` asks for a pipe
         with contextlib.suppress(trio.BrokenResourceError):
             await self._process.stdin.send_all(json.dumps(message).encode() + b"\n")
 
@@ -85,7 +85,7 @@ class Worker:
         Raises:
             BenchError: The process ended, or sent something else.
         """
-        assert self._process.stdout is not None
+        assert self._process.stdout is not None  # ``open_worker`` asks for a pipe
         while b"\n" not in self._unread:
             data = await self._process.stdout.receive_some()
             if not data:
@@ -133,7 +133,7 @@ async def open_worker(job: Job) -> AsyncIterator[Worker]:
         env={**os.environ, "PYTHONPATH": path},
     )
     try:
-        assert process.stdin is not None
+        assert process.stdin is not None  # a pipe was asked for above
         with contextlib.suppress(trio.BrokenResourceError):
             await process.stdin.send_all(job.encoded().encode() + b"\n")
         yield Worker(job, process)

@@ -70,7 +70,7 @@ class BookieServer:
         except urllib.error.HTTPError as exc:
             text = exc.read().decode("utf-8", "replace").strip()
             raise RequestRejectedError(f"{self.url} rejects the request: {exc.code} {text}") from exc
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, RecursionError) as exc:
             raise NoReplyError(
                 f"{self.url} does not reply as a bookie: {getattr(exc, 'reason', exc)}. Does the bookie run,"
                 " with httpServerEnabled=true?"
@@ -144,7 +144,7 @@ def _server(
         return BookieServer(url.rstrip("/"), _token(token_file), tls)
     from bookie.config.bookie_config import load_config
 
-    assert config_path is not None
+    assert config_path is not None  # one of the two was given, and not the URL
     admin = load_config(config_path).admin
     if admin is None:
         raise click.UsageError(

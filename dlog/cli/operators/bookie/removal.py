@@ -222,7 +222,7 @@ def _check_ids(bookies: tuple[str, ...] | list[str]) -> None:
 
 
 def _why(one: Evacuated) -> str:
-    assert one.outcome is not None
+    assert one.outcome is not None  # ``Evacuated`` has an outcome or a reason, and the caller found no reason
     return {
         "open": "it is written to the bookie, and --skip-open leaves it alone",
         "failed": "not all entries could be copied; the log line above names the reason",

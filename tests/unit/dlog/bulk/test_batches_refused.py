@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import attrs
 import pytest
 
 import dlog
 from dlog.bulk import BatchOvertakenError
+from dlog.bulk.plan import BatchPlan
 from dlog.metadata.policy import Policy, Right, Rule
 from ledger.digest import DigestType
 from tests.fakes.dict_bookies import DictCluster
@@ -169,3 +171,33 @@ async def test_properties_that_are_no_notes_of_a_pipeline_need_the_right_to_admi
                 await namespace.attach_batch(plan, [part], properties={key: "1"})
         await namespace.attach_batch(plan, [part], properties={"dlog.copy": "note"})
         assert (await namespace.properties("mine")).values["dlog.copy"] == "note"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"record_count": 2**31},
+        {"record_count": 0},
+        {"last_txid": 2**63},
+        {"txid": 2**63},
+        {"last_slot_id": 2**63},
+    ],
+)
+async def test_numbers_that_would_make_the_log_unreadable_are_refused(
+    change: dict[str, Any], cluster: DictCluster
+) -> None:
+    async with open_on(cluster) as opened:
+        namespace = opened.namespace
+        await namespace.create_log("a")
+        plan = await begun(namespace, logs=["a"])
+        part = await segment(namespace, plan, "a", b"x")
+        with pytest.raises(ValueError, match="no writer makes a segment with these numbers"):
+            await namespace.attach_batch(plan, [attrs.evolve(part, **change)])
+        await namespace.attach_batch(plan, [part])
+        assert await read_all(namespace, "a") == [b"x"]
+
+
+def test_a_batch_without_a_series_has_no_property() -> None:
+    plan = BatchPlan(series=None, number=0, record_log="a", logs={})
+    with pytest.raises(ValueError, match="has no property"):
+        _ = plan.property_key

@@ -11,7 +11,7 @@ import pytest
 from dlog.errors import EntryFormatError
 from dlog.format.compression import Compression, compress
 from dlog.format.envelope import ENTRY_BYTES_MAX, ENVELOPE_HEADER, open_envelope
-from dlog.format.record import FLAG_RECORD_SET, Record, encode_record, encode_records
+from dlog.format.record import FLAG_RECORD_SET, POSITION_MAX, Record, encode_record, encode_records
 from dlog.format.record_set import (
     SET_HEADER,
     SETS_BYTES_MAX,
@@ -164,3 +164,12 @@ def test_a_segment_reader_counts_what_it_expanded() -> None:
     packed = encode_record_set([bytes(500)], Compression.LZ4)
     reader.decode_all([envelope(encode_record(FLAG_RECORD_SET, 3, 1, packed))])
     assert reader.expanded_bytes == 1020 + 20 + len(packed) + 504
+
+
+def test_the_positions_of_a_record_set_end_at_the_greatest_one_for_a_recovery_too() -> None:
+    """A recovery stores the position as the number of records of the segment."""
+    packed = encode_record_set([b"a", b"b"], Compression.NONE)
+    entry = encode_record(FLAG_RECORD_SET, POSITION_MAX, 1, packed)
+    for read in (decode, last_record_of):
+        with pytest.raises(EntryFormatError, match="claims positions up to"):
+            read(envelope(entry))

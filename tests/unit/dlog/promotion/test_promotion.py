@@ -454,6 +454,18 @@ async def test_the_state_of_a_promotion_is_told_when_a_lost_store_comes_back(
     assert (status.takes_records, lost) == (TARGET, [])
 
 
+async def test_a_record_that_is_gone_at_the_end_is_an_error_of_the_promotion(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(_: object) -> None:
+        return None
+
+    async with open_world() as world, world.process("p") as namespace:
+        monkeypatch.setattr(promoter.Promoter, "status", gone)  # another process has just deleted the log
+        with pytest.raises(dlog.PromotionError, match=r"its record is gone"):
+            await namespace.promote_log(LOG, TARGET)
+
+
 async def test_promoting_needs_the_right_to_administer_the_log_on_both_sides(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -159,3 +159,12 @@ def test_sequence_ids_of_old_segments_are_negative_and_still_grow() -> None:
     assert sequence_id_base(old, None) == -(2**63) + 7 * 2**32
     assert sequence_id_base(old, None) + 2**31 < sequence_id_base(next_old, old)
     assert sequence_id_base(attrs.evolve(DONE, start_sequence_id=-1), None) == -(2**63) + 7 * 2**32
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"record_count": 2**31}, {"record_count": -1}, {"last_txid": 2**63}, {"start_sequence_id": 2**63}],
+)
+def test_numbers_that_no_reader_could_read_again_are_not_stored(change: dict[str, Any]) -> None:
+    with pytest.raises(LogMetadataError, match=r"does not fit|it holds up to"):
+        encode_segment(attrs.evolve(DONE, **change))

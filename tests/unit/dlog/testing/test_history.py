@@ -165,3 +165,9 @@ def test_a_log_created_again_has_a_history_of_its_own() -> None:
     assert again is history.log("orders")
     again.judge(acknowledged(again, b"c"))
     history.check()
+
+
+def test_a_durable_record_without_a_position_is_a_mistake_of_the_test() -> None:
+    log = History().log("orders")
+    with pytest.raises(ValueError, match="has a position"):
+        log.settled(log.submitted(b"a", 1), RecordOutcome.DURABLE)

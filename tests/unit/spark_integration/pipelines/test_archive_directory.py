@@ -71,3 +71,8 @@ def test_files_of_an_attempt_that_may_still_add_its_part_are_not_swept(tmp_path:
     left = {each.relative_to(tmp_path).as_posix() for each in (tmp_path / "data").glob("*/*")}
     assert left == {names["named"], names["alive"]}
     assert directory.sweep(found) == []
+
+
+def test_a_manifest_without_a_part_is_damage() -> None:
+    with pytest.raises(ArchiveDamagedError, match="no part"):
+        Manifest.of({})
