@@ -72,6 +72,10 @@ class WriterConfig(_KnowsItsArguments):
     """A segment with more bytes is rolled (``maxLogSegmentBytes``)."""
     segment_age_s_max: float | None = attrs.field(default=7200.0, validator=_POSITIVE_OR_NONE)
     """A segment in use for longer is rolled (``logSegmentRollingMinutes``)."""
+    degraded_ensemble: bool = attrs.field(default=True, validator=instance_of(bool))
+    """With fewer bookies than ``ensemble_size``, a segment begins with those that are there, down to the ack
+    quorum, and is rolled once all have been there for some seconds. False, as in Apache's writers: a new
+    segment waits for the bookies."""
     lock_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     """How long opening a writer waits for another one to release the lock (``lockTimeoutSeconds``); 0: not at
     all."""

@@ -270,7 +270,7 @@ class Namespace(
 
         async def follow() -> tuple[SegmentLifecycle, DistributedLock] | None:
             nonlocal where
-            found = await where._follow(name, timeout_s)
+            found = await where._follow(name, timeout_s, config)
             if found is None:
                 return None
             where, lifecycle, lock = found
@@ -279,7 +279,7 @@ class Namespace(
         async with open_log_writer(
             self._read_only_log(name),
             acquire,
-            lambda lock: where._lifecycle(name, lock),
+            lambda lock: where._lifecycle(name, lock, config),
             config,
             self._store,
             wall_ms=self._wall_ms,
@@ -302,7 +302,7 @@ class Namespace(
         target: Namespace = await self._promoted(name)
         return target
 
-    def _lifecycle(self, name: str, lock: DistributedLock) -> SegmentLifecycle:
+    def _lifecycle(self, name: str, lock: DistributedLock, config: WriterConfig) -> SegmentLifecycle:
         async def may_retain() -> bool:
             return Denial.TRUNCATE not in (await self._access.entry_of(name)).denied
 
@@ -315,10 +315,11 @@ class Namespace(
             first_segment_seqno=self._first_segment_seqno,
             wall_ms=self._wall_ms,
             may_retain=may_retain,
+            degraded_ensemble=config.degraded_ensemble,
         )
 
     async def _follow(
-        self, name: str, timeout_s: float
+        self, name: str, timeout_s: float, config: WriterConfig
     ) -> tuple[Namespace, SegmentLifecycle, DistributedLock] | None:
         """The log where it was promoted to, for a writer that another program has stopped; else None.
 
@@ -335,7 +336,7 @@ class Namespace(
         except LogLockedError as exc:
             raise LogPromotedError(name, record.target, f"{exc.owner} writes it there now") from exc
         try:
-            lifecycle = target._lifecycle(name, lock)
+            lifecycle = target._lifecycle(name, lock, config)
             await lifecycle.refresh()
             if lifecycle.segments and lifecycle.segments[-1].segment_seqno > record.last_seqno:
                 # Records of this writer that are not written yet would come after those of the other one.

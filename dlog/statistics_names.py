@@ -24,6 +24,7 @@ ROLL = "dlog_segment_roll"
 BYTES_FETCHED = "dlog_entry_bytes_fetched"
 BYTES_SENT = "dlog_entry_bytes_sent"
 CAPACITY_WAITS = "dlog_capacity_waits"
+DEGRADED_SEGMENTS = "dlog_degraded_segments"
 ENTRIES_FETCHED = "dlog_entries_fetched"
 ENTRIES_SENT = "dlog_entries_sent"
 FLUSHES = "dlog_flushes"
@@ -33,6 +34,7 @@ RECORDS_READ = "dlog_records_read"
 RECORDS_SENT = "dlog_records_sent"
 SEGMENTS_BEGUN = "dlog_segments_begun"
 SEGMENTS_COMPLETED = "dlog_segments_completed"
+SEGMENTS_DEGRADED = "dlog_segments_degraded"
 SEGMENTS_FAILED = "dlog_segments_failed"
 SEGMENTS_ROLLED = "dlog_segments_rolled"
 WAITING_BYTES = "dlog_bytes_in_flight"
@@ -51,11 +53,15 @@ COUNTERS: Mapping[str, str] = {
     RECORDS_SENT: "records that writers sent; again those that a failed ledger did not keep",
     SEGMENTS_BEGUN: "segments that writers began",
     SEGMENTS_COMPLETED: "segments completed, by their writer or by a recovery",
+    SEGMENTS_DEGRADED: "segments that writers began on fewer bookies than asked",
     SEGMENTS_FAILED: "segments whose ledger failed under a writer",
-    SEGMENTS_ROLLED: "segments that the next one took over from because of their size or age",
+    SEGMENTS_ROLLED: "segments that the next one took over from: their size, age, or a full ensemble",
     WRITERS_OPENED: "writers opened; also those that were opened again by `reopen`",
 }
-GAUGES: Mapping[str, str] = {WAITING_BYTES: "bytes of records that are submitted and not durable"}
+GAUGES: Mapping[str, str] = {
+    DEGRADED_SEGMENTS: "segments in use on fewer bookies than asked",
+    WAITING_BYTES: "bytes of records that are submitted and not durable",
+}
 TIMINGS: Mapping[str, str] = {
     APPEND: "one `append`, from the call to the position",
     APPEND_MANY: "one `append_many`, from the call to the positions",

@@ -36,6 +36,7 @@ from ledger.read.lac_query import query_lac
 from ledger.read.replica_check import ReplicaCheck
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.recovery.opening import recover_ledger
+from ledger.replication_asked import AskedReplication
 from ledger.statistics import Recorder, Statistics, names
 from ledger.statistics.tracing import open_tracing
 from ledger.tasks.background import open_background
@@ -127,6 +128,7 @@ class LedgerClient:
         ledger_id: int | None = None,
         deferred_sync: bool = False,
         bookies: Sequence[str] | None = None,
+        may_be_smaller: bool = False,
         commit: CommitLedger | None = None,
     ) -> WriteHandle:
         """Create a ledger; return the handle of its only writer.
@@ -142,10 +144,14 @@ class LedgerClient:
             deferred_sync: Bookies acknowledge an entry before it is on disk; ``WriteHandle.force`` makes
                 acknowledged entries durable. No bookie can be replaced: any failure ends the handle.
             bookies: The first ensemble, for a test of these bookies; None: placement chooses it.
+            may_be_smaller: With fewer bookies, begin with an ensemble and a write quorum of those that are
+                there, down to the ack quorum, which stays. The ledger's custom metadata then say what was
+                asked (``AskedReplication``).
             commit: Creates the node of the ledger, together with nodes of the caller; its errors are raised.
 
         Raises:
-            NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``. It is a
+            NotEnoughBookiesError: There are fewer writable bookies than ``ensemble_size``, or than
+                ``ack_quorum`` with ``may_be_smaller``. It is a
                 ``PlacementError`` if they are not in the fault domains that ``PlacementConfig`` enforces.
             LedgerExistsError: The given id is in use.
             ReadOnlyError: The client is open for reading only, as in all calls that change ledgers.
@@ -158,7 +164,13 @@ class LedgerClient:
         if password is None:
             password = self._secret_rng.randbytes(RANDOM_PASSWORD_BYTES)
         if bookies is None:
-            bookies = await context.placer.choose_ensemble(ensemble_size, write_quorum, ack_quorum)
+            bookies = await context.placer.choose_ensemble(
+                ensemble_size, write_quorum, ack_quorum, may_be_smaller=may_be_smaller
+            )
+        custom = dict(custom or {})
+        if len(bookies) < ensemble_size:
+            custom |= AskedReplication(ensemble_size, write_quorum, ack_quorum).custom
+            ensemble_size, write_quorum = len(bookies), min(write_quorum, len(bookies))
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -167,7 +179,7 @@ class LedgerClient:
             digest_type=digest_type,
             password=password,
             ctime_ms=self._wall_ms(),
-            custom=dict(custom or {}),
+            custom=custom,
         )
         add_version = 3 if deferred_sync else context.config.transport.add_version
         connections = {

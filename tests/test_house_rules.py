@@ -205,6 +205,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/groups/member.py",
     "dlog/wal/snapshots.py",
     "dlog/wal/write_ahead_log.py",
+    "dlog/write/full_ensemble.py",
     "dlog/write/lock_watch.py",
     "dlog/write/pending.py",
     "dlog/write/segment_roller.py",

@@ -195,6 +195,12 @@ _WRITER = (
     ),
     Setting("writer.segment_bytes_max", kinds.optional(kinds.BYTES), "A larger segment is rolled."),
     Setting("writer.segment_age_s_max", kinds.optional(kinds.SECONDS), "An older segment is rolled."),
+    Setting(
+        "writer.degraded_ensemble",
+        kinds.BOOL,
+        "With too few bookies, a segment begins with fewer, down to `ack_quorum`.",
+        _CLUSTER,
+    ),
     Setting("writer.lock_timeout_s", kinds.SECONDS, "How long opening waits for another writer's lock."),
     Setting("writer.retry_timeout_s", kinds.SECONDS, "Records fail after so long without a segment."),
     Setting("writer.retry_pause_s", kinds.SECONDS, "The first pause before a failed step is repeated."),

@@ -23,11 +23,16 @@ def should_roll(
     age_s: float,
     segment_bytes_max: int | None,
     segment_age_s_max: float | None,
+    lacks_bookies: bool = False,
 ) -> bool:
-    """True if the segment reaches a limit: bytes, age, or ``RECORDS_MAX`` records. None means no limit."""
+    """True if the segment reaches a limit: bytes, age, or ``RECORDS_MAX`` records. None means no limit.
+
+    Args:
+        lacks_bookies: It is on fewer bookies than asked, and a full ensemble is there.
+    """
     if record_count == 0:
         return False
-    if record_count >= RECORDS_MAX:
+    if record_count >= RECORDS_MAX or lacks_bookies:
         return True
     if segment_bytes_max is not None and size_bytes >= segment_bytes_max:
         return True

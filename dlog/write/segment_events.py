@@ -6,8 +6,10 @@ Inside: their texts, names and fields (``docs/events.md``). Not inside: the life
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from dlog.segments.segment import LogSegment
+from ledger.replication_asked import AskedReplication
 from namespace.events import event
 
 logger = logging.getLogger("dlog.write.segment_roller")
@@ -18,6 +20,27 @@ def segment_begun(log: str, segment: LogSegment) -> None:
     number, ledger_id = segment.segment_seqno, segment.ledger_id
     extra = event("segment.begun", log=log, segment=number, ledger=ledger_id)
     logger.info("log %s: segment %d begins, in ledger %d", log, number, ledger_id, extra=extra)
+
+
+def segment_degraded(log: str, segment: LogSegment, bookies: Sequence[str], asked: AskedReplication) -> None:
+    """A segment is in use on fewer bookies than the namespace's settings ask for."""
+    number, ledger_id = segment.segment_seqno, segment.ledger_id
+    logger.warning(
+        "log %s: segment %d has only %d of %d bookies (%s); the next segment gets all once they are there",
+        log,
+        number,
+        len(bookies),
+        asked.ensemble_size,
+        ", ".join(bookies),
+        extra=event(
+            "segment.degraded",
+            log=log,
+            segment=number,
+            ledger=ledger_id,
+            bookies=list(bookies),
+            asked=asked.ensemble_size,
+        ),
+    )
 
 
 def segment_completed(log: str, number: int, records: int) -> None:

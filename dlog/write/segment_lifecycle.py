@@ -89,8 +89,10 @@ class SegmentLifecycle:
         first_segment_seqno: int,
         wall_ms: Callable[[], int],
         may_retain: Callable[[], Awaitable[bool]] | None = None,
+        degraded_ensemble: bool = False,
     ) -> None:
         self.log = log
+        self._may_be_smaller = degraded_ensemble  # the ensemble of a new segment
         self._store, self._client, self._namespace_path = store, client, namespace_path
         self._config, self._first_segment_seqno, self._wall_ms = config, first_segment_seqno, wall_ms
         self._may_retain = may_retain  # whether the log's retention may truncate it; None: always
@@ -196,15 +198,23 @@ class SegmentLifecycle:
                 raise as_dlog_error(exc, self.log, "starting a segment") from exc
 
         with translated(self.log, "starting a segment"):
-            handle = await self._create(commit)
+            handle = await self._create(commit, may_be_smaller=self._may_be_smaller)
         self._begun = None
         return handle, started[0]
 
-    async def allocate(self) -> WriteHandle:
-        """Create a ledger for the next segment and record its id, so that a crash does not leak it."""
+    async def wait_full_ensemble(self, steady_s: float) -> None:
+        """Return once enough bookies for a whole ensemble have been writable for so long."""
+        await self._client.membership.wait_writable(self._config.ensemble_size, steady_s)
+
+    async def allocate(self, *, full: bool = False) -> WriteHandle:
+        """Create a ledger for the next segment and record its id, so that a crash does not leak it.
+
+        Args:
+            full: It must have all bookies of its ensemble.
+        """
         await self._settle_uncertain()
         with translated(self.log, "creating a ledger"):
-            handle = await self._create()
+            handle = await self._create(may_be_smaller=self._may_be_smaller and not full)
             before = self._known
             left_over = before.allocated_ledger_id
             try:
@@ -237,7 +247,7 @@ class SegmentLifecycle:
         with translated(self.log, "starting a segment"):
             return await self._started(handle.ledger_id, first_txid)
 
-    async def _create(self, commit: CommitLedger | None = None) -> WriteHandle:
+    async def _create(self, commit: CommitLedger | None = None, *, may_be_smaller: bool) -> WriteHandle:
         config = self._config
         assert config.digest_type is not None  # ``for_scheme`` set it
         log_id = (await with_identity(self._store, self._client, self._known, self._segments)).log_id
@@ -250,6 +260,7 @@ class SegmentLifecycle:
             digest_type=config.digest_type,
             password=config.password,
             custom=mark.custom | self._known.allocation_stamp,
+            may_be_smaller=may_be_smaller,
             commit=commit,
         )
 

@@ -43,6 +43,7 @@ from dlog.segments.segment import LogSegment
 from dlog.statistics_names import ROLL
 from dlog.write import segment_events
 from dlog.write.batcher import Batch
+from dlog.write.full_ensemble import FullEnsembleWatch
 from dlog.write.lock_watch import Follow, LockWatch
 from dlog.write.rolling import should_roll
 from dlog.write.segment_lifecycle import SegmentLifecycle
@@ -93,6 +94,7 @@ class SegmentRoller:
         self._roll_not_before_s, self._failed = 0.0, list(failed_before)
         self._work = trio.Event()  # ``run`` has something to do
         self._ended, self._scope = trio.Event(), trio.CancelScope()
+        self._full_ensemble = FullEnsembleWatch(self._wake)
         self.purger = Purger(log, lambda: self._lifecycle.purge(), lambda: self._lifecycle.has_garbage())
 
     def describe(self) -> str:
@@ -165,6 +167,9 @@ class SegmentRoller:
             self._stop(self._write_error(exc), exc)
         return True
 
+    def _wake(self) -> None:
+        self._work.set()
+
     def _on_progress(self) -> None:
         sender = self.sender
         in_use = sender.in_use
@@ -180,11 +185,11 @@ class SegmentRoller:
             begun = handle, await self._persistently(lambda: self._lifecycle.start(handle, first_txid))
         self._use(*begun)
 
-    async def _allocated(self) -> WriteHandle:
+    async def _allocated(self, *, full: bool = False) -> WriteHandle:
         if self._spare is not None:
             handle, self._spare = self._spare, None
             return handle
-        return await self._lifecycle.allocate()
+        return await (self._lifecycle.allocate(full=True) if full else self._lifecycle.allocate())
 
     def _use(self, handle: WriteHandle, segment: LogSegment) -> None:
         if self._newest_writer is not None:
@@ -197,21 +202,30 @@ class SegmentRoller:
             self._lifecycle.compression,
             self._chain,
         )
-        self.sender.use(SegmentInUse(writer, handle, segment, trio.current_time()))
+        in_use = SegmentInUse(writer, handle, segment, trio.current_time())
+        self._full_ensemble.begin(self._lifecycle.wait_full_ensemble if in_use.asked else None)
+        self.sender.use(in_use)
         segment_events.segment_begun(self.log, segment)
+        if in_use.asked is not None:
+            segment_events.segment_degraded(
+                self.log, segment, handle.metadata.last_ensemble.bookies, in_use.asked
+            )
 
     def _roll_is_due(self, in_use: SegmentInUse) -> bool:
-        now_s = trio.current_time()
         return (
-            should_roll(
-                record_count=in_use.writer.position,
-                size_bytes=in_use.writer.size_bytes,
-                age_s=now_s - in_use.began_s,
-                segment_bytes_max=self._config.segment_bytes_max,
-                segment_age_s_max=self._config.segment_age_s_max,
-            )
-            and now_s >= self._roll_not_before_s
+            self._should_roll(in_use, lacks_bookies=self._full_ensemble.is_full)
+            and trio.current_time() >= self._roll_not_before_s
             and not self.sender.is_closing
+        )
+
+    def _should_roll(self, in_use: SegmentInUse, *, lacks_bookies: bool) -> bool:
+        return should_roll(
+            record_count=in_use.writer.position,
+            size_bytes=in_use.writer.size_bytes,
+            age_s=trio.current_time() - in_use.began_s,
+            segment_bytes_max=self._config.segment_bytes_max,
+            segment_age_s_max=self._config.segment_age_s_max,
+            lacks_bookies=lacks_bookies,
         )
 
     async def _roll(self, in_use: SegmentInUse) -> None:
@@ -220,13 +234,15 @@ class SegmentRoller:
             while self._old:
                 # Segments are completed in order, and no more than two are in progress.
                 await self._complete_oldest(raising=True)
-            handle = await self._allocated()
+            # A roll for nothing but a full ensemble does not begin another segment without it.
+            handle = await self._allocated(full=not self._should_roll(in_use, lacks_bookies=False))
             if not self._locks.lock.held:
                 self._spare = handle
                 raise LogUnavailableError(f"log {self.log!r}: out of touch with the metadata store")
         except LogUnavailableError as exc:
             # The old segment still takes records. It only grows beyond its limit.
             segment_events.roll_failed(self.log, writer.segment_seqno, exc)
+            self._full_ensemble.again(self._retry_policy.pause_s_max)
             self._roll_not_before_s = trio.current_time() + self._retry_policy.pause_s_max
             return
         self.sender.is_sending = False
@@ -459,6 +475,7 @@ class SegmentRoller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.sender.serve)
             nursery.start_soon(self.watch_lock)
+            nursery.start_soon(self._full_ensemble.run)
             if self._follow is not None:
                 # At once, also with nothing to write: no other writer gets the lock there first.
                 nursery.start_soon(self.follow_promotion, wait_promoted)

@@ -33,6 +33,7 @@ from dlog.write.pending import wait_settled
 from dlog.write.segment_writer import SegmentWriter
 from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
+from ledger.replication_asked import AskedReplication
 
 
 @attrs.frozen
@@ -43,6 +44,11 @@ class SegmentInUse:
     handle: WriteHandle
     segment: LogSegment
     began_s: float
+
+    @property
+    def asked(self) -> AskedReplication | None:
+        """What the segment's ledger should have, if it began on fewer bookies; else None."""
+        return AskedReplication.of(self.handle.metadata.custom)
 
 
 class SegmentSender:
@@ -83,7 +89,7 @@ class SegmentSender:
         # For the statistics: all but what the newest segment counts itself.
         self._newest: SegmentWriter | None = None
         self._before = (0, 0, 0)  # records, entries and bytes sent to the segments before it
-        self._segments = self._rolls = self._failures = self._waits = 0
+        self._segments = self._rolls = self._failures = self._waits = self._degraded = 0
 
     def counters(self) -> dict[str, int]:
         """What this writer has done so far, by the names of its statistics."""
@@ -93,6 +99,7 @@ class SegmentSender:
             names.ENTRIES_SENT: entries,
             names.BYTES_SENT: size_bytes,
             names.SEGMENTS_BEGUN: self._segments,
+            names.SEGMENTS_DEGRADED: self._degraded,
             names.SEGMENTS_ROLLED: self._rolls,
             names.SEGMENTS_FAILED: self._failures,
             names.CAPACITY_WAITS: self._waits,
@@ -102,7 +109,8 @@ class SegmentSender:
 
     def gauges(self) -> dict[str, int]:
         """The same of values that rise and fall."""
-        return {names.WAITING_BYTES: self.waiting_bytes}
+        is_degraded = self.in_use is not None and self.in_use.asked is not None
+        return {names.WAITING_BYTES: self.waiting_bytes, names.DEGRADED_SEGMENTS: int(is_degraded)}
 
     @property
     def _sent(self) -> tuple[int, int, int]:
@@ -150,6 +158,7 @@ class SegmentSender:
     def use(self, in_use: SegmentInUse) -> None:
         """Send to this segment from now on."""
         self._segments += 1
+        self._degraded += in_use.asked is not None
         self._rolls += self.in_use is not None
         self._before, self._newest = self._sent, in_use.writer
         self.in_use = in_use

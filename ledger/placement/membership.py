@@ -106,6 +106,17 @@ class Membership:
         """Return when one of the lists changes after the call."""
         await self._changed.wait()
 
+    async def wait_writable(self, count: int, steady_s: float) -> None:
+        """Return once at least so many bookies have been writable for this long without a break."""
+        while True:
+            while len(self.writable) < count:
+                await self.wait_change()
+            with trio.move_on_after(steady_s) as scope:
+                while len(self.writable) >= count:
+                    await self.wait_change()
+            if scope.cancelled_caught:
+                return
+
     async def resolve(self, bookie: str) -> Address:
         """The address of the bookie: from its service info, or else its id as ``host:port``.
 

@@ -12,6 +12,7 @@ Source: BookieWatcherImpl.java, BookieInfoReader.java; docs/protocol.md 11.1, 11
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Collection, Sequence
@@ -31,6 +32,7 @@ from ledger.placement.spread_policy import (
     acks_span,
     choose_spread_ensemble,
     choose_spread_replacements,
+    racks_wanted,
 )
 from ledger.placement.topology import DEFAULT_RACK, DEFAULT_REGION_RACK, Topology
 from ledger.placement.weights import weights_of_free_bytes
@@ -79,8 +81,14 @@ class Placer:
         """The settings of placement."""
         return self._config
 
-    async def choose_ensemble(self, size: int, write_quorum: int, ack_quorum: int) -> tuple[str, ...]:
+    async def choose_ensemble(
+        self, size: int, write_quorum: int, ack_quorum: int, *, may_be_smaller: bool = False
+    ) -> tuple[str, ...]:
         """Choose the bookies of a new ensemble.
+
+        Args:
+            may_be_smaller: If there are fewer bookies, or the enforced rules allow no ensemble of this size,
+                choose as many as possible, at least an ack quorum. The rules hold for the smaller ensemble.
 
         Raises:
             NotEnoughBookiesError: Fewer than ``size`` bookies are writable.
@@ -88,6 +96,21 @@ class Placer:
             ValueError: No ack quorum of this size can ever span the enforced regions.
         """
         await self._locate_new()
+        try:
+            return self._choose_ensemble(size, write_quorum, ack_quorum)
+        except NotEnoughBookiesError:
+            config = self._config
+            least = ack_quorum
+            if config.enforce_racks or config.enforce_fault_domains:
+                # A smaller write quorum may span fewer racks, which must not weaken the rule.
+                least = max(least, racks_wanted(config, write_quorum))
+            writable = len(self._membership.writable)
+            for smaller in range(min(size - 1, writable), least - 1, -1) if may_be_smaller else ():
+                with contextlib.suppress(NotEnoughBookiesError):
+                    return self._choose_ensemble(smaller, min(write_quorum, smaller), ack_quorum)
+            raise
+
+    def _choose_ensemble(self, size: int, write_quorum: int, ack_quorum: int) -> tuple[str, ...]:
         self._ensembles_chosen += 1
         candidates = self._candidates()
         if len(candidates.writable) < size:

@@ -53,6 +53,7 @@ class ScriptedWriteHandle:
 
     def __init__(self, world: World, ledger_id: int) -> None:
         self.ledger_id, self.bytes_in_flight = ledger_id, 0
+        self.metadata = SimpleNamespace(custom={})
         self._world, self._ledger = world, world.ledgers[ledger_id]
         self._ledger.writer = self
         self._callbacks: list[Callable[[int, BaseException | None], None]] = []

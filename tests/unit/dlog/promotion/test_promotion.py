@@ -90,9 +90,9 @@ async def test_a_writer_does_not_write_behind_another_one_at_the_target(
     # Its process is stopped at the hand-over, and runs again when the other one has written.
     goes_on = trio.Event()
 
-    async def slow(name: str, timeout_s: float) -> object:
+    async def slow(name: str, timeout_s: float, config: dlog.WriterConfig) -> object:
         await goes_on.wait()
-        return await dlog.Namespace._follow(first, name, timeout_s)
+        return await dlog.Namespace._follow(first, name, timeout_s, config)
 
     async with open_world() as world, world.process("first") as first, world.process("other") as other:
         monkeypatch.setattr(first, "_follow", slow)

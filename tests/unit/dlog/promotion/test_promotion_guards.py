@@ -117,7 +117,7 @@ async def test_a_purged_ledger_is_not_taken_for_an_empty_one(autojump_clock: tri
     # A writer that had records in flight would write them again at the target, where they are already.
     async with open_world() as world, world.process("p") as namespace, world.process("old") as old:
         async with old._locked(LOG, 0) as lock:
-            lifecycle = old._lifecycle(LOG, lock)
+            lifecycle = old._lifecycle(LOG, lock, old.config.writer)
             await lifecycle.refresh()
         (segment, *_) = lifecycle.segments
         await namespace.promote_log(LOG, TARGET)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ class Ledger:
     """Stands in for ``ledger.handle.WriteHandle``; the test acknowledges."""
 
     bytes_in_flight = 0
+    metadata = SimpleNamespace(custom={})
 
     def __init__(self) -> None:
         self.entries: list[bytes] = []

@@ -35,7 +35,7 @@ async def lifecycle_of(opened: Opened) -> AsyncIterator[SegmentLifecycle]:
     """The segments of a new log, whose lock is held."""
     await opened.namespace.create_log("log", exist_ok=True)
     lock = await take_lock(opened.store, "/ns", "log", "test", 0)
-    lifecycle = opened.namespace._lifecycle("log", lock)
+    lifecycle = opened.namespace._lifecycle("log", lock, opened.namespace.config.writer)
     await lifecycle.refresh()
     try:
         yield lifecycle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -34,6 +35,7 @@ class SilentLedger:
     """Stands in for ``ledger.handle.WriteHandle``; takes entries and acknowledges none."""
 
     ledger_id, bytes_in_flight = 7, 0
+    metadata = SimpleNamespace(custom={})
 
     def __init__(self) -> None:
         self._entries = 0
@@ -131,6 +133,7 @@ class ScriptedLedger:
 
     def __init__(self, ledger_id: int) -> None:
         self.ledger_id, self.lac = ledger_id, -1
+        self.metadata = SimpleNamespace(custom={})
         self.bytes_in_flight = 0
         self.has_ended = False
         self.waits = 0  # calls of wait_bytes_in_flight_below

@@ -384,3 +384,22 @@ async def test_a_quarantined_bookie_is_chosen_before_the_writer_would_fail(
             await cluster.stop(name, registered=True)
         await writer.append(b"1")
         assert writer.metadata.last_ensemble.bookies == ("b4:1",)
+
+
+@pytest.mark.parametrize(
+    "rules", [{"enforce_racks": True}, {"enforce_fault_domains": True}], ids=["racks", "fault domains"]
+)
+async def test_a_smaller_ensemble_keeps_the_enforced_fault_domains(
+    cluster: Any, rules: dict[str, bool]
+) -> None:
+    async with cluster.client(aware(**rules)) as client:
+        await cluster.stop("b1:1")
+        await trio.sleep(0.1)
+        writer = await client.create(ack_quorum=1, may_be_smaller=True)
+        assert set(writer.metadata.last_ensemble.bookies) == {"b2:1", "b3:1"}
+        await cluster.start("b1:1")
+        await cluster.stop("b3:1")
+        await trio.sleep(0.1)
+        # One bookie would be a write quorum in a single rack, which is what the rule forbids.
+        with pytest.raises(NotEnoughBookiesError):
+            await client.create(ack_quorum=1, may_be_smaller=True)
