@@ -73,6 +73,10 @@ class ClientConfig:
     others: one of them may have the entry."""
     recovery_read_ahead: int = attrs.field(default=16, validator=gt(0))
     """The number of entries that a recovery reads at once."""
+    recovery_entries_max: int | None = attrs.field(default=1_000_000, validator=_POSITIVE_OR_NONE)
+    """A recovery that finds more entries than this after the LAC fails, and leaves the end undecided: a
+    bookie that knows the password could invent entries without an end. No writer has so many entries in
+    flight; with deferred sync they count from the last ``force``. None: no limit."""
 
     statistics: bool = attrs.field(default=False, validator=instance_of(bool))
     """Measure how long operations take: ``LedgerClient.statistics`` then has histograms. Its counters are

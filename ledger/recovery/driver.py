@@ -50,6 +50,8 @@ from namespace.events import event
 
 logger = logging.getLogger(__name__)
 
+PROGRESS_S = 10.0  # between two lines about one recovery
+
 TakeReply = Callable[[Reply | BookieError], list[Action]]
 
 
@@ -65,6 +67,8 @@ class RecoveryDriver:
             pack=functools.partial(codec.pack, current.ledger_id),
             choose=self._choose,
             read_ahead=context.config.recovery_read_ahead,
+            bytes_max=context.config.bytes_in_flight_max,
+            entries_max=context.config.recovery_entries_max,
         )
         self._tried: dict[str, None] = {}  # bookies that failed this recovery, in order
         self._requests: dict[PendingRequest, None] = {}
@@ -83,7 +87,11 @@ class RecoveryDriver:
         """
         try:
             self._perform(self._recovery.start())
-            await self._done.wait()
+            while not self._done.is_set():
+                with trio.move_on_after(PROGRESS_S):
+                    await self._done.wait()
+                    break
+                self._log_progress()
         finally:
             self._stop()
         match self._outcome:
@@ -95,6 +103,21 @@ class RecoveryDriver:
                 raise LedgerRecoveryError(self._ledger_id, "it ended without a decision; this is a bug")
             case bug:
                 raise bug
+
+    def _log_progress(self) -> None:
+        progress = self._recovery.progress
+        logger.info(
+            "ledger %d: its recovery has come to entry %d; entries found: %s",
+            self._ledger_id,
+            progress.last_entry_id,
+            progress,
+            extra=event(
+                "ledger.recovering",
+                ledger=self._ledger_id,
+                last_entry=progress.last_entry_id,
+                found_on=dict(progress.found_on),
+            ),
+        )
 
     def _stop(self) -> None:
         requests, self._requests = self._requests, {}

@@ -16,6 +16,7 @@ Source: LedgerRecoveryOp.java, ReadOnlyLedgerHandle.java; docs/protocol.md 7; do
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
@@ -106,6 +107,19 @@ class GiveUp:
     error: LedgerError
 
 
+@attrs.frozen
+class Progress:
+    """How far a recovery has come."""
+
+    last_entry_id: int  # -1 before it has found the LAC
+    found_on: Mapping[str, int] = attrs.field(
+        hash=False
+    )  # by bookie: entries that it was the first to return
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} on bookie {bookie}" for bookie, count in self.found_on.items()) or "none"
+
+
 Action = ReadLac | ReadEntry | AwaitOthers | AddEntry | ReadLength | CloseLedger | GiveUp
 
 
@@ -146,12 +160,16 @@ class Recovery:
         pack: Pack,
         choose: Choose,
         read_ahead: int = 16,
+        bytes_max: int | None = None,
+        entries_max: int | None = None,
     ) -> None:
         """Prepare the recovery; ``start`` returns the first actions.
 
         Args:
             pack: Makes the body of an entry from its id, LAC, length and payload.
             read_ahead: The number of entries that may be read and not yet written again.
+            bytes_max: With so many bytes of entries that some replica has not answered, none is read.
+            entries_max: The recovery gives up when it finds more entries than this after the LAC.
         """
         assert metadata.state is LedgerState.IN_RECOVERY  # ``recover_ledger`` has marked it
         assert read_ahead >= 1  # ClientConfig validates it
@@ -159,6 +177,8 @@ class Recovery:
         # All reads use this copy. A replacement below holds only what this recovery writes to it.
         self._metadata = metadata
         self._pack, self._choose, self._read_ahead = pack, choose, read_ahead
+        self._bytes_max, self._entries_max = bytes_max, entries_max
+        self._found_on: Counter[str] = Counter()  # how many entries each bookie was the first to return
         self._phase = _Phase.FENCING
         self._failed: set[str] = set()  # bookies that failed this recovery; it writes to none of them again
         self._query = LacQuery(
@@ -171,8 +191,14 @@ class Recovery:
         self._reads: dict[int, _EntryReads] = {}
         self._next_to_read = 0
         self._head = 0  # the next entry to decide about
+        self._found_lac = -1  # the last entry that the bookies, or the metadata, know to be confirmed
         self._length_bytes: int | None = None  # of the ledger up to the last entry written again
         self._ensembles: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def progress(self) -> Progress:
+        """What was found so far."""
+        return Progress(self._head - 1, dict(self._found_on))
 
     def start(self) -> list[Action]:
         """Fence the last ensemble."""
@@ -209,6 +235,7 @@ class Recovery:
             return []
         if isinstance(result, Entry):
             reads.result = result
+            self._found_on[bookie] += 1
         elif isinstance(result, UnauthorizedRefusal):
             return self._give_up(AccessDeniedError(self._ledger_id, bookie, "write"))
         else:
@@ -293,12 +320,15 @@ class Recovery:
             lac=lac,
         )
         self._phase = _Phase.READING
+        self._found_lac = lac
         self._head = self._next_to_read = lac + 1
         return self._decide()
 
     def _read_on(self) -> list[Action]:
+        if self._bytes_max is not None and self._writer.bytes_in_flight >= self._bytes_max:
+            return []  # goes on when a bookie answers an add, or fails
         # Only two entries are read at first: most ledgers end right after their LAC.
-        written = self._head - 1 - max(self._query.lac, self._metadata.last_ensemble.first_entry_id - 1)
+        written = self._head - 1 - self._found_lac
         stop = min(self._writer.lac + 1 + min(self._read_ahead, 2 + written), _END_MAX)
         actions: list[Action] = []
         while self._next_to_read < stop:
@@ -316,6 +346,18 @@ class Recovery:
             result = _Verdict.UNDECIDED if reads is None else reads.result
             if self._head >= _END_MAX:  # an id that no ledger reaches: there is nothing to read
                 result = _Verdict.END
+            if isinstance(result, Entry) and self._writer.last_pushed - self._found_lac == self._entries_max:
+                # One replica with an entry is enough to keep it, since all others may have lost it. So a
+                # bookie that knows the password and invents an entry for each id could go on for ever. No
+                # writer has so many entries in flight. Giving up is safe: the end stays undecided.
+                return self._give_up(
+                    LedgerRecoveryError(
+                        self._ledger_id,
+                        f"more than {self._entries_max} entries were found after the last confirmed one,"
+                        f" {self._found_lac}: {self.progress}. If none of these bookies invents entries,"
+                        " raise recovery_entries_max",
+                    )
+                )
             if isinstance(result, Entry):
                 actions += self._write_again(result)
             elif isinstance(result, LedgerError):

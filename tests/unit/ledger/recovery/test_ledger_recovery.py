@@ -44,6 +44,8 @@ def recovery(
     sizes: tuple[int, int, int] = (3, 3, 2),
     spare: Sequence[str] = (),
     read_ahead: int = 16,
+    bytes_max: int | None = None,
+    entries_max: int | None = None,
 ) -> Recovery:
     metadata = LedgerMetadata(
         ensemble_size=sizes[0],
@@ -57,7 +59,15 @@ def recovery(
         return dict(zip(failed, [bookie for bookie in spare if bookie not in ensemble], strict=False))
 
     pack = functools.partial(CODEC.pack, LEDGER)
-    return Recovery(LEDGER, metadata, pack=pack, choose=choose, read_ahead=read_ahead)
+    return Recovery(
+        LEDGER,
+        metadata,
+        pack=pack,
+        choose=choose,
+        read_ahead=read_ahead,
+        bytes_max=bytes_max,
+        entries_max=entries_max,
+    )
 
 
 def entry(entry_id: int, lac: int, payload: bytes = b"12345", length_bytes: int | None = None) -> Entry:
