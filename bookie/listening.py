@@ -58,9 +58,15 @@ async def bind(host: str | None, port: int) -> list[trio.socket.SocketType]:
     return bound
 
 
-def listen(bound: trio.socket.SocketType) -> None:
-    """Let clients connect. Raises ``ListenError``."""
+def listen(bound: trio.socket.SocketType, *, keepalive: bool) -> None:
+    """Let clients connect. Raises ``ListenError``.
+
+    Args:
+        keepalive: The system asks an idle peer whether it is still there (``SO_KEEPALIVE``).
+    """
     try:
+        # An accepted socket has the options of the listening one.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, keepalive)
         bound.listen(_BACKLOG)
     except OSError as exc:
         address, port = bound.getsockname()[:2]

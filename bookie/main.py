@@ -395,7 +395,7 @@ async def _serve(
     await watch.load()
     await watch.check()
     for bound in sockets:
-        listen(bound)
+        listen(bound, keepalive=config.server.tcp_keepalive)
     listeners = [trio.SocketListener(bound) for bound in sockets]
     admin = Admin(
         identity.bookie_id,

@@ -306,7 +306,7 @@ def _import_cipher() -> type[AESGCM]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as exc:
         raise ConfigError(
-            "encryption needs the package cryptography: pip install 'dlog-streams[security]'"
+            "encryption needs the package cryptography: pip install '.[security]' in a checkout of DLog"
         ) from exc
     return AESGCM
 

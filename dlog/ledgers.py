@@ -15,7 +15,7 @@ import trio
 
 from dlog.config import NamespaceConfig
 from dlog.connect import client_config
-from dlog.errors import NamespaceNotBoundError
+from dlog.errors import InvalidUriError, NamespaceNotBoundError
 from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.settings import load_settings
 from ledger.client import LedgerClient
@@ -108,6 +108,26 @@ async def open_ledger_deployment(
             yield deployment
     except ClusterNotFoundError as exc:
         raise NamespaceNotBoundError(str(exc)) from exc
+
+
+async def ledgers_uri(uri: str) -> str:
+    """The metadata service URI of the ledgers of a namespace of a cluster; that of ledgers is returned.
+
+    Raises:
+        InvalidUriError, InvalidStoreAddressError: The URI cannot be parsed, or is that of a directory.
+        ConfigError: Settings are wrong.
+        NamespaceNotBoundError: There is no such namespace.
+        namespace.errors.NamespaceError
+    """
+    scheme = uri.strip().partition(":")[0].lower()
+    if scheme.startswith("zk"):
+        return uri
+    if scheme == "file":
+        raise InvalidUriError(f"{uri} is a directory; this is for a cluster: name it, zk://HOST:PORT/ledgers")
+    found = await trio.to_thread.run_sync(load_settings, uri)
+    return await _service_uri_of_namespace(
+        found.uri, await trio.to_thread.run_sync(found.config, "distributedlog")
+    )
 
 
 async def _service_uri_of_namespace(uri: str, config: NamespaceConfig) -> str:

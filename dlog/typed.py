@@ -29,7 +29,7 @@ try:
     from cattrs.preconf.json import JsonConverter, make_converter
 except ImportError as exc:
     raise ImportError(
-        "dlog.typed needs cattrs; install the extra: pip install 'dlog-streams[typed]'"
+        "dlog.typed needs cattrs; install the extra: pip install '.[typed]' in a checkout of DLog"
     ) from exc
 
 C = TypeVar("C")

@@ -114,7 +114,7 @@ class ZooKeeperSecurity:
             self.read_password()
         if self.scheme == "sasl" and find_spec("puresasl") is None:
             raise StoreSecurityError(
-                "scheme 'sasl' needs the package pure-sasl: pip install 'dlog-streams[security]'"
+                "scheme 'sasl' needs the package pure-sasl: pip install '.[security]' in a checkout of DLog"
             )
         if self.tls:
             self.tls_context()

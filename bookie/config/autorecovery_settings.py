@@ -112,7 +112,7 @@ def _placement(settings: Settings, warnings: list[str]) -> PlacementConfig:
         racks_min=racks_min,
         enforce_racks=enforce_racks and policy is not PlacementPolicy.RANDOM,
         regions=regions if is_regional else (),
-        regions_min=regions_min,
+        regions_min=regions_min if is_regional and regions else None,
         enforce_regions_in_replace=in_replace,
     )
 

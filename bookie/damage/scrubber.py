@@ -64,7 +64,7 @@ class ScrubStats:
     rounds: int = 0
     entries: int = 0
     bytes: int = 0
-    damaged: int = 0  # damaged entries, counted once a round
+    damaged: int = 0  # damaged entries; one that stays damaged is counted by the round that found it
 
 
 @attrs.define(eq=False)
@@ -200,8 +200,8 @@ class Scrubber:
                 damage = await self._confirm(ledger, ledger.suspects.popleft())
                 if damage is None:
                     continue
-                self.stats.damaged += 1
                 location, error = damage
+                self.stats.damaged += self._damaged.evidence(location) is None
                 self._damaged.add(DamagedEntry(ledger_id, error.entry_id, location, error.evidence))
                 if len(ledger.found) < self._damaged.count_max:
                     ledger.found.append(damage)

@@ -101,7 +101,7 @@ def _check_libraries() -> None:
     except ImportError as exc:
         raise BookieConfigError(
             f"the HTTP server (httpServerEnabled=true) needs a library that is not installed ({exc.name}):"
-            " pip install 'dlog-streams[admin]'"
+            " pip install '.[admin]' in a checkout of DLog"
         ) from exc
 
 

@@ -36,6 +36,7 @@ import attrs
 from bookie.errors import CookieError, DirectoryError
 from bookie.identity.cookie import Cookie, decode_cookie, encode_cookie
 from bookie.identity.incarnation import INCARNATION
+from bookie.storage.config import LOCK
 from bookie.storage.dirty_marks import DOUBT
 from ledger.audit import audited_async
 from ledger.catalog.connection_retry import retry_lost_connection
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
 CURRENT = "current"
 VERSION_FILE = "VERSION"
-_START_FILES = frozenset({VERSION_FILE, DOUBT, INCARNATION})  # a directory with only these is empty
-_HALF_WRITTEN = frozenset(f"{name}.tmp" for name in _START_FILES)
+_START_FILES = frozenset({VERSION_FILE, DOUBT, INCARNATION, LOCK})  # a directory with only these is empty
+_HALF_WRITTEN = frozenset(f"{name}.tmp" for name in _START_FILES - {LOCK})
 _OLD_LAYOUT_SUFFIXES = (".txn", ".idx", ".log")
 
 
@@ -77,7 +78,7 @@ class DirectoryState:
     """The content of ``current`` in one directory."""
 
     cookie: Cookie | None  # None: no VERSION file
-    is_empty: bool  # except for VERSION, DOUBT and INCARNATION
+    is_empty: bool  # except for VERSION, DOUBT, INCARNATION and LOCK
     has_loss_mark: bool = False
 
 
@@ -167,8 +168,9 @@ def decide(
         raise CookieError(
             f"bookie {mine.bookie_id} is registered at {registered.path}, but {_listed(missing)}"
             f" {'has' if len(missing) == 1 else 'have'} no {VERSION_FILE} file: a disk was lost, swapped or"
-            " is not mounted. Mount it. If its data is gone, let the cluster copy this bookie's ledgers"
-            f" elsewhere, delete the node {registered.path}, and start with empty directories; or set"
+            " is not mounted. Mount it. If its data is gone, run `dlog bookie decommission"
+            f" {mine.bookie_id}`, which copies this bookie's ledgers elsewhere and deletes its cookie, and"
+            " start with empty directories; or set"
             " dataIntegrityStampMissingCookies=true: the bookie then starts on the empty directory and copies"
             " from the other bookies what it may have lost. If the directory is an addition, set"
             f" allowStorageExpansion=true\n{_diff(mine, registered.cookie, f'node {registered.path}')}"

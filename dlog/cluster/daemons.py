@@ -25,6 +25,7 @@ from pathlib import Path
 import attrs
 import trio
 
+from dlog.cluster.files import last_message
 from dlog.cluster.process import ProcessId, is_alive, start_detached, stop
 from namespace.readiness import READY, VARIABLE
 
@@ -198,9 +199,8 @@ async def _wait_ready(listener: trio.socket.SocketType, process: ProcessId) -> b
 
 
 def _end_of(log: Path, begins_at: int) -> str:
-    """The last line that the program wrote."""
+    """The reason that the program gave."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begins_at, size - LOG_END_BYTES))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it wrote nothing"
+        return last_message(file.read().decode(errors="replace")) or "it wrote nothing"

@@ -23,7 +23,7 @@ import trio
 
 from dlog.cluster import process, zookeeper_process
 from dlog.cluster.certificates import write_security
-from dlog.cluster.files import disk_bytes, last_line, try_lock
+from dlog.cluster.files import disk_bytes, last_message_of, try_lock
 from dlog.cluster.guardian import open_guardian
 from dlog.cluster.layout import (
     LEDGERS_ROOT,
@@ -383,8 +383,8 @@ class LocalCluster:
             if member.name in names and (member.process is None or not process.is_alive(member.process)):
                 log = self.paths.log(member.name)
                 raise ClusterError(
-                    f"{member.name} ended right after its start; the last line of its log {log}:"
-                    f" {last_line(log)}"
+                    f"{member.name} ended right after its start; the last message in its log {log}:"
+                    f" {last_message_of(log)}"
                 )
 
     async def _stop_members(self, names: Sequence[str], *, grace_s: float) -> list[str]:
@@ -491,5 +491,5 @@ def _write_security(paths: ClusterPaths, uri: str) -> None:
         write_security(paths, uri)
     except ImportError as error:
         raise ClusterError(
-            "certificates need the package cryptography: pip install 'dlog-streams[security]'"
+            "certificates need the package cryptography: pip install '.[security]' in a checkout of DLog"
         ) from error

@@ -72,7 +72,9 @@ def _readers(facts: LogFacts, name: str) -> Iterable[Reason]:
     newest = facts.segments[-1] if facts.segments else None
     if newest is None or (facts.last_dlsn is None and facts.unread is None):
         yield Reason(
-            "a reader waits: the log has no record yet",
+            "a reader ends at once: the log is sealed and has no record"
+            if facts.is_sealed
+            else "a reader waits: the log has no record yet",
             f"segments: {len(facts.segments)}",
             f"dlog log show {name}",
             is_fault=False,

@@ -157,9 +157,7 @@ class RecordBatch(Sequence[Record]):
         try:
             import pyarrow as pa
         except ImportError as exc:
-            raise ConfigError(
-                "to_arrow needs the package pyarrow: pip install 'dlog-streams[arrow]'"
-            ) from exc
+            raise ConfigError("to_arrow needs the package pyarrow: pip install '.[arrow]'") from exc
         numbers = {
             "segment": self.segment_seqnos,
             "entry": self.entry_ids,

@@ -245,7 +245,12 @@ _PLACEMENT = (
         _CLUSTER,
     ),
     Setting("placement.regions", kinds.NAMES, "Regions to write to.", _CLUSTER),
-    Setting("placement.regions_min", kinds.COUNT, "Regions that must store an entry.", _CLUSTER),
+    Setting(
+        "placement.regions_min",
+        kinds.optional(kinds.COUNT),
+        "Regions that must store an entry; it needs `placement.regions`.",
+        _CLUSTER,
+    ),
     Setting(
         "placement.enforce_regions_in_replace",
         kinds.BOOL,

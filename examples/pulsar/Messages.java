@@ -40,7 +40,7 @@ class Messages {
                         System.exit(1);
                     }
                     int total = acknowledged.incrementAndGet();
-                    if (total % 5000 == 0) {
+                    if (total % 1000 == 0) {
                         System.out.println("acknowledged " + total);
                     }
                     window.release();

@@ -8,6 +8,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 directory=$(mkdir -p "$1" && cd "$1" && pwd)
 count=${2:-50000}
 broker= producer=
+if [ "$count" -lt 20000 ] || [ $((count % 5000)) -ne 0 ]; then
+    echo "MESSAGES is $count; give a multiple of 5000, at least 20000: the processes are killed in between" >&2
+    exit 2
+fi
 
 say() { echo "$(date +%T) $*"; }
 
@@ -38,7 +42,11 @@ start_broker() {
 
 wait_for() { # a line of the producer
     until grep -q "$1" "$directory/producer.log"; do
-        kill -0 "$producer" 2>/dev/null || { cat "$directory/producer.log"; exit 1; }
+        kill -0 "$producer" 2>/dev/null || {
+            say "the producer ended before the line: $1; see $directory/producer.log"
+            cat "$directory/producer.log"
+            exit 1
+        }
         sleep 0.2
     done
     say "${1%?}"

@@ -35,7 +35,7 @@ from namespace.secret_file import SecretFileError, SecretOf, load_secret
 STORE_BYTES_MAX = 16 << 20
 MISSING = (
     "reading a PKCS12 store needs the package cryptography; install it with:"
-    " pip install 'dlog-streams[security]'"
+    " pip install '.[security]' in a checkout of DLog"
 )
 _UNREADABLE = "the password is wrong, or it is no undamaged PKCS12 store"
 _REMEDY = "write it again with fewer: keytool -importkeystore, or openssl pkcs12 -iter 10000"

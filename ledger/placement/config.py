@@ -101,9 +101,11 @@ class PlacementConfig:
     locations are unknown."""
 
     regions: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
-    """Regions to write to (``reppRegionsToWrite``). If there are two or more, ``regions_min`` is enforced."""
-    regions_min: int = attrs.field(default=2, validator=gt(0))
-    """Regions that must store an acknowledged entry (``reppMinimumRegionsForDurability``)."""
+    """Regions to write to (``reppRegionsToWrite``). If there are two or more, an entry must be in
+    ``regions_min`` of them."""
+    regions_min: int | None = attrs.field(default=None, validator=_POSITIVE_OR_NONE)
+    """Regions that must store an acknowledged entry (``reppMinimumRegionsForDurability``). It needs
+    ``regions``. None: two of them."""
     enforce_regions_in_replace: bool = True
     """Enforce that also when a failed bookie is replaced (``reppEnableDurabilityEnforcementInReplace``)."""
     regions_disallowed: Collection[str] = attrs.field(default=frozenset(), converter=_names)
@@ -132,12 +134,20 @@ class PlacementConfig:
     def __attrs_post_init__(self) -> None:
         if self.regions and self.policy is not PlacementPolicy.REGION_AWARE:
             raise ValueError(f"regions={self.regions} need policy=REGION_AWARE, not {self.policy.name}")
-        if self.regions and len(self.regions) < self.regions_min:
-            raise ValueError(f"regions_min={self.regions_min}, but regions names {len(self.regions)} only")
+        if self.regions_min is not None and not self.regions:
+            raise ValueError(
+                f"regions_min={self.regions_min} has no effect without regions: name the regions"
+            )
+        if self.regions and len(self.regions) < self._regions_min:
+            raise ValueError(f"regions_min={self._regions_min}, but regions names {len(self.regions)} only")
         if (self.enforce_racks or self.enforce_fault_domains) and self.policy is PlacementPolicy.RANDOM:
             raise ValueError("RANDOM cannot enforce racks: set policy to RACK_AWARE or REGION_AWARE")
 
     @property
     def durable_regions(self) -> int | None:
-        """``regions_min`` if it is enforced, else None."""
-        return self.regions_min if len(self.regions) > 1 else None
+        """The regions that must store an entry; None: any."""
+        return self._regions_min if len(self.regions) > 1 else None
+
+    @property
+    def _regions_min(self) -> int:
+        return self.regions_min or 2  # Apache's default

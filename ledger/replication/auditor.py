@@ -13,6 +13,7 @@ AuditorPlacementPolicyCheckTask.java, AuditorReplicasCheckTask.java; docs/autore
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 
@@ -106,8 +107,7 @@ class Auditor:
                 (RegularCheck.PLACEMENT, config.placement_check_interval_s, self.check_placement),
                 (RegularCheck.REPLICAS, config.replicas_check_interval_s, self.check_replicas),
             ):
-                if interval_s:
-                    nursery.start_soon(self._run_regularly, check, interval_s, run)
+                nursery.start_soon(self._run_regularly, check, interval_s or math.inf, run)
             await self._follow_delay_and_audit(nursery)
 
     async def audit(self) -> int:
@@ -389,10 +389,9 @@ class Auditor:
             try:
                 changed = trio.Event()
                 checked_ms = await self._checked_ms(check, changed)
-                if checked_ms is not None:
-                    # The clock of the last auditor may have been ahead.
-                    left_s = checked_ms / 1000 + interval_s - self._wall_ms() / 1000
-                    with trio.move_on_after(min(max(0.0, left_s), interval_s)):
+                left_s = self._left_s(checked_ms, interval_s)
+                if left_s > 0:
+                    with trio.move_on_after(left_s):
                         await changed.wait()
                         continue  # an operator may have made the check due
                 await self._marks.wait_enabled()
@@ -420,7 +419,16 @@ class Auditor:
                 exc,
                 extra=event("check.time_unknown", check=check.name.lower(), error=exc),
             )
-            return None
+            return 0
+
+    def _left_s(self, checked_ms: int | None, interval_s: float) -> float:
+        """Until the next check. ``checked_ms`` is 0 if an operator made the check due."""
+        if checked_ms == 0:
+            return 0
+        if checked_ms is None:
+            return 0 if math.isfinite(interval_s) else interval_s
+        # The clock of the last auditor may have been ahead.
+        return min(max(0.0, checked_ms / 1000 + interval_s - self._wall_ms() / 1000), interval_s)
 
     async def _for_each_ledger(self, visit: Callable[[Versioned], Awaitable[None]]) -> None:
         limiter = trio.CapacityLimiter(self._config.reads_in_flight_max)

@@ -402,12 +402,14 @@ class UnderReplicatedLedgers:
     async def checked_ms(self, check: RegularCheck, watch: trio.Event | None = None) -> int | None:
         """When the last such check was completed, epoch milliseconds; None: never.
 
-        ``watch`` is set when the time changes, unless it is None now.
+        ``watch`` is set when the time changes.
         """
         path = self._path(check.value)
         try:
             return decode_check_time((await self._session.get(path, watch=watch)).value)
         except NoNodeError:
+            if watch is not None and await self._session.exists(path, watch=watch) is not None:
+                watch.set()  # written since
             return None
         except MetadataFormatError as exc:
             raise MetadataFormatError(f"{path}: {exc}") from exc
@@ -419,9 +421,10 @@ class UnderReplicatedLedgers:
         return now_ms
 
     async def force_check(self, check: RegularCheck) -> None:
-        """Make the next such check due now. An auditor whose interval for it is 0 does nothing.
+        """Make the next such check due now.
 
-        Our auditor begins soon, Apache's at its next start. If cancelled, it may or may not be due.
+        Our auditor begins soon, also if its interval for the check is 0; Apache's at its next start. If
+        cancelled, it may or may not be due.
         """
         await self._put_checked(check, 0)  # longer ago than any interval
 

@@ -76,7 +76,7 @@ def open_tracing() -> Tracing:
         from opentelemetry import trace
     except ImportError as exc:
         raise TracingError(
-            "tracing=True: OpenTelemetry is not installed; install dlog-streams[tracing], or leave the"
-            " setting out"
+            "tracing=True: OpenTelemetry is not installed; pip install '.[tracing]' in a checkout of DLog, or"
+            " leave the setting out"
         ) from exc
     return Tracing(trace)

@@ -40,7 +40,9 @@ def check_spark_is_installed() -> None:
         ZookeeperNotInstalledError: Java is missing.
     """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        raise SparkError("--spark needs PySpark; install it with: pip install 'dlog-streams[spark]'")
+        raise SparkError(
+            "--spark needs PySpark; install it with: pip install '.[spark]' in a checkout of DLog"
+        )
     find_java()
 
 

@@ -359,8 +359,9 @@ def audit(service: Service) -> int:
 def check(service: Service, reads: bool, placement: bool, replicas: bool, as_json: bool) -> int:
     """Make regular checks of all ledgers due now; name at least one.
 
-    The auditor of DLog begins soon, Apache's when it starts the next time. An auditor whose interval for a
-    check is 0 never makes it. Exit code 3 if there is no auditor; the checks are due then, too.
+    The auditor of DLog begins soon, also if its interval for the check is 0. Apache's begins when it starts
+    the next time, and never if its interval is 0. Exit code 3 if there is no auditor; the checks are due
+    then, too.
     """
     wanted = [
         one

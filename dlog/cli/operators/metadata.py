@@ -17,12 +17,15 @@ from pathlib import Path
 import click
 
 from dlog.cli.operators.erase import open_store
+from dlog.cli.operators.service import VARIABLE
 from dlog.cli.terminal.exit_codes import ExitCode
 from dlog.cli.terminal.groups import CommandGroup
-from dlog.cli.terminal.options import json_option
+from dlog.cli.terminal.options import VARIABLE as URI_VARIABLE
+from dlog.cli.terminal.options import default_of_option, json_option
 from dlog.cli.terminal.output import counted, print_json, print_name, print_note
 from dlog.cli.terminal.questions import confirm
 from dlog.cli.terminal.signals import run
+from dlog.ledgers import ledgers_uri
 from ledger.audit import audited_async
 from ledger.catalog.backup_file import ClusterBackup, decode_backup, encode_backup
 from ledger.catalog.cluster_backup import read_backup, release_restored, restore_backup
@@ -34,10 +37,14 @@ PROGRESS_NODES = 10_000
 _service = click.option(
     "--service",
     "service_uri",
-    envvar="DLOG_SERVICE",
-    required=True,
+    envvar=VARIABLE,
+    default=default_of_option,
+    show_default=f"${VARIABLE}, else ${URI_VARIABLE}, else that of --config",
+    callback=lambda context, _option, uri: (
+        uri if context.resilient_parsing else run(lambda: ledgers_uri(uri))
+    ),
     metavar="URI",
-    help="The cluster: zk://HOST:PORT/ledgers. [default: $DLOG_SERVICE]",
+    help="The cluster: zk://HOST:PORT/ledgers, or the URI of a namespace.",
 )
 _existing_file = click.Path(exists=True, dir_okay=False, path_type=Path)
 

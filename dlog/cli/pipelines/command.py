@@ -20,7 +20,7 @@ def command() -> None:
     """Work on whole logs with Spark.
 
     Each pipeline may be interrupted at any time and started again: it goes on, and does everything once.
-    Needs PySpark and Java: pip install 'dlog-streams[spark]'.
+    Needs PySpark and Java: pip install '.[spark]'.
     """
 
 

@@ -69,7 +69,9 @@ def spark_session(name: str, master: str | None, conf: dict[str, str]) -> Iterat
         SparkStartError: Spark did not start.
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-        raise click.ClickException("this needs PySpark; install it with: pip install 'dlog-streams[spark]'")
+        raise click.ClickException(
+            "this needs PySpark; install it with: pip install '.[spark]' in a checkout of DLog"
+        )
     from spark_integration.pipelines import open_session
 
     with open_session(name, master=master, settings=conf) as spark:

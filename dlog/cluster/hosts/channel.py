@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from dlog.cluster.files import last_message
 from dlog.cluster.hosts.hosts_file import Host
 from dlog.cluster.hosts.programs import Command
 
@@ -32,9 +33,9 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The last line that it wrote about its failure."""
-        lines = (self.error.strip() or self.output.strip()).splitlines()
-        return lines[-1].removeprefix("dlog: ") if lines else f"exit code {self.exit_code}, and no message"
+        """The reason that it gave for its failure."""
+        found = last_message(self.error) or last_message(self.output)
+        return found or f"exit code {self.exit_code}, and no message"
 
 
 def command_line(host: Host, words: Sequence[str]) -> list[str]:

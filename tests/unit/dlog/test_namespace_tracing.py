@@ -154,7 +154,7 @@ async def test_tracing_without_the_library_is_refused_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bounded: None
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(dlog.ConfigError, match=r"install dlog-streams\[tracing\]"):
+    with pytest.raises(dlog.ConfigError, match=r"pip install '\.\[tracing\]'"):
         async with dlog.open_namespace(tmp_path.as_uri(), settings=TRACED):
             pass
 

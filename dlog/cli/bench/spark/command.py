@@ -91,7 +91,7 @@ def command(
         raise click.UsageError("--uri and --cluster exclude each other; give one of them")
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise click.ClickException(
-            "PySpark is not installed; install it with: pip install 'dlog-streams[spark]'"
+            "PySpark is not installed; install it with: pip install '.[spark]' in a checkout of DLog"
         )
     with open_scratch("bench") as directory:
 

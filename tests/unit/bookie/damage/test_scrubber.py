@@ -70,6 +70,18 @@ async def test_missing_and_shortened_logs_are_found(directory: Directory) -> Non
     assert len(directory.damaged) == 12
 
 
+async def test_an_entry_that_stays_damaged_is_counted_once(directory: Directory) -> None:
+    directory.store(1, range(20))
+    scrubber = scrubber_of(directory)
+    flip(directory, 1, 3, 500, 2)
+    for _ in range(3):
+        assert len(await scrubber.scrub()) == 1
+    assert scrubber.stats.damaged == 1
+    flip(directory, 1, 9, 500, 2)
+    await scrubber.scrub()
+    assert scrubber.stats.damaged == 2
+
+
 async def test_an_entry_that_the_disk_cannot_read_is_damaged_until_it_can_be_read_again(
     directory: Directory,
 ) -> None:

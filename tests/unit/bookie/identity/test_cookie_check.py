@@ -86,6 +86,23 @@ async def test_a_start_interrupted_before_the_node_is_completed_by_the_next(
     assert await store.exists(NODE) is not None
 
 
+async def test_the_lock_file_of_a_bookie_that_ran_there_is_no_data(
+    store: MemoryStore, cookie: Cookie
+) -> None:
+    for directory in (*cookie.journal_directories, *cookie.ledger_directories):
+        lock = version_file(directory).with_name("LOCK")
+        lock.parent.mkdir(parents=True)
+        lock.write_text("1\n")
+    assert await check(store, cookie) is DirectoryVerdict.NEW
+
+
+async def test_a_bookie_whose_disk_was_lost_is_told_the_command(store: MemoryStore, cookie: Cookie) -> None:
+    await check(store, cookie)
+    version_file(cookie.ledger_directories[0]).unlink()
+    with pytest.raises(CookieError, match=r"`dlog bookie decommission b:1`"):
+        await check(store, cookie)
+
+
 async def test_a_new_bookie_refuses_a_directory_with_data(store: MemoryStore, cookie: Cookie) -> None:
     foreign = version_file(cookie.ledger_directories[0]).with_name("0.log")
     foreign.parent.mkdir(parents=True)

@@ -193,6 +193,8 @@ def test_a_log_shows_the_faults_of_its_ledgers() -> None:
 def test_denied_operations_a_seal_and_a_promotion_are_reasons() -> None:
     assert "access control entries deny write to everyone" in faults(attrs.evolve(LOG, denied=("write",)))
     assert "an append is refused: the log is sealed" in evidence(attrs.evolve(LOG, is_sealed=True))
+    for facts in (LOG, attrs.evolve(LOG, segments=(), last_dlsn=None, ledgers=())):
+        assert "waits" not in evidence(attrs.evolve(facts, is_sealed=True, lock=()))
     moved = explain(attrs.evolve(LOG, promoted_to="distributedlog://zk1/shop"))
     assert [each.next_command for each in moved] == ["dlog log show orders --uri distributedlog://zk1/shop"]
     assert "no record yet" in evidence(attrs.evolve(LOG, segments=(), last_dlsn=None, ledgers=()))

@@ -114,7 +114,7 @@ async def test_a_batch_becomes_an_arrow_batch_with_its_columns(autojump_clock: o
 
 async def test_arrow_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(dlog.ConfigError, match=r"pip install 'dlog-streams\[arrow\]'"):
+    with pytest.raises(dlog.ConfigError, match=r"pip install '\.\[arrow\]'"):
         RecordBatch().to_arrow()
 
 

@@ -293,6 +293,6 @@ def test_without_cryptography_the_error_names_the_extra(monkeypatch: pytest.Monk
         if name.startswith("cryptography"):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(StoreError, match=r"pip install 'dlog-streams\[security\]'"):
+    with pytest.raises(StoreError, match=r"pip install '\.\[security\]'"):
         read_store(GOLDEN / "bookie.p12", PASSWORD)
     assert read_store(GOLDEN / "bookie.jks", PASSWORD).key  # JKS needs no package

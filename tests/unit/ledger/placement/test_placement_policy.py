@@ -292,6 +292,8 @@ def test_contradicting_settings_are_refused() -> None:
         PlacementConfig(regions=("eu", "us"))
     with pytest.raises(ValueError, match="regions names 1 only"):
         PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions=("eu",))
+    with pytest.raises(ValueError, match="regions_min=2 has no effect without regions"):
+        PlacementConfig(policy=PlacementPolicy.REGION_AWARE, regions_min=2)
     with pytest.raises(ValueError, match="RANDOM"):
         PlacementConfig(enforce_racks=True)
     with pytest.raises(LocationError):

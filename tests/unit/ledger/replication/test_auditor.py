@@ -230,6 +230,26 @@ async def test_a_check_that_an_operator_makes_due_is_done_by_the_running_auditor
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("was_checked", [True, False])
+async def test_a_check_that_is_off_is_done_when_an_operator_makes_it_due(
+    was_checked: bool, autojump_clock: MockClock
+) -> None:
+    config = ReplicationConfig(placement_check_interval_s=0, ledger_check_interval_s=0)
+    async with open_world(3, config) as world, trio.open_nursery() as nursery:
+        if was_checked:
+            await world.marks.set_checked(RegularCheck.PLACEMENT)
+        nursery.start_soon(world.auditor.run)
+        await trio.sleep(30)
+        checked_ms = await world.marks.checked_ms(RegularCheck.PLACEMENT)
+        assert (checked_ms is not None) is was_checked
+        for _ in range(2):
+            await world.marks.force_check(RegularCheck.PLACEMENT)
+            await trio.sleep(15)
+            assert await world.marks.checked_ms(RegularCheck.PLACEMENT)
+        assert world.auditor.stats.ledger_checks == 0
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_audit_that_fails_leaves_no_iterator_of_ledgers_behind() -> None:
     async with open_world(3) as world:
         await world.closed_ledger()

@@ -77,6 +77,27 @@ def test_a_backup_is_restored_compared_and_released(
     assert capfd.readouterr().out == "~ /ledgers/00/0000/L0007\n"
 
 
+def test_the_cluster_is_by_default_that_of_the_namespace(
+    trees: list[MemoryTree],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def ledgers_uri(uri: str) -> str:
+        assert uri == "distributedlog://zk1/logs"
+        return URI
+
+    assert len(trees) == 1
+    monkeypatch.delenv("DLOG_SERVICE", raising=False)
+    monkeypatch.setenv("DLOG_URI", f"file://{tmp_path}/ns")
+    assert command("backup", str(tmp_path / "first")) == 2
+    assert "name it, zk://HOST:PORT/ledgers" in capfd.readouterr().err
+    monkeypatch.setattr(metadata, "ledgers_uri", ledgers_uri)
+    monkeypatch.setenv("DLOG_URI", "distributedlog://zk1/logs")
+    assert command("backup", str(tmp_path / "first")) == 0
+    assert command("release", "--yes") == 3  # it was not restored
+
+
 def test_an_incomplete_file_another_root_and_running_bookies_are_refused(
     trees: list[MemoryTree], tmp_path: Path
 ) -> None:
