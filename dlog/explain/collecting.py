@@ -150,6 +150,7 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         denied = (await namespace._access.entry_of(name)).denied
         members = await _lock_members(store, paths.lock_path(path, name))
         ledgers = [await collect_ledger(client, each.ledger_id, cluster) for each in segments[-LEDGERS_MAX:]]
+    config = namespace.config.for_scheme("file" if is_directory else "distributedlog")
     return LogFacts(
         name=name,
         cluster=cluster,
@@ -157,7 +158,8 @@ async def collect_log(namespace: Namespace, name: str) -> LogFacts:
         first_dlsn=None if described is None else described.first_dlsn,
         last_dlsn=None if described is None else described.last_dlsn,
         lock=members,
-        ensemble_size=namespace.config.for_scheme("file" if is_directory else "distributedlog").ensemble_size,
+        ensemble_size=config.ensemble_size,
+        bookies_min=config.ack_quorum if config.writer.degraded_ensemble else config.ensemble_size,
         is_sealed=described is not None and described.is_sealed,
         promoted_to=source.target if source is not None and source.is_closed else None,
         denied=tuple(each.name.lower() for each in Denial if each in denied),

@@ -87,6 +87,7 @@ class LogFacts:
     last_dlsn: DLSN | None  # of the last record that readers see
     lock: tuple[LockMember, ...]  # the holder first
     ensemble_size: int  # of the next segment
+    bookies_min: int  # with fewer writable bookies no segment begins
     is_sealed: bool = False
     promoted_to: str | None = None  # the namespace that has the log now
     denied: tuple[str, ...] = ()  # operations that access control entries deny to everyone

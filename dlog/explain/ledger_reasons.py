@@ -12,6 +12,7 @@ from __future__ import annotations
 from dlog.explain.cluster_reasons import absence, named, restoring
 from dlog.explain.facts import LedgerFacts, Reason
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.replication_asked import AskedReplication
 
 
 def explain_ledger(facts: LedgerFacts) -> list[Reason]:
@@ -26,6 +27,7 @@ def explain_ledger(facts: LedgerFacts) -> list[Reason]:
             )
         ]
     reasons = [*_unreadable(facts, metadata), *_short(facts, metadata), *_writer_waits(facts, metadata)]
+    reasons += _degraded(facts, metadata)
     reasons += _open_end(facts, metadata)
     if metadata.is_closed:
         end = f"it ends at entry {metadata.last_entry_id} after {metadata.length_bytes:,} bytes"
@@ -100,6 +102,22 @@ def _short(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
             )
         )
     return reasons + restoring(cluster, is_marked=facts.marked_missing is not None)
+
+
+def _degraded(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
+    """A ledger that began on fewer bookies than its creator asked for keeps these sizes."""
+    asked = AskedReplication.of(metadata.custom)
+    if asked is None:
+        return []
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    return [
+        Reason(
+            f"ledger {facts.ledger_id} began on {size} bookies instead of {asked.ensemble_size}",
+            f"no more were writable at that time, so each entry has {quorum} copies instead of"
+            f" {asked.write_quorum}",
+            f"dlog ledger show {facts.ledger_id}",
+        )
+    ]
 
 
 def _writer_waits(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:

@@ -46,10 +46,17 @@ def _writers(facts: LogFacts, name: str) -> Iterable[Reason]:
             "they are stored below the namespace and hold for every client",
             "dlog access show",
         )
-    if len(facts.cluster.writable) < facts.ensemble_size:
+    writable = len(facts.cluster.writable)
+    if writable < facts.bookies_min:
         yield Reason(
             "a new segment cannot be created, so an append waits or fails",
-            f"it needs {facts.ensemble_size} writable bookies, there are {len(facts.cluster.writable)}",
+            f"it needs {facts.bookies_min} writable bookies, there are {writable}",
+            "dlog bookies list",
+        )
+    elif writable < facts.ensemble_size:
+        yield Reason(
+            f"a new segment begins on {writable} of {facts.ensemble_size} bookies",
+            f"no more are writable, and {facts.bookies_min} are enough to acknowledge records",
             "dlog bookies list",
         )
     if facts.lock:

@@ -22,6 +22,7 @@ from dlog.read.positioning import EARLIEST
 from ledger.client import BookieSpace, LedgerClient
 from ledger.errors import LedgerMetadataError, NoSuchLedgerError
 from ledger.replication.marks import UnderReplicatedLedgers
+from ledger.replication_asked import AskedReplication
 from namespace.clock import wall_ms
 
 LOGS_MAX = 60
@@ -132,13 +133,21 @@ async def log_detail(namespace: Namespace, name: str) -> dict[str, Any]:
     described = await namespace.describe_log(name)
     cursors = namespace.cursors(name)
     segments = described.segments[-SEGMENTS_MAX:]
-    began: dict[int, int | None] = {}
+    ledgers: dict[int, dict[str, int | None]] = {}
 
     async def look(ledger_id: int) -> None:
         try:
-            began[ledger_id] = (await namespace._client.stored(ledger_id)).created_ms
+            stored = await namespace._client.stored(ledger_id)
         except NoSuchLedgerError:
-            began[ledger_id] = None
+            ledgers[ledger_id] = {"began_ms": None, "bookies": None, "bookies_asked": None}
+            return
+        asked = AskedReplication.of(stored.metadata.custom)
+        size = stored.metadata.ensemble_size
+        ledgers[ledger_id] = {
+            "began_ms": stored.created_ms,
+            "bookies": size,
+            "bookies_asked": size if asked is None else asked.ensemble_size,
+        }
 
     async with trio.open_nursery() as nursery:
         for each in segments:
@@ -158,7 +167,7 @@ async def log_detail(namespace: Namespace, name: str) -> dict[str, Any]:
                 "ledger_id": each.ledger_id,
                 "is_completed": each.is_completed,
                 "records": each.record_count if each.is_completed else max(0, described.record_count - done),
-                "began_ms": began[each.ledger_id],
+                **ledgers[each.ledger_id],
                 "completed_ms": each.completed_ms,
                 "truncation": each.truncation.name.lower(),
             }

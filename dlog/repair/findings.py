@@ -22,6 +22,7 @@ from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode
 from dlog.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 
+HEAL_ADVICE = "no record is missing; a bookie that fails leaves fewer copies than in other segments"
 UNFINISHED_MAX = 2  # segments in progress that an ordinary recovery can complete
 
 
@@ -42,6 +43,7 @@ class FindingKind(enum.Enum):
     LEDGER_OPEN = "the ledger of a completed segment is not closed"
     LAST_RECORD_WRONG = "a segment's last record is wrong"
     UNFINISHED = "a segment is in progress without a writer"
+    DEGRADED = "a segment is on fewer bookies than asked"
 
 
 @attrs.frozen
@@ -122,6 +124,7 @@ def findings(state: LogState) -> list[Finding]:
         *_ledgers(state),
         *_max_txid(state),
         *_unfinished(state),
+        *_degraded(state),
     ]
     if state.layout.value == LAYOUT_VERSION:
         return found
@@ -403,6 +406,26 @@ def _unfinished(state: LogState) -> Iterator[Finding]:
             "recover its ledger and complete it",
             is_error=len(running) > UNFINISHED_MAX,
             step=Complete(node.name),
+        )
+
+
+def _degraded(state: LogState) -> Iterator[Finding]:
+    for node in _sound(state):
+        segment = node.segment
+        assert segment is not None  # filtered by _sound
+        end = state.ends.get(segment.ledger_id)
+        if end is None or end.asked is None or segment.truncation is TruncationStatus.TRUNCATED:
+            continue
+        yield Finding(
+            FindingKind.DEGRADED,
+            node.name,
+            f"ledger {segment.ledger_id} is on {end.bookies} bookies; {end.asked.ensemble_size} and"
+            f" {end.asked.write_quorum} copies were asked for, and not there when it began",
+            "",
+            "its writer begins the next segment on all bookies once they are there"
+            if segment.in_progress
+            else HEAL_ADVICE,
+            is_error=False,
         )
 
 

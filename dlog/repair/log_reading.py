@@ -41,6 +41,7 @@ from ledger.errors import (
     NoSuchLedgerError,
 )
 from ledger.handle import ReadHandle
+from ledger.replication_asked import AskedReplication
 from ledger.tasks.task_errors import for_each
 from namespace.errors import NoNodeError
 from namespace.store import MetadataStore, Node
@@ -144,8 +145,9 @@ async def ledger_end(place: LogPlace, segment: LogSegment, *, recover: bool = Fa
     except LedgerError as exc:
         raise as_dlog_error(exc, place.log, f"opening ledger {segment.ledger_id}") from exc
     async with handle:
+        bookies, asked = handle.metadata.ensemble_size, AskedReplication.of(handle.metadata.custom)
         if not handle.is_closed or (segment.in_progress and not recover):
-            return LedgerEnd(is_closed=handle.is_closed)
+            return LedgerEnd(is_closed=handle.is_closed, bookies=bookies, asked=asked)
         try:
             last, last_user = await _last_records(handle, segment)
         except (CorruptEntryError, EntryFormatError) as exc:
@@ -156,7 +158,7 @@ async def ledger_end(place: LogPlace, segment: LogSegment, *, recover: bool = Fa
             return LedgerEnd(problem=str(exc))
         except LedgerError as exc:
             raise as_dlog_error(exc, place.log, f"reading ledger {segment.ledger_id}") from exc
-    return LedgerEnd(last=last, last_user=last_user)
+    return LedgerEnd(last=last, last_user=last_user, bookies=bookies, asked=asked)
 
 
 async def _last_records(

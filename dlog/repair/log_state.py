@@ -14,6 +14,7 @@ import attrs
 
 from dlog.format.dlsn import DLSN
 from dlog.segments.segment import LogSegment
+from ledger.replication_asked import AskedReplication
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 
@@ -61,6 +62,8 @@ class LedgerEnd:
     last: LastRecord | None = None  # of any kind
     last_user: LastRecord | None = None
     problem: str = ""  # why the end cannot be read
+    bookies: int = 0  # of its ensemble
+    asked: AskedReplication | None = None  # what it should have, if it began on fewer bookies
 
 
 @attrs.frozen

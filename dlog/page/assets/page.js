@@ -223,7 +223,9 @@ async function refreshStream() {
     put(row.children[2], number.format(each.records ?? 0));
     put(row.children[3], clock(each.began_ms));
     put(row.children[4], clock(each.completed_ms));
-    put(row.children[5], each.truncation === "active" ? (each.is_completed ? "completed" : "in progress") : each.truncation.replace("_", " "));
+    const where = each.bookies === each.bookies_asked ? "" : `, on ${each.bookies} of ${each.bookies_asked} bookies`;
+    const stage = each.is_completed ? "completed" : "in progress";
+    put(row.children[5], (each.truncation === "active" ? stage : each.truncation.replace("_", " ")) + where);
   });
   put(get("cursors-note"), found.cursors.length ? "" : "No reader has committed a position.");
   get("cursors-table").hidden = found.cursors.length === 0;

@@ -25,6 +25,7 @@ from dlog.explain.reasons import explain
 from dlog.format.dlsn import DLSN
 from dlog.segments.segment import TruncationStatus
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from ledger.replication_asked import AskedReplication
 
 FOUR = frozenset({"b1:1", "b2:1", "b3:1", "b4:1"})
 CLUSTER = ClusterFacts(writable=FOUR, with_cookie=FOUR, auditor="b1:1")
@@ -73,6 +74,7 @@ LOG = LogFacts(
     last_dlsn=DLSN(1, 6, 0),
     lock=(WRITER,),
     ensemble_size=3,
+    bookies_min=2,
     ledgers=(OPEN,),
     now_ms=5_000,
 )
@@ -170,9 +172,18 @@ def test_a_waiting_writer_learns_who_holds_the_lock() -> None:
 
 
 def test_an_append_waits_for_bookies_when_there_are_too_few_for_a_segment() -> None:
-    found = evidence(attrs.evolve(LOG, ensemble_size=5, ledgers=()))
+    found = evidence(attrs.evolve(LOG, ensemble_size=5, bookies_min=5, ledgers=()))
     assert "a new segment cannot be created" in found
     assert "it needs 5 writable bookies, there are 4" in found
+
+
+def test_a_segment_may_begin_on_fewer_bookies_and_then_its_ledger_says_so() -> None:
+    found = evidence(attrs.evolve(LOG, ensemble_size=5, ledgers=()))
+    assert "a new segment begins on 4 of 5 bookies: no more are writable, and 2 are enough" in found
+    began = attrs.evolve(metadata(), custom=AskedReplication(5, 4, 2).custom)
+    found = evidence(attrs.evolve(LOG, ledgers=(attrs.evolve(CLOSED, metadata=began),)))
+    assert "ledger 7 began on 3 bookies instead of 5" in found
+    assert "each entry has 3 copies instead of 4" in found
 
 
 def test_a_segment_in_progress_without_a_writer_is_to_be_recovered() -> None:

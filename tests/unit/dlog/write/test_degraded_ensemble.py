@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 import dlog
+from dlog.page.snapshots import log_detail
 from dlog.write.full_ensemble import STEADY_S
 from ledger.metadata import LedgerMetadata
 from ledger.replication_asked import ASKED_KEY, AskedReplication
@@ -164,3 +165,24 @@ async def test_with_five_bookies_asked_four_keep_the_write_quorum(
 def test_what_is_no_asked_replication_is_ignored(value: bytes) -> None:
     assert AskedReplication.of({ASKED_KEY: value}) is None
     assert AskedReplication.of(ASKED.custom) == ASKED
+
+
+async def test_a_check_and_the_page_list_such_segments(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened_with_two_of_three() as (_, opened):
+        async with opened.namespace.open_writer("log", create=True) as writer:
+            await writer.append(b"one")
+            found = await opened.namespace.check_log("log")
+            assert found.is_consistent
+            assert [(each.kind, each.advice) for each in found.findings] == [
+                (
+                    dlog.FindingKind.DEGRADED,
+                    "its writer begins the next segment on all bookies once they are there",
+                )
+            ]
+        found = await opened.namespace.check_log("log")
+        assert found.is_consistent
+        (finding,) = found.findings
+        assert (finding.kind, finding.is_error) == (dlog.FindingKind.DEGRADED, False)
+        assert "is on 2 bookies; 3 and 3 copies were asked for" in finding.evidence
+        (segment,) = (await log_detail(opened.namespace, "log"))["segments"]
+        assert (segment["bookies"], segment["bookies_asked"]) == (2, 3)
