@@ -25,7 +25,7 @@ from ledger.config import ClientConfig
 from ledger.errors import LedgerError
 from ledger.placement.config import PlacementConfig
 from ledger.replication import AutoRecovery, AutoRecoveryStats, ReplicationConfig
-from ledger.tasks.failure_domain import contained_failures
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
 
@@ -85,17 +85,11 @@ async def _logged(pause_s: float) -> AsyncIterator[None]:
     """Log a failure of the block; a cancellation passes, also one that comes together with a failure."""
     try:
         yield
+    except* (LedgerError, NamespaceError) as expected:
+        cause = first_error(expected)
+        log.warning("auto-recovery in this bookie failed; it begins again in %g s: %s", pause_s, cause)
     except* Exception as group:
-        cause = first_error(group)
-        is_expected = isinstance(cause, (LedgerError, NamespaceError))
-        if not is_expected:
-            contained_failures["auto-recovery"] += 1
-        log.warning(
-            "auto-recovery in this bookie failed; it begins anew in %g s: %s",
-            pause_s,
-            cause or repr(cause),
-            exc_info=None if is_expected else cause,
-        )
+        report_contained("auto-recovery", group)
 
 
 def _client_config(cluster: ClusterAccess, placement: PlacementConfig) -> ClientConfig:

@@ -29,7 +29,7 @@ from bookie.disk.fullness import Fullness
 from bookie.errors import ClusterRestoredError, StorageFailedError
 from bookie.gc.compaction_rules import CompactionConfig, CompactionLevel, due_level
 from bookie.gc.log_collector import LogCollector
-from ledger.tasks.failure_domain import contained_failures, report_contained
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import ConnectionLostError, SessionExpiredError, StoreUnreachableError
 
 STORE_AWAY = (ConnectionLostError, SessionExpiredError, StoreUnreachableError, ClusterRestoredError)
@@ -320,8 +320,7 @@ class GarbageCollector:
     def _failed_in(self, collector: LogCollector, error: Exception) -> None:
         """Log the error that is being handled. This directory's work is incomplete; the others continue."""
         self.state.last_failure = str(error)
-        contained_failures["garbage collection of entry logs"] += 1
-        log.exception("%s: garbage collection of its entry logs failed", collector.directory)
+        report_contained("garbage collection of entry logs", error, directory=collector.directory)
 
     def _record_compaction(self, level: CompactionLevel) -> None:
         now_s = trio.current_time()

@@ -11,7 +11,6 @@ Source: HttpRouter.java.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -24,14 +23,13 @@ from bookie.http.admin import Admin
 from bookie.http.messages import AdminReply, AdminRequest, Method, RefusedError, text_reply
 from ledger.audit import audited_async
 from ledger.errors import AuditError, LedgerError, MetadataUnavailableError, NoSuchLedgerError
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.task_errors import only_error
 from namespace.errors import ConnectionLostError, NamespaceError, SessionExpiredError
 
 Handler = Callable[[Admin, AdminRequest], Awaitable[AdminReply]]
 
 REQUEST_S = 50.0  # shorter than the life of a connection, so that the client learns about it
-
-log = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -120,7 +118,7 @@ def _refusal(request: AdminRequest, error: BaseException) -> AdminReply:
         case BookieServerError() | LedgerError() | NamespaceError() | OSError():
             status = 500
         case Exception():
-            log.error("%s %s failed", request.method.value, request.path, exc_info=error)
+            report_contained("HTTP request", error)
             return text_reply("the request failed; the bookie's log has the reason\n", 500)
         case _:
             raise error

@@ -115,5 +115,5 @@ class OverReplicated:
             await store.delete(lock)
         except NoNodeError:
             pass
-        except Exception as exc:  # the lock ends with the session
+        except NamespaceError as exc:  # the lock ends with the session
             log.warning("%s cannot be released: %s", lock, exc)

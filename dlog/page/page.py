@@ -24,7 +24,8 @@ from dlog.namespace_handle import Namespace
 from dlog.page.rates import Rates
 from dlog.page.snapshots import BadQuestionError, explained, log_detail, logs, overview, records
 from ledger.errors import LedgerError
-from ledger.tasks.task_errors import only_error
+from ledger.tasks.failure_domain import first_line, report_contained
+from ledger.tasks.task_errors import first_error, only_error
 from namespace.errors import NamespaceError
 from namespace.events import event
 
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 IDLE_S = 60.0
 KEPT_S = 1.0
 FORGOTTEN_S = 10.0
+EXPECTED = (DLogError, LedgerError, NamespaceError, OSError)
 KINDS = ("bookies", "streams")  # of counters
 ANSWER_S = 20.0
 OPEN_RETRY_S = 1.0
@@ -168,10 +170,15 @@ class Page:
             await self._asked.wait()
             try:
                 await self._keep_open()
-            except Exception as exc:
-                reason = only_error(exc) if isinstance(exc, BaseExceptionGroup) else exc
-                log.warning("the page: %s: %s", self._uri, reason, extra=event("page.failed", error=reason))
-                self._change(None, str(reason) or type(reason).__name__)
+            except* Exception as group:
+                reason = first_error(group)
+                if isinstance(reason, EXPECTED):
+                    log.warning(
+                        "the page: %s: %s", self._uri, reason, extra=event("page.failed", error=reason)
+                    )
+                else:
+                    report_contained("page", group)
+                self._change(None, first_line(reason) or type(reason).__name__)
                 await trio.sleep(OPEN_RETRY_S)
                 self._failure = None  # the next question tries again
             if self._left_s() <= 0:
@@ -240,7 +247,7 @@ def _refusal(error: BaseException) -> PageReply:
             return _error(400, str(error))
         case LogNotFoundError():
             return _error(404, str(error))
-        case DLogError() | LedgerError() | NamespaceError() | OSError():
+        case _ if isinstance(error, EXPECTED):
             return _error(503, str(error))
         case _:
             raise error

@@ -29,6 +29,7 @@ from bookie.ledger_metadata.live_ledgers import ServedLedgers, load_tombstones
 from bookie.main import Bookie
 from bookie.storage.config import CURRENT
 from ledger.catalog.paths import Layout
+from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
 from namespace.events import event
 from namespace.store import MetadataStore
@@ -106,12 +107,8 @@ class EmbeddedGarbage:
                 exc,
                 extra=event("garbage.failed", directory=str(self._path), error=exc),
             )
-        except Exception:  # logged and not raised: the directory works without garbage collection
-            logger.exception(
-                "%s: garbage collection failed and will be repeated",
-                self._path,
-                extra=event("garbage.failed", directory=str(self._path)),
-            )
+        except Exception as exc:  # the directory works without garbage collection
+            report_contained("garbage collection", exc, directory=self._path)
         return True
 
 

@@ -75,13 +75,20 @@ class failure_domain:  # noqa: N801 - used as a statement: `with failure_domain(
 
 
 def report_contained(
-    operation: str, error: BaseException, *, ledger_id: int | None = None, peer: str | None = None
+    operation: str,
+    error: BaseException,
+    *,
+    ledger_id: int | None = None,
+    peer: str | None = None,
+    directory: object = None,
 ) -> None:
     """Count an error that ended one domain, and log its line. For code that cannot use the ``with`` block."""
     contained_failures[operation] += 1
     cause = first_error(error)
     where = "".join(
-        f", {name} {value}" for name, value in (("ledger", ledger_id), ("peer", peer)) if value is not None
+        f", {name} {value}"
+        for name, value in (("ledger", ledger_id), ("peer", peer), ("directory", directory))
+        if value is not None
     )
     key = (operation, type(cause))
     is_new = key not in _with_traceback and len(_with_traceback) < _TRACEBACKS_MAX
@@ -95,7 +102,12 @@ def report_contained(
         first_line(cause),
         exc_info=cause if is_new else None,
         extra=event(
-            "failure.contained", operation=operation, ledger=ledger_id, peer=peer, error=type(cause).__name__
+            "failure.contained",
+            operation=operation,
+            ledger=ledger_id,
+            peer=peer,
+            directory=None if directory is None else str(directory),
+            error=type(cause).__name__,
         ),
     )
 

@@ -33,6 +33,9 @@ from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
 from ledger.replication import current_auditor
 from ledger.replication.node_format import Mark
+from ledger.tasks.failure_domain import first_line, report_contained
+from ledger.tasks.task_errors import first_error
+from namespace.errors import NamespaceError
 
 MARKS_MAX = 10_000  # in one reply
 DELAY_S_MAX = 2**31 - 1
@@ -194,9 +197,12 @@ async def _run_logged(run: Callable[[], Any], state: RecoveryState) -> None:
     try:
         await run()
         log.info("recovery of %s: %d ledgers moved, %d left", names, state.moved, len(state.left))
-    except Exception as exc:
-        state.error = str(exc) or repr(exc)
+    except* (LedgerError, NamespaceError, OSError) as expected:
+        state.error = str(first_error(expected)) or repr(expected)
         log.error("recovery of %s failed: %s", names, state.error)
+    except* Exception as group:
+        report_contained("recovery of a bookie", group)
+        state.error = first_line(first_error(group)) or repr(group)
     finally:
         state.is_running = False
 

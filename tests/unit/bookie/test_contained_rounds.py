@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,16 +11,23 @@ import trio
 from trio.testing import MockClock
 
 from bookie.auth.reloading import Secrets
+from bookie.cluster.autorecovery import keep_running
 from bookie.cluster.registration import Registration
 from bookie.disk_watch import DiskWatch
 from bookie.errors import DirectoryError
 from bookie.gc.collector import GarbageCollector, GcConfig
+from bookie.http.admin import RecoveryState
+from bookie.http.messages import AdminReply, AdminRequest, Method
+from bookie.http.router import Router, get
+from bookie.http.routes.recovery import _run_logged
 from bookie.identity.incarnation import Incarnation
 from bookie.ledger_metadata.log_permissions import LogPermissions
 from bookie.requests.permissions import Access, Decision, PeerPermissions
 from bookie.requests.service import BookieService
 from bookie.server.server import Server
 from ledger.catalog.paths import Layout
+from ledger.deploy.garbage import EmbeddedGarbage
+from ledger.errors import LedgerError
 from ledger.tasks.failure_domain import contained_failures
 from namespace.store import SessionState
 from tests.fakes.service_by_hand import HandDisk
@@ -168,3 +176,70 @@ async def test_a_directory_that_fails_ends_the_watch_of_the_disks_by_name(autoju
     watch._rights = type("Rights", (), {"writable": True})()
     with pytest.raises(DirectoryError):
         await watch.run()
+
+
+async def test_auto_recovery_in_a_bookie(failing: Failing, autojump_clock: MockClock) -> None:
+    await check_rounds(lambda: keep_running(failing.wait), "auto-recovery", failing)
+
+
+async def test_a_failure_that_auto_recovery_expects_is_none_of_ours(autojump_clock: MockClock) -> None:
+    before = contained_failures.total()
+    with trio.move_on_after(100):
+        await keep_running(Failing(LedgerError("no bookie is there")).wait)
+    assert contained_failures.total() == before
+
+
+async def test_garbage_collection_of_a_directory(failing: Failing) -> None:
+    class Collector:
+        def force(self, *, minor: bool) -> None:
+            pass
+
+        run_round = staticmethod(failing.wait)
+
+    before = contained_failures["garbage collection"]
+    garbage = EmbeddedGarbage(Collector(), Path("/d"))  # type: ignore[arg-type]
+    assert await garbage._try_collect(), "rounds go on"
+    assert contained_failures["garbage collection"] == before + 1
+
+
+async def test_the_entry_logs_of_one_directory(failing: Failing, caplog: pytest.LogCaptureFixture) -> None:
+    class Logs:
+        directory = "/ledgers/7"
+        remove_dead = staticmethod(failing.wait)
+        finish_compactions = staticmethod(failing.wait)
+
+    class Store:
+        collectors: Sequence[Any] = (Logs(),)
+        delete_ledger = staticmethod(failing.wait)
+
+    operation = "garbage collection of entry logs"
+    before = contained_failures[operation]
+    collector = GarbageCollector(Store(), None, config=GcConfig())  # type: ignore[arg-type]
+    await collector._finish_compactions()
+    await collector._collect(Logs(), None, [], [])  # type: ignore[arg-type]
+    assert contained_failures[operation] == before + 2
+    assert caplog.messages[-1].startswith(f"{operation}, directory /ledgers/7: ended by ")
+
+
+async def test_a_request_over_http(failing: Failing) -> None:
+    async def handler(*_: object) -> AdminReply:
+        await failing.wait()
+        raise AssertionError
+
+    class Bookie:
+        bookie_id = "b"
+
+    router = Router([get("/x", handler)], Bookie())  # type: ignore[arg-type]
+    before = contained_failures["HTTP request"]
+    reply = await router.answer(AdminRequest(Method.GET, "/x"))
+    assert (reply.status, contained_failures["HTTP request"]) == (500, before + 1)
+
+
+async def test_a_recovery_that_http_began(failing: Failing) -> None:
+    state, before = RecoveryState(("b",)), contained_failures["recovery of a bookie"]
+    await _run_logged(failing.wait, state)
+    assert contained_failures["recovery of a bookie"] == before + 1
+    assert (state.is_running, bool(state.error)) == (False, True)
+    await _run_logged(Failing(LedgerError("no bookie is there")).wait, state)
+    assert contained_failures["recovery of a bookie"] == before + 1
+    assert state.error == "no bookie is there"
