@@ -15,6 +15,7 @@ import trio
 from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.errors import (
+    BookieSecurityError,
     IoErrorRefusal,
     LedgerWriteError,
     LocationError,
@@ -165,6 +166,18 @@ async def test_two_dead_bookies_of_a_rack_do_not_replace_each_other_while_a_thir
             await cluster.stop(name, registered=True)
         await writer.append(b"1")
         assert set(writer.metadata.last_ensemble.bookies) == {"b3:1", "b5:1"}
+
+
+async def test_a_bookie_that_refuses_this_client_replaces_no_other(cluster: Any) -> None:
+    for name in ("b4:1", "b5:1"):
+        await cluster.start(name)
+    async with cluster.client() as client:
+        client.membership.report_errors("b4:1", 1, BookieSecurityError("b4:1", "a certificate is missing"))
+        placer, ensemble = client.context.placer, ("b1:1", "b2:1", "b3:1")
+        for _ in range(20):
+            assert await placer.choose_replacements(ensemble, {0}, 3, 2) == ({0: "b5:1"}, None)
+        client.membership.report_errors("b5:1", 1, BookieSecurityError("b5:1", "a certificate is missing"))
+        assert (await placer.choose_replacements(ensemble, {0}, 3, 2))[0] == {}
 
 
 class MovingLocations:

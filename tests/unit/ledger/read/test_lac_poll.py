@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from ledger.client import LedgerClient
 from ledger.codes import Code
 from ledger.digest import EntryCodec
-from ledger.errors import EntryBeyondLacError
+from ledger.errors import EntryBeyondLacError, LedgerReadError
 from ledger.read.handle import ReadHandle
 from ledger.wire.messages import BatchReadRequest, ReadLacRequest, ReadRequest
 from ledger.write.handle import WriteHandle
@@ -181,6 +181,23 @@ async def test_an_error_in_a_poll_ends_the_wait_and_not_the_connection(
         losses = other._context.transport.losses
         assert await reader.wait_last_confirmed_beyond(0, timeout_s=60) == 1
         assert other._context.transport.losses == losses
+
+
+async def test_a_wait_ends_at_once_when_all_bookies_refuse_the_reader_and_not_when_one_is_left(
+    cluster: DictCluster, autojump_clock: MockClock
+) -> None:
+    async with cluster.client() as client:
+        _, reader = await followed(client, 1)
+        names = sorted(cluster.bookies)
+        for name in names[:2]:
+            cluster.bookies[name].refuse = lambda _request: Code.UNAUTHORIZED
+        with trio.move_on_after(30) as scope:
+            await reader.wait_last_confirmed_beyond(5, timeout_s=60)
+        assert scope.cancelled_caught
+        cluster.bookies[names[2]].refuse = lambda _request: Code.UNAUTHORIZED
+        with trio.fail_after(30), pytest.raises(LedgerReadError) as caught:
+            await reader.wait_last_confirmed_beyond(5, timeout_s=60)
+        assert sorted(caught.value.reasons) == names
 
 
 async def test_ended_waits_return_what_is_known_and_later_waits_go_on(cluster: DictCluster) -> None:

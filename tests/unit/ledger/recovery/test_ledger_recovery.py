@@ -11,7 +11,9 @@ from trio.testing import MockClock
 from ledger.digest import DigestType, Entry, EntryCodec
 from ledger.errors import (
     AccessDeniedError,
+    BookieSecurityError,
     BookieTimeoutError,
+    ClientRefusedError,
     CorruptEntryError,
     IoErrorRefusal,
     LedgerRecoveryError,
@@ -392,3 +394,41 @@ def test_no_entry_is_looked_for_whose_successor_has_no_id_and_the_ledger_is_clos
         actions += [done for entry_id in adds for done in one.on_entry_added(B1, entry_id, None)]
     assert found == list(range(end - 5, end))
     assert CloseLedger(end - 1, 7, ()) in actions
+
+
+def refused(bookie: str) -> Exception:
+    return BookieSecurityError(bookie, "the certificate is expired")
+
+
+def test_bookies_that_refuse_this_client_end_the_search_for_the_lac_at_once_with_their_reasons() -> None:
+    one = recovery()
+    assert one.on_lac_read(B1, refused(B1)) == []
+    assert one.on_lac_read(B2, denial(B2)) == []
+    (end,) = one.on_lac_read(B3, refused(B3))
+    assert isinstance(end, GiveUp)
+    assert isinstance(end.error, ClientRefusedError)
+    assert [str(reason) for reason in end.error.reasons] == [str(refused(B1)), str(refused(B3))]
+
+
+def test_bookies_that_refuse_this_client_end_the_read_of_an_entry_with_their_reasons() -> None:
+    one = recovery()
+    one.on_lac_read(B1, denial(B1))
+    one.on_lac_read(B2, denial(B2))
+    one.on_entry_read(B1, 0, refused(B1))
+    one.on_entry_read(B2, 0, denial(B2, 0))
+    (end,) = one.on_entry_read(B3, 0, refused(B3))
+    assert isinstance(end, GiveUp)
+    assert isinstance(end.error, ClientRefusedError)
+    assert [str(reason) for reason in end.error.reasons] == [str(refused(B1)), str(refused(B3))]
+
+
+def test_bookies_that_refuse_this_client_end_the_adds_of_an_entry_with_their_reasons() -> None:
+    one = recovery()
+    one.on_lac_read(B1, denial(B1))
+    one.on_lac_read(B2, denial(B2))
+    one.on_entry_read(B1, 0, entry(0, -1))
+    assert not any(isinstance(action, GiveUp) for action in one.on_entry_added(B1, 0, refused(B1)))
+    actions = one.on_entry_added(B2, 0, refused(B2))
+    assert isinstance(actions[-1], GiveUp)
+    assert isinstance(actions[-1].error, ClientRefusedError)
+    assert [str(reason) for reason in actions[-1].error.reasons] == [str(refused(B1)), str(refused(B2))]
