@@ -129,6 +129,7 @@ class ClientSession:
         self, service: BookieService, send: Callable[[bytes], None], defer: Callable[[DeferredRequest], None]
     ) -> None:
         self.may_upgrade = service.has_tls  # the server clears it when the connection uses TLS
+        self.is_upgrading = False  # START_TLS has come: the server sets it back when TLS has begun
         self.inline_bytes_max = INLINE_READ_BYTES_MAX  # of one chunk; less while memory is short
         self.slow_count = 0  # frames that take long; the server sets it back
         self.has_written = False  # this peer adds entries
@@ -157,7 +158,8 @@ class ClientSession:
 
         Returns:
             The spans of frames still to be handled: after ``SLOW_FRAMES_MAX`` frames that take long. The
-            caller lets the loop go on, or awaits ``wait_decision`` (``permissions``), and calls again.
+            caller lets the loop go on, or awaits ``wait_decision`` (``permissions``), and calls again. Those
+            behind START_TLS, with ``is_upgrading``, are never handled.
 
         Raises:
             WireError: A frame is no message. The frames before it were handled. Close the connection.
@@ -205,7 +207,7 @@ class ClientSession:
                         continue
                 self._handle_frame(data, start, end)
                 slow_count += 1
-                if slow_count == SLOW_FRAMES_MAX:
+                if slow_count == SLOW_FRAMES_MAX or self.is_upgrading:
                     return spans[spans.index((start, end)) + 1 :]
             return ()
         finally:
@@ -339,6 +341,7 @@ class ClientSession:
                 self._defer(incoming)
             case StartTlsRequest():
                 if self.may_upgrade:
+                    self.is_upgrading = True
                     self._defer(incoming)
                 else:
                     self._refuse(incoming, Code.BAD_REQUEST)

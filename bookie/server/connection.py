@@ -253,7 +253,7 @@ class Connection:
                 later = handle(data, spans)
                 if session.slow_count:
                     self._charge_slow_frames()
-                while later and not self._is_draining:
+                while later and self._upgrade is None and not self._is_draining:
                     wait_decision = session.wait_decision
                     if wait_decision is not None:
                         await wait_decision()
@@ -264,7 +264,7 @@ class Connection:
                 if self._upgrade is not None:
                     rest = data[spans[-1][1] :]
                     if (gate is None or not gate.takes_early_tokens) and (
-                        rest or not is_start_tls(data, *spans[-1])
+                        rest or later or not is_start_tls(data, *spans[-1])
                     ):
                         raise WireError(UNENCRYPTED)
                     await self._begin_tls(self._upgrade, rest, gate)
@@ -375,7 +375,7 @@ class Connection:
                 encrypted = await shake_hands(stream, self._config.tls(), self._turns)
         except (trio.BrokenResourceError, trio.TooSlowError) as exc:
             raise HandshakeError(exc.__cause__ or exc) from exc
-        self._stream = encrypted
+        self._stream, self._session.is_upgrading = encrypted, False
         self._connections.unprove(self.peer)  # any stranger can send START_TLS
         certificate = parse_certificate(encrypted.getpeercert())
         if self._gate is not None:

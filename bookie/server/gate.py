@@ -40,7 +40,7 @@ from bookie.auth.authentication import (
     certificate_identity,
 )
 from bookie.requests.replies import refusal
-from bookie.requests.service import SLOW_FRAMES_MAX, ClientSession
+from bookie.requests.service import AUTH_DISABLED, SLOW_FRAMES_MAX, ClientSession
 from ledger.codes import Code, Operation
 from ledger.errors import WireError
 from ledger.wire import v2, v3
@@ -109,8 +109,11 @@ class Gate:
 
     @property
     def takes_early_tokens(self) -> bool:
-        """True if the peer may send its first token in clear text behind START_TLS."""
-        return self._auth is not None
+        """True if the peer may send its first token in clear text behind the START_TLS that it has sent.
+
+        Not behind one that came in the chunk of its last token: the session has taken that one.
+        """
+        return self._auth is not None and self._is_upgrading
 
     def handle(self, data: bytes, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         """Handle the frames of one chunk. Frames behind the last token go to the session.
@@ -181,7 +184,8 @@ class Gate:
                 raise WireError(UNENCRYPTED)
         match incoming.request:
             case AuthRequest() if self.is_open:
-                self._session.handle(data, [(start, end)])  # Apache's client sends one token too many
+                # Apache's client sends one token too many.
+                self._send(self._session.encode(incoming, AuthReply(Code.OK, AUTH_DISABLED, b"")))
             case AuthRequest(plugin, token) if plugin == self._plugin:
                 # Apache's client sends START_TLS and its first token, both in clear text, without waiting for
                 # a reply, in this order or the other. If TLS is optional and the token came first, the

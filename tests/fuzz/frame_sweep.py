@@ -94,7 +94,8 @@ def _batch(seed: int, number: int, walk: Iterator[Shape], count: int) -> Batch:
         if phase in UPGRADING:  # an empty first token may wait for TLS; the phase sends another one
             cases = [case for case in cases if case.shape.operation is not Operation.AUTH]
         found += [Conversation(phase, tuple(part)) for part in _parts(cases)]
-    return Batch(number, mode, _LAYOUTS[number % len(_LAYOUTS)], rng.random() < 0.5, tuple(found))
+    flush = number // len(_MODES) % 2 == 1
+    return Batch(number, mode, _LAYOUTS[number % len(_LAYOUTS)], flush, tuple(found))
 
 
 def _parts(cases: list[Case]) -> Iterator[list[Case]]:

@@ -23,6 +23,7 @@ from ledger.errors import WireError
 from ledger.wire import v2, v3
 from ledger.wire.frame import FrameBuffer
 from ledger.wire.messages import (
+    AddRequest,
     AuthReply,
     AuthRequest,
     IncomingReply,
@@ -31,11 +32,13 @@ from ledger.wire.messages import (
     StartTlsReply,
     StartTlsRequest,
 )
-from tests.fuzz.frame_cases import PLUGIN, Case, Ending
+from tests.fuzz.frame_cases import ENTRIES, KEY, PLUGIN, Case, Ending
 
 HANG_S = 60.0  # a guard against a hang, on any machine
 HONEST_LEDGER = 999_999  # its entry 0 answers the probe
+UNSERVED_LEDGER = 999_998
 MISSING_ENTRY = 1 << 40
+TOKEN_TXN = 2  # of an honest token
 FLOOD = 40  # times the clear text after START_TLS
 
 
@@ -53,6 +56,11 @@ class Phase(enum.Enum):
     NEW = "new"
     IN_FLIGHT = "others in flight"
     HALF_CLOSED = "half closed"
+    HALF_CLOSED_BEFORE_AUTH = "before authentication, half closed"
+    HALF_CLOSED_AFTER_AUTH = "after authentication, half closed"
+    HALF_CLOSED_IN_TLS = "in TLS, after authentication, half closed"
+    IN_FLIGHT_AFTER_AUTH = "after authentication, others in flight"
+    IN_FLIGHT_IN_TLS = "in TLS, after authentication, others in flight"
     BEFORE_AUTH = "before authentication"
     DURING_AUTH = "during authentication"
     AFTER_AUTH = "after authentication"
@@ -60,6 +68,7 @@ class Phase(enum.Enum):
     AFTER_START_TLS = "in clear text after START_TLS was answered"
     WITH_START_TLS_DURING_AUTH = "during authentication, in clear text with START_TLS"
     OPEN_WITH_START_TLS = "open, in clear text with START_TLS"
+    LAST_TOKEN_WITH_START_TLS = "with the last token, in clear text with START_TLS"
     OPEN_AFTER_START_TLS = "open, in clear text after START_TLS was answered"
     OPEN_IN_TLS = "open, in TLS"
     TLS = "in TLS, before authentication"
@@ -68,15 +77,33 @@ class Phase(enum.Enum):
 
 
 _WITH_START_TLS = frozenset(
-    {Phase.WITH_START_TLS, Phase.WITH_START_TLS_DURING_AUTH, Phase.OPEN_WITH_START_TLS}
+    {
+        *(Phase.WITH_START_TLS, Phase.WITH_START_TLS_DURING_AUTH, Phase.OPEN_WITH_START_TLS),
+        Phase.LAST_TOKEN_WITH_START_TLS,
+    }
 )
 _AFTER_START_TLS = frozenset({Phase.AFTER_START_TLS, Phase.OPEN_AFTER_START_TLS})
 UPGRADING = _WITH_START_TLS | _AFTER_START_TLS
-_TLS = frozenset({Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH, Phase.OPEN_IN_TLS})
-_OPENED = frozenset({Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS})
-_FULL = frozenset(
-    {Phase.NEW, Phase.IN_FLIGHT, Phase.HALF_CLOSED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH, Phase.OPEN_IN_TLS}
+_HALF_CLOSED = frozenset(
+    {
+        *(Phase.HALF_CLOSED, Phase.HALF_CLOSED_BEFORE_AUTH),
+        *(Phase.HALF_CLOSED_AFTER_AUTH, Phase.HALF_CLOSED_IN_TLS),
+    }
 )
+_IN_FLIGHT = frozenset({Phase.IN_FLIGHT, Phase.IN_FLIGHT_AFTER_AUTH, Phase.IN_FLIGHT_IN_TLS})
+_IN_TLS_AFTER_AUTH = frozenset({Phase.TLS_AFTER_AUTH, Phase.HALF_CLOSED_IN_TLS, Phase.IN_FLIGHT_IN_TLS})
+_TLS = _IN_TLS_AFTER_AUTH | {Phase.TLS, Phase.TLS_DURING_AUTH, Phase.OPEN_IN_TLS}
+_AFTER_AUTH = _IN_TLS_AFTER_AUTH | {
+    *(Phase.AFTER_AUTH, Phase.HALF_CLOSED_AFTER_AUTH, Phase.IN_FLIGHT_AFTER_AUTH)
+}
+_DURING_AUTH = frozenset(
+    {
+        *(Phase.DURING_AUTH, Phase.TLS_DURING_AUTH, Phase.WITH_START_TLS_DURING_AUTH),
+        Phase.LAST_TOKEN_WITH_START_TLS,
+    }
+)
+_OPENED = frozenset({Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS})
+_FULL = (_AFTER_AUTH | _IN_FLIGHT | {Phase.NEW, Phase.OPEN_IN_TLS}) - _HALF_CLOSED
 
 
 class Mode(enum.Enum):
@@ -101,12 +128,15 @@ _PHASES = {
     Mode.OPEN_TLS: (*(Phase.NEW, Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS, Phase.OPEN_IN_TLS),),
     Mode.AUTH: (
         *(Phase.BEFORE_AUTH, Phase.DURING_AUTH, Phase.AFTER_AUTH, Phase.AFTER_AUTH),
+        *(Phase.HALF_CLOSED_BEFORE_AUTH, Phase.HALF_CLOSED_AFTER_AUTH, Phase.IN_FLIGHT_AFTER_AUTH),
         *(Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
+        Phase.LAST_TOKEN_WITH_START_TLS,
         *(Phase.WITH_START_TLS_DURING_AUTH, Phase.OPEN_WITH_START_TLS, Phase.OPEN_AFTER_START_TLS),
     ),
     Mode.TLS: (
         *(Phase.BEFORE_AUTH, Phase.WITH_START_TLS, Phase.AFTER_START_TLS),
         *(Phase.TLS, Phase.TLS_DURING_AUTH, Phase.TLS_AFTER_AUTH),
+        *(Phase.HALF_CLOSED_BEFORE_AUTH, Phase.HALF_CLOSED_IN_TLS, Phase.IN_FLIGHT_IN_TLS),
     ),
 }
 
@@ -164,10 +194,13 @@ class Talk:
 
     async def send_and_end(self, data: bytes) -> None:
         """Send the bytes and close this direction only."""
-        assert isinstance(self.stream, trio.SocketStream)
+        stream = self.stream
+        if isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream  # without an end of TLS
+        assert isinstance(stream, trio.SocketStream)
         await self.send(data)
         try:
-            await self.stream.send_eof()
+            await stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # the bookie was faster
 
@@ -202,12 +235,12 @@ async def open_talk(
         await encrypted.do_handshake()
         talk = Talk(encrypted)
     tokens: tuple[bytes, ...] = ()
-    if phase in (Phase.DURING_AUTH, Phase.TLS_DURING_AUTH, Phase.WITH_START_TLS_DURING_AUTH):
+    if phase in _DURING_AUTH:
         tokens = (b"first",)
-    elif has_auth and phase in (*_OPENED, Phase.AFTER_AUTH, Phase.TLS_AFTER_AUTH):
+    elif has_auth and phase in _OPENED | _AFTER_AUTH:
         tokens = (b"first", b"second")
     for token in tokens:
-        reply = await talk.ask(v3.encode_request(AuthRequest(PLUGIN, token), transaction_id=2))
+        reply = await talk.ask(v3.encode_request(AuthRequest(PLUGIN, token), transaction_id=TOKEN_TXN))
         assert reply is not None, "the bookie closed the connection at an honest token"
         assert isinstance(reply.reply, AuthReply), reply
         assert reply.reply.code is Code.OK, reply
@@ -232,6 +265,10 @@ def others_in_flight() -> bytes:
 
 
 TOKEN = v3.encode_request(AuthRequest(PLUGIN, b"token"), transaction_id=4)
+# An add of a ledger that must never come into being. Replies may wait for TLS, so its effect tells.
+UNSERVED = v2.encode_request(
+    AddRequest(UNSERVED_LEDGER, 0, KEY, ENTRIES.pack(UNSERVED_LEDGER, 0, -1, 5, b"clear"))
+)
 PROBE = v2.encode_request(ReadRequest(HONEST_LEDGER, MISSING_ENTRY))
 
 
@@ -257,24 +294,11 @@ async def converse(
 async def _exchange(talk: Talk, phase: Phase, cases: Sequence[Case]) -> str | None:
     data = b"".join(case.frame for case in cases)
     if phase in UPGRADING:
-        data = (TOKEN + data) * FLOOD
-        if phase in _WITH_START_TLS:
-            data = v3.encode_request(StartTlsRequest(), transaction_id=1) + data
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(talk.send, data)
-            while not talk.is_closed:
-                await talk.receive()
-            nursery.cancel_scope.cancel()
-        more = [reply for reply in talk.replies if reply.operation is not Operation.START_TLS]
-        if phase is Phase.OPEN_WITH_START_TLS:
-            return None  # what came with the request may be answered, but the connection must close
-        return (
-            f"clear text after START_TLS got {len(more)} answers, such as {more[0].reply}" if more else None
-        )
-    if phase is Phase.IN_FLIGHT:
+        return await _send_clear_text(talk, phase, data)
+    if phase in _IN_FLIGHT:
         data = others_in_flight() + data
     data += PROBE
-    is_half_closed = phase is Phase.HALF_CLOSED
+    is_half_closed = phase in _HALF_CLOSED
     async with trio.open_nursery() as nursery:
         nursery.start_soon(talk.send_and_end if is_half_closed else talk.send, data)
         while not talk.is_closed and (is_half_closed or not _is_complete(talk, cases)):
@@ -283,6 +307,23 @@ async def _exchange(talk: Talk, phase: Phase, cases: Sequence[Case]) -> str | No
     if is_half_closed:
         return None  # the bookie may drop what it has not answered; the honest client tells that it lives
     return _judge_full(talk, cases) if phase in _FULL else _judge_gated(talk)
+
+
+async def _send_clear_text(talk: Talk, phase: Phase, data: bytes) -> str | None:
+    """Send the requests behind START_TLS; the connection must close, and neither is answered."""
+    data = (UNSERVED + TOKEN + data) * FLOOD
+    if phase in _WITH_START_TLS:
+        data = v3.encode_request(StartTlsRequest(), transaction_id=1) + data
+    if phase is Phase.LAST_TOKEN_WITH_START_TLS:
+        data = v3.encode_request(AuthRequest(PLUGIN, b"second"), transaction_id=TOKEN_TXN) + data
+    more: list[IncomingReply] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk.send, data)
+        while not more and not talk.is_closed:
+            await talk.receive()
+            more = [one for one in talk.replies if one.transaction_id != TOKEN_TXN]
+        nursery.cancel_scope.cancel()
+    return f"clear text behind START_TLS got {more[0].reply}" if more else None
 
 
 def _is_complete(talk: Talk, cases: Sequence[Case]) -> bool:

@@ -45,7 +45,16 @@ from ledger.wire.messages import AddRequest, ReadReply, ReadRequest, Request, Wr
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.fakes.certificates import make_authority
 from tests.fuzz.frame_cases import ENTRIES, KEY, LAST_ENTRY_ID, PASSWORD, WITHOUT_ENTRIES, Case, State
-from tests.fuzz.frame_talk import HANG_S, HONEST_LEDGER, Mode, Phase, Steps, Talk, open_talk
+from tests.fuzz.frame_talk import (
+    HANG_S,
+    HONEST_LEDGER,
+    UNSERVED_LEDGER,
+    Mode,
+    Phase,
+    Steps,
+    Talk,
+    open_talk,
+)
 
 PAYLOAD = b"of the honest client"
 CHECK_INTERVAL_S = 0.02
@@ -190,6 +199,8 @@ class World:
             return f"an honest read got {reply}"
         if ENTRIES.unpack(reply.body, HONEST_LEDGER, 0).payload != PAYLOAD:
             return "an honest client reads other bytes than it wrote"
+        if self.served.service.storage.ledger(UNSERVED_LEDGER) is not None:
+            return "an add in clear text behind START_TLS was served"
         return None
 
     async def check_batch(self, cases: Sequence[Case], honest_id: int) -> str | None:

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import collections
 import itertools
+from unittest import mock
 
+import attrs
 import pytest
 
+from bookie.requests.service import ClientSession
+from bookie.server.gate import Gate
 from tests.effort import IS_SAMPLE
 from tests.fuzz.frame_cases import Case, Ending, shapes
 from tests.fuzz.frame_sweep import BATCH_FRAMES, batches, main, run_batch
@@ -54,6 +58,38 @@ def test_the_frames_of_a_run_have_every_shape_and_phase_and_one_seed_gives_the_s
     assert all(counts[ending] > FRAMES // 50 for ending in Ending), counts
     assert sum(case.codes is not None for case in cases) > FRAMES // 10
     assert cases_of(3, 700) == cases_of(3, 700) != cases_of(4, 700)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "gone", "phase"),
+    [
+        (
+            ClientSession,
+            "is_upgrading",
+            property(lambda _: False, lambda *_: None),
+            Phase.OPEN_WITH_START_TLS,
+        ),
+        (
+            Gate,
+            "takes_early_tokens",
+            property(lambda gate: gate._auth is not None),
+            Phase.LAST_TOKEN_WITH_START_TLS,
+        ),
+    ],
+)
+def test_the_sweep_fails_without_a_guard_of_start_tls(
+    owner: type, name: str, gone: property, phase: Phase
+) -> None:
+    batch = next(
+        batch for batch in batches(SEED, FRAMES) if any(one.phase is phase for one in batch.conversations)
+    )
+    kept = tuple(one for one in batch.conversations if one.phase is phase)[:1]
+    batch = attrs.evolve(batch, conversations=kept)
+    assert run_batch(SEED, batch) is None
+    with mock.patch.object(owner, name, gone, create=True):
+        report = run_batch(SEED, batch)
+    assert report is not None
+    assert "in clear text" in report
 
 
 def test_the_command_sends_one_batch_or_one_conversation_again(capsys: pytest.CaptureFixture[str]) -> None:

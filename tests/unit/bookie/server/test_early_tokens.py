@@ -246,3 +246,28 @@ async def test_a_certificate_that_a_plug_in_refuses_ends_what_began_in_clear_tex
     secured = await in_tls(peer, certificates)
     assert await secured.ask(ADD, version=2) is None
     assert opened.bookie.storage.ledger(7) is None
+
+
+@pytest.mark.parametrize("behind", [b"", START_TLS])
+async def test_clear_text_behind_the_last_token_with_start_tls_is_not_served(
+    opened: Opened, certificates: Certificates, behind: bytes, autojump_clock: MockClock
+) -> None:
+    """The session, not the gate, has taken a START_TLS that comes in the chunk of the last token."""
+    begin, welcome = trio.current_time(), AuthReply(Code.OK, "words", b"welcome")
+    for pieces in (1, 2):
+        peer = opened.connect(ServerConfig(auth=Words(), tls=lambda: certificates.bookie))
+        adds = b"".join(v2.encode_request(ADD) for _ in range(20)) + behind
+        frames = v3.encode_request(AuthRequest("words", SECRET)) + START_TLS
+        with contextlib.suppress(trio.BrokenResourceError):
+            if pieces == 1:
+                await peer.stream.send_all(frames + adds)
+            else:
+                await peer.stream.send_all(frames)
+                await wait_all_tasks_blocked()
+                await peer.stream.send_all(adds)
+        answers = []
+        while (reply := await peer.reply()) is not None:
+            answers.append(reply)
+        assert answers in ([], [welcome], [welcome, StartTlsReply(Code.OK)])
+        assert opened.bookie.storage.ledger(7) is None
+    assert trio.current_time() == begin  # not only at a deadline
