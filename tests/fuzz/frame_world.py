@@ -23,7 +23,7 @@ import trio
 from bookie import main as bookie_main
 from bookie.auth.tls import TlsConfig
 from bookie.cluster.cluster_root import create_cluster
-from bookie.config.bookie_config import parse_config
+from bookie.config.bookie_config import BookieConfig, parse_config
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.identity.address import Machine
 from bookie.ledger_metadata import new_ledger_check
@@ -61,7 +61,11 @@ CHECK_INTERVAL_S = 0.02
 MACHINE = Machine(lambda name: "127.0.0.1", lambda: "localhost", lambda host: "127.0.0.1")
 OTHER_BYTES = "with other bytes than the ones stored here"
 _MANY = 10**7
-_HONEST_PHASES = {Mode.AUTH: Phase.AFTER_AUTH, Mode.TLS: Phase.TLS_AFTER_AUTH}
+HONEST_PHASES = {
+    **dict.fromkeys(Mode, Phase.NEW),
+    Mode.AUTH: Phase.AFTER_AUTH,
+    Mode.TLS: Phase.TLS_AFTER_AUTH,
+}
 _SETUP_FRAMES = 500  # sent at once
 _DELETED = (State.DELETED, State.DELETED_FENCED)
 _FENCED = (State.FENCED, State.FENCED_EMPTY, State.CLOSED, State.DELETED_FENCED)
@@ -268,13 +272,8 @@ def setup_frames(ledger_id: int, state: State) -> list[bytes]:
     return frames
 
 
-@asynccontextmanager
-async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterator[World]:
-    """The bookie, ready, and an honest client's ledger on it. Errors of the bookie are raised."""
-    errors = ErrorLog()
-    made_served: list[ServedLedgers] = []
-    made_garbage: list[GarbageCollector] = []
-    tree = MemoryTree()
+def sweep_config(mode: Mode, directory: Path, more: str = "") -> BookieConfig:
+    """The configuration of the bookie; its certificate and its authority's are in the directory then."""
     authority = make_authority()
     authority.sign("localhost").write_pem(directory / "bookie.pem")
     authority.write_pem(directory / "authority.pem")
@@ -283,7 +282,7 @@ async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterat
         "bookiePort=0\nallowEphemeralPorts=true\ndiskUsageThreshold=1\ndiskUsageWarnThreshold=1\n"
         "journalMaxSizeMB=4\njournalPreAllocSizeMB=1\njournalSyncData=false\n"
         "compactionReserveBytes=0\nflushReserveBytes=0\n"
-        f"journalDirectories={directory}/journal\nledgerDirectories={directory}/ledgers\n"
+        f"journalDirectories={directory}/journal\nledgerDirectories={directory}/ledgers\n{more}"
     )
     config = attrs.evolve(
         parse_config(text, "sweep.conf"),
@@ -297,6 +296,17 @@ async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterat
             tls=TlsConfig(key=directory / "bookie.pem", certificate=directory / "bookie.pem"),
             server=ServerConfig(auth=Steps() if mode.has_auth else None, tls_required=mode is Mode.TLS),
         )
+    return config
+
+
+@asynccontextmanager
+async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterator[World]:
+    """The bookie, ready, and an honest client's ledger on it. Errors of the bookie are raised."""
+    errors = ErrorLog()
+    made_served: list[ServedLedgers] = []
+    made_garbage: list[GarbageCollector] = []
+    tree = MemoryTree()
+    config = sweep_config(mode, directory)
     loggers = [logging.getLogger(name) for name in ("bookie", "ledger", "namespace")]
     propagate = [logger.propagate for logger in loggers]
     for logger in loggers:
@@ -325,7 +335,7 @@ async def open_world(mode: Mode, layout: Layout, directory: Path) -> AsyncIterat
 
                 port: int = await nursery.start(run)
                 address = ("127.0.0.1", port)
-                phase = _HONEST_PHASES.get(mode, Phase.NEW)
+                phase = HONEST_PHASES[mode]
                 catalog = await open_catalog(store, "/ledgers", layout)
                 world = World(
                     mode,
