@@ -67,7 +67,7 @@ def _read_tls(settings: Settings) -> AdminTls | None:
     key_store_password = settings.text("httpServerKeyStorePassword")
     trust_store_password = settings.text("httpServerTrustStorePassword")
     if not settings.boolean("httpServerTlsEnable", False):
-        if trust_store is not None:
+        if trust_store is not None and settings.boolean("httpServerEnabled", False):
             raise settings.error(
                 "httpServerTlsEnable", "true: httpServerTrustStorePath restricts access, but only with TLS"
             )

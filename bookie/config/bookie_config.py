@@ -212,7 +212,7 @@ def build_config(parsed: Mapping[str, Setting], source: str, *, strict: bool = F
 
 
 def _refuse_unsafe_keys(settings: Settings, warnings: list[str]) -> None:
-    refuse_unobeyed(settings)
+    warnings += refuse_unobeyed(settings)
     if not settings.boolean("dataIntegrityChecking", True):
         warnings.append(
             "dataIntegrityChecking=false: if its disks have lost acknowledged entries, this bookie denies"
@@ -413,7 +413,7 @@ def _index(settings: Settings, directory_count: int) -> IndexConfig:
     pages = settings.integer("pageLimit", -1, least=-1)
     if pages <= 0:
         pages = max(4, _INDEX_PAGES_BYTES // page_bytes)
-    files = settings.integer("openFileLimit", 20_000, least=1)
+    files = settings.integer("openFileLimit", 0, least=0) or 20_000
     # Connections, journals and entry logs need descriptors as well.
     files = min(files, max(64, descriptor_limit() // 4))
     return IndexConfig(

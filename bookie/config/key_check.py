@@ -36,7 +36,7 @@ def check_keys(
                 raise BookieConfigError(problem, key=key)
             unknown.append(f"{problem} It has no effect")
         elif group.fate is Fate.REFUSED:
-            if setting.first:
+            if setting.first and not is_same_as_ours(key, parsed):
                 raise settings.error(key, f"no value: {REFUSAL}")
         elif group.fate is not Fate.OBEYED:
             ineffective.setdefault(group.reason, []).append(key)
@@ -50,6 +50,12 @@ def check_keys(
         ),
         *repeated,
     ]
+
+
+def is_same_as_ours(key: str, parsed: Mapping[str, Setting]) -> bool:
+    """Whether a key of the client's trust store says what the key of the bookie's own says."""
+    ours = parsed.get(f"tls{key.removeprefix('client')}")
+    return ours is not None and ours.first == parsed[key].first
 
 
 def unknown_key(source: str, key: str, line: int) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from bookie.config.bookie_config import build_config
-from bookie.config.key_check import unknown_key
+from bookie.config.key_check import is_same_as_ours, unknown_key
 from bookie.config.keys import REFUSAL, Fate, group_of, may_protect, nearest_key
 from bookie.config.properties import PropertiesError, Setting, parse_properties
 from bookie.errors import BookieConfigError
@@ -62,7 +62,7 @@ def check_text(
         if one.fate is Fate.UNKNOWN and (strict or may_protect(one.key)):
             problems.append(unknown_key(source, one.key, one.line))
             del usable[one.key]
-        elif one.fate is Fate.REFUSED and parsed[one.key].first:
+        elif one.fate is Fate.REFUSED and parsed[one.key].first and not is_same_as_ours(one.key, parsed):
             problems.append(f"{source}, line {one.line}: {one.key}: expected no value: {REFUSAL}")
             del usable[one.key]
     value_problems, warnings = _check_values(usable, source)

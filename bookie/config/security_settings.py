@@ -1,8 +1,9 @@
 """The keys of ``bk_server.conf`` that restrict access: TLS, authentication, roles.
 
-Inside: which keys belong together, and the refusal of a key that would restrict nothing.
+Inside: which keys belong together, and the refusal of a key by which an operator meant to close what would be
+open. Another key without effect in its context is a warning, as files for Apache's bookie have many.
 Not inside: certificates (``bookie.auth.tls``), mechanisms (``bookie.auth.authentication``).
-Always: a key that restricts access is obeyed, or the bookie does not start.
+Always: a key that closes something is obeyed, or the bookie does not start.
 
 Source: ServerConfiguration.java, AbstractConfiguration.java; docs/protocol.md 12.
 """
@@ -42,6 +43,7 @@ class _Restriction:
     key: str
     is_obeyed: Callable[[Settings], bool]
     expectation: str  # the text of the remedy, if it is not obeyed
+    closes: bool = True  # False: alone it closes nothing, so it is a warning
 
 
 def _has_tls(settings: Settings) -> bool:
@@ -79,11 +81,10 @@ _NEEDS_TLS = f"tlsProviderFactoryClass={_TLS_FACTORY} beside it; without it ever
 
 # A value of "false" restricts nothing.
 RESTRICTIONS = (
+    *(_Restriction(key, _has_tls, _NEEDS_TLS) for key in ("tlsClientAuthentication", "tlsRequired")),
     *(
-        _Restriction(key, _has_tls, _NEEDS_TLS)
+        _Restriction(key, _has_tls, _NEEDS_TLS, closes=False)
         for key in (
-            "tlsClientAuthentication",
-            "tlsRequired",
             "tlsHostnameVerificationEnabled",
             "tlsKeyStore",
             "tlsCertificatePath",
@@ -98,7 +99,12 @@ RESTRICTIONS = (
         f"{_PROVIDER}={_ROLES_FACTORY} beside it; without it no role is checked",
     ),
     *(
-        _Restriction(key, _has_sasl, f"{_PROVIDER}={_SASL_FACTORY} beside it; without it no user is checked")
+        _Restriction(
+            key,
+            _has_sasl,
+            f"{_PROVIDER}={_SASL_FACTORY} beside it; without it no user is checked",
+            closes=key == "saslJaasClientAllowedIds",
+        )
         for key in ("saslJaasClientAllowedIds", "saslJaasBookieSectionName")
     ),
     _Restriction(
@@ -111,7 +117,10 @@ RESTRICTIONS = (
         " identity, and a policy cannot name it",
     ),
     _Restriction(
-        "policyCacheSeconds", _has_policies, "policyNamespaces beside it; without it no policy is obeyed"
+        "policyCacheSeconds",
+        _has_policies,
+        "policyNamespaces beside it; without it no policy is obeyed",
+        closes=False,
     ),
     _Restriction(
         "zkEnableSecurity",
@@ -126,16 +135,24 @@ _BOOLEANS = frozenset(
 )
 
 
-def refuse_unobeyed(settings: Settings) -> None:
-    """Raise ``BookieConfigError`` for a key that restricts access and would have no effect."""
+def refuse_unobeyed(settings: Settings) -> list[str]:
+    """The warnings about keys of security that have no effect.
+
+    Raises:
+        BookieConfigError: One of them was meant to close what would be open.
+    """
+    warnings = []
     for restriction in RESTRICTIONS:
         key = restriction.key
         is_set = settings.boolean(key, False) if key in _BOOLEANS else settings.text(key) is not None
         if is_set and not restriction.is_obeyed(settings):
-            raise settings.error(key, restriction.expectation)
+            if restriction.closes:
+                raise settings.error(key, restriction.expectation)
+            warnings.append(f"{key}: has no effect; it needs {restriction.expectation}")
     for key in settings.first_values():
         if key.startswith(PLUGIN_PREFIX) and not _has_provider(settings):
             raise settings.error(key, f"{_PROVIDER} with the name of the plug-in beside it")
+    return warnings
 
 
 def read_tls(settings: Settings) -> TlsConfig | None:

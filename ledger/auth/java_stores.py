@@ -81,19 +81,22 @@ def read_store(path: Path, password: str | None, *, named_by: SecretOf | None = 
             content = load_secret(path, named_by, bytes_max=STORE_BYTES_MAX).content
         except SecretFileError as exc:
             raise StoreError(str(exc)) from None
+    return _read(path, content, password)
+
+
+def _read(path: Path, content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
     if len(content) > STORE_BYTES_MAX:
         raise StoreError(f"{path} has more than {STORE_BYTES_MAX} bytes")
     if content.startswith(b"-----BEGIN"):
         raise StoreError(f"{path} is PEM, not a key store of Java; set its type to PEM")
+    read = _read_jks if content.startswith(_MAGIC) else _read_pkcs12
     try:
-        if content.startswith(_MAGIC):
-            return _read_jks(content, password)
-        return _read_pkcs12(content, password)
+        return read(content, password, is_trust_store=is_trust_store)
     except StoreError as exc:
         raise StoreError(f"{path}: {exc}") from None
 
 
-def _read_pkcs12(content: bytes, password: str | None) -> JavaStore:
+def _read_pkcs12(content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.serialization import pkcs12
@@ -110,6 +113,15 @@ def _read_pkcs12(content: bytes, password: str | None) -> JavaStore:
     except ValueError:  # its message does not say more
         raise StoreError(_UNREADABLE) from None
     pem = serialization.Encoding.PEM
+    if is_trust_store and found.key is not None:
+        # Java marks the entries to trust in an attribute that cryptography does not show. It names them as
+        # their users did, and the certificates of a key's chain by their subjects.
+        entries = [] if found.cert is None else [found.cert.certificate]
+        for one in found.additional_certs:
+            subject = one.certificate.subject.rfc4514_string().replace(" ", "").lower().encode()
+            if one.friendly_name and one.friendly_name.replace(b" ", b"").lower() != subject:
+                entries.append(one.certificate)
+        return JavaStore(None, (), tuple(one.public_bytes(pem).decode() for one in entries))
     others = [one.certificate.public_bytes(pem).decode() for one in found.additional_certs]
     if found.key is None:
         return JavaStore(None, (), tuple(others))
@@ -145,7 +157,7 @@ class _Reader:
         return ssl.DER_cert_to_PEM_cert(self.take(self.number()))
 
 
-def _read_jks(content: bytes, password: str | None) -> JavaStore:
+def _read_jks(content: bytes, password: str | None, *, is_trust_store: bool = False) -> JavaStore:
     if password is None:
         raise StoreError("a JKS store needs its password")
     secret = password.encode("utf-16-be")
@@ -167,9 +179,13 @@ def _read_jks(content: bytes, password: str | None) -> JavaStore:
         if tag == _CERTIFICATE:
             trusted.append(reader.certificate(version))
         elif tag == _KEY:
-            key = _unprotect(reader.take(reader.number()), secret)
+            protected = reader.take(reader.number())
+            key = "" if is_trust_store else _unprotect(protected, secret)
             chain = tuple(reader.certificate(version) for _ in range(min(reader.number(), _ENTRIES_MAX)))
-            keys.append((key, chain))
+            if is_trust_store:
+                trusted += chain[:1]
+            else:
+                keys.append((key, chain))
         else:
             raise StoreError(f"an entry of kind {tag} is not supported")
     if len(keys) > 1:
@@ -246,14 +262,22 @@ def load_key(context: ssl.SSLContext, store: JavaStore) -> None:
         context.load_cert_chain(file.name)
 
 
-def trusted_certificates(store: JavaStore) -> str:
-    """The certificates of a trust store, in PEM.
+def load_trust_store(context: ssl.SSLContext, path: Path, password: str | None) -> None:
+    """Trust what Java's TrustManager would trust by this store.
+
+    That is each certificate that was imported, and the own certificate of each key, without the rest of its
+    chain. Such a certificate is trusted as it stands, also without its authority. Keys are not used.
 
     Raises:
-        StoreError: There is none.
+        OSError: The file cannot be read.
+        StoreError: As ``read_store``; or there is no certificate to trust.
+
+    Source: OpenJDK, sun.security.validator.TrustStoreUtil.
     """
-    if not store.trusted:
-        raise StoreError(
-            "the trust store has no certificate to trust; in PKCS12 it must not have a key beside them"
-        )
-    return "".join(store.trusted)
+    with path.open("rb") as file:
+        content = file.read(STORE_BYTES_MAX + 1)
+    trusted = _read(path, content, password, is_trust_store=True).trusted
+    if not trusted:
+        raise StoreError(f"the trust store {path} has no certificate to trust")
+    context.load_verify_locations(cadata="".join(trusted))
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from ledger.auth.java_stores import load_key, read_store, trusted_certificates
+from ledger.auth.java_stores import load_key, load_trust_store, read_store
 from namespace.key_work import load_pem_key
 from namespace.secret_file import SecretOf
 
@@ -54,9 +54,10 @@ def client_context(
     if authorities is None or authorities_type == "PEM":
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=authorities)
     else:
-        # With neither ``cafile`` nor ``cadata`` the authorities of the system would be trusted too.
-        trusted = trusted_certificates(read_store(authorities, authorities_password))
-        context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=trusted)
+        context = ssl.SSLContext(
+            ssl.PROTOCOL_TLS_CLIENT
+        )  # trusts nothing yet, not even the system's authorities
+        load_trust_store(context, authorities, authorities_password)
     context.check_hostname = check_host_name
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if key_type != "PEM" and key is not None:
@@ -76,4 +77,4 @@ def load_authorities(context: ssl.SSLContext, path: Path, store_type: str, passw
     if store_type == "PEM":
         context.load_verify_locations(path)
     else:
-        context.load_verify_locations(cadata=trusted_certificates(read_store(path, password)))
+        load_trust_store(context, path, password)

@@ -40,15 +40,10 @@ def parse(more: str = "", base: str = LEAST) -> BookieConfig:
         ("bookieAuthProviderFactoryClass=com.example.Auth", "would serve every client"),
         ("tlsClientAuthentication=true", "tlsProviderFactoryClass"),
         ("tlsRequired=true", "tlsProviderFactoryClass"),
-        ("tlsKeyStore=/k", "tlsProviderFactoryClass"),
-        ("tlsTrustStore=/t", "tlsProviderFactoryClass"),
-        ("tlsEnabledProtocols=TLSv1.3", "tlsProviderFactoryClass"),
         ("authorizedRoles=writer", "BookieAuthZFactory beside it"),
         ("saslJaasClientAllowedIds=alice", "SASLBookieAuthProviderFactory beside it"),
-        ("saslJaasBookieSectionName=Mine", "SASLBookieAuthProviderFactory beside it"),
         ("authTokenFile=/t", "bookieAuthProviderFactoryClass=token beside it"),
         ("policyNamespaces=/n", "has no identity, and a policy cannot name it"),
-        ("policyCacheSeconds=30", "policyNamespaces beside it"),
         ("authPlugin.realm=x", "bookieAuthProviderFactoryClass with the name of the plug-in"),
         ("bookieAuthProviderFactoryClass=sasl", "java.security.auth.login.config, the JAAS file"),
         ("bookieAuthProviderFactoryClass=token", "authTokenFile, the file with the tokens"),
@@ -170,7 +165,7 @@ def test_the_storage_class_chooses_the_index() -> None:
     pages = parse("pageSize=4096\npageLimit=100\nopenFileLimit=7").storage.index.pages
     assert pages == PageIndexConfig(page_bytes=4096, pages_max=100, open_files_max=7)
     assert parse("pageLimit=-1").storage.index.pages.pages_max * 8192 == 64 << 20
-    for wrong in ("ledgerStorageClass=com.example.Mine", "pageSize=1000", "pageSize=0", "openFileLimit=0"):
+    for wrong in ("ledgerStorageClass=com.example.Mine", "pageSize=1000", "pageSize=0"):
         with pytest.raises(BookieConfigError):
             parse(wrong)
 

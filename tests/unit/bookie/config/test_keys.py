@@ -56,6 +56,31 @@ def test_a_key_of_trust_that_is_not_obeyed_is_refused(key: str) -> None:
         parse(f"{key}=JKS\n")
 
 
+def test_the_clients_trust_store_may_be_that_of_the_bookie() -> None:
+    lines = "tlsTrustStore=/t\ntlsTrustStoreType=JKS\nclientTrustStore=/t\nclientTrustStoreType=JKS\n"
+    assert parse(lines).tls is None
+    with pytest.raises(BookieConfigError, match="tlsTrustStore alone"):
+        parse(lines.replace("clientTrustStore=/t", "clientTrustStore=/other"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tlsKeyStore=/k",
+        "tlsCertificatePath=/c",
+        "tlsTrustStore=/t",
+        "tlsEnabledProtocols=TLSv1.3",
+        "tlsEnabledCipherSuites=X",
+        "tlsHostnameVerificationEnabled=true",
+        "saslJaasBookieSectionName=Mine",
+        "policyCacheSeconds=30",
+    ],
+)
+def test_a_key_that_closes_nothing_alone_is_a_warning(line: str) -> None:
+    (warning,) = parse(f"{line}\n").warnings
+    assert warning.startswith(f"{line.partition('=')[0]}: has no effect; it needs ")
+
+
 def test_every_supported_key_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     keys_read: set[str] = set()
     read = Settings.text

@@ -47,8 +47,6 @@ def test_the_names_of_other_bookies_are_verified_only_if_asked_for() -> None:
         tls = parse(TLS_KEYS + more).tls
         assert tls is not None
         assert tls.verify_host_names is is_verified
-    with pytest.raises(BookieConfigError, match=r"tlsHostnameVerificationEnabled.*tlsProviderFactoryClass"):
-        parse("tlsHostnameVerificationEnabled=true\n")
 
 
 def test_roles_need_their_list_and_client_certificates() -> None:

@@ -78,16 +78,7 @@ def test_both_ends_speak_tls_from_java_stores() -> None:
     client = client_context(
         authorities=GOLDEN / "trusted.p12", authorities_type="PKCS12", authorities_password=PASSWORD
     )
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    bookie = server.wrap_bio(incoming, outgoing, server_side=True)
-    peer = client.wrap_bio(outgoing, incoming, server_hostname="bookie.test")
-    for _ in range(3):
-        for end in (peer, bookie):
-            try:
-                end.do_handshake()
-            except ssl.SSLWantReadError:
-                pass
-    assert peer.version() == "TLSv1.3"
+    assert handshake(server, client) == "TLSv1.3"
 
 
 @pytest.mark.parametrize("name", ["bookie.jks", "bookie.p12", "trusted.jks", "trusted.p12"])
@@ -145,16 +136,66 @@ def test_a_pem_file_and_an_endless_file_are_named(tmp_path: Path) -> None:
         read_store(Path("/dev/zero"), PASSWORD)
 
 
-def test_a_pkcs12_store_with_a_key_trusts_nothing(tmp_path: Path) -> None:
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str = "bookie.test") -> str | None:
+    """The version of TLS on which both ends agree. Raises ``ssl.SSLError`` if one refuses the other."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    bookie = server.wrap_bio(incoming, outgoing, server_side=True)
+    peer = client.wrap_bio(outgoing, incoming, server_hostname=name)
+    for _ in range(3):
+        for end in (peer, bookie):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+    return peer.version()
+
+
+def trusting(path: Path) -> ssl.SSLContext:
+    return client_context(authorities=path, authorities_type="PKCS12", authorities_password=PASSWORD)
+
+
+@pytest.mark.parametrize("name", ["bookie.jks", "bookie.p12"])
+def test_a_trust_store_with_a_key_trusts_the_certificate_of_that_key_as_java_does(name: str) -> None:
+    server = server_context(
+        TlsConfig(key=GOLDEN / "bookie.jks", key_type="JKS", key_password=GOLDEN / "store-password")
+    )
+    assert handshake(server, trusting(GOLDEN / name)) == "TLSv1.3"
+
+
+def test_the_rest_of_the_chain_of_a_key_is_not_trusted(tmp_path: Path) -> None:
     authority = make_authority()
-    path = write_pkcs12(tmp_path / "store.p12", authority.sign("bookie.test"))
-    with pytest.raises(StoreError, match="no certificate to trust"):
-        client_context(authorities=path, authorities_type="PKCS12", authorities_password=PASSWORD)
+    mine, others = authority.sign("bookie.test"), authority.sign("bookie.test")
+    store = tmp_path / "store.p12"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"mine",
+            mine.key,
+            mine.certificate,
+            [authority.own.certificate],
+            serialization.BestAvailableEncryption(PASSWORD.encode()),
+        )
+    )
+
+    def server(signed: Signed, name: str) -> ssl.SSLContext:
+        key = private_copy(write_pkcs12(tmp_path / name, signed), tmp_path)
+        return server_context(TlsConfig(key=key, key_type="PKCS12", key_password=GOLDEN / "store-password"))
+
+    assert handshake(server(mine, "mine.p12"), trusting(store)) == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server(others, "others.p12"), trusting(store))
+
+
+def test_a_store_without_a_key_is_no_key_store_and_an_empty_one_trusts_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no key"):
         client_context(
             key=private_copy(GOLDEN / "trusted.p12", tmp_path), key_type="PKCS12", key_password=PASSWORD
         )
-    context = client_context(key=path, key_type="PKCS12", key_password=PASSWORD)
+    empty = tmp_path / "empty.jks"
+    empty.write_bytes(sealed(struct.pack(">III", 0xFEEDFEED, 2, 0)))
+    with pytest.raises(StoreError, match="no certificate to trust"):
+        trusting(empty)
+    key = write_pkcs12(tmp_path / "store.p12", make_authority().sign("bookie.test"))
+    context = client_context(key=key, key_type="PKCS12", key_password=PASSWORD)
     assert context.verify_mode is ssl.CERT_REQUIRED
 
 
