@@ -44,6 +44,7 @@ from ledger.catalog.paths import (
     UNDERREPLICATION_LOCKS,
     Layout,
     decode_layout,
+    id_series_of,
     ledger_id_of,
 )
 from ledger.errors import BackupFileError, BookieInUseError, ClusterNotFoundError, RestoreRefusedError
@@ -108,9 +109,9 @@ async def read_backup(
     series = [0]
     series += [(ledger_id_of(ledgers_root, path) or 0) >> 32 for path in nodes]
     series += [
-        int(digits)
+        found
         for name in await _names(store, f"{ledgers_root}/{IDGEN_LONG}")
-        if (digits := name.removeprefix(HIGH_ORDER_PREFIX)).isdigit()
+        if (found := id_series_of(name)) is not None
     ]
     return ClusterBackup(
         ledgers_root=ledgers_root,

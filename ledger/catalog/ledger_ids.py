@@ -9,14 +9,13 @@ Source: ZkLedgerIdGenerator.java, LongZkLedgerIdGenerator.java; docs/metadata.md
 
 from __future__ import annotations
 
-import re
-
 from ledger.catalog.paths import (
     HIGH_ORDER_PREFIX,
     IDGEN_LONG,
     SHORT_ID_LIMIT,
     Layout,
     id_prefix,
+    id_series_of,
     long_id_prefix,
 )
 from ledger.errors import LedgerIdOverflowError
@@ -25,7 +24,6 @@ from namespace.store import MetadataStore
 
 LOW_HALF_LIMIT = 2**31 - 1
 SERIES_KEPT = 3
-_SERIES = re.compile(rf"{HIGH_ORDER_PREFIX}([01]\d{{9}})", re.ASCII)  # below 2**31: an id has 63 bits
 
 
 class LedgerIds:
@@ -59,9 +57,9 @@ class LedgerIds:
 
     async def _new_long(self) -> int:
         series = sorted(
-            int(found[1])
+            found
             for name in (await self._store.children(self._long)).names
-            if (found := _SERIES.fullmatch(name))  # another name is no series of this program or of Apache's
+            if (found := id_series_of(name)) is not None
         )
         for old in series[:-SERIES_KEPT]:
             try:

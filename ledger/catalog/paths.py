@@ -199,6 +199,15 @@ def long_id_prefix(root: str, high_order: int) -> str:
     return f"{root}/{IDGEN_LONG}/{HIGH_ORDER_PREFIX}{high_order:010d}/{ID_PREFIX}"
 
 
+def id_series_of(name: str) -> int | None:
+    """The high half of the ids that a child of ``idgen-long`` stands for; None if it stands for none."""
+    digits = name.removeprefix(HIGH_ORDER_PREFIX)
+    if digits == name or not (digits.isascii() and digits.isdigit() and len(digits) == 10):
+        return None
+    series = int(digits)
+    return series if series < 2**31 else None  # an id has 63 bits
+
+
 def underreplicated_path(root: str, ledger_id: int) -> str:
     """The node that marks a ledger as under-replicated."""
     digits = f"{ledger_id:016x}"

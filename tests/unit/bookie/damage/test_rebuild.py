@@ -189,3 +189,18 @@ def test_a_lost_index_is_not_taken_for_that_of_a_new_bookie(tmp_path: Path) -> N
     with pytest.raises(IndexMissingError, match="rebuild-index"):
         check_index(RealDisk(), tmp_path, index, NO_MARK, rebuild=False)
     index.close()
+
+
+@KINDS
+@pytest.mark.parametrize("lac", [3, 10**12, 2**63 - 1, -(2**63)])
+def test_an_entry_names_no_lac_at_or_after_itself(tmp_path: Path, kind: IndexKind, lac: int) -> None:
+    """A rebuilt index would tell such a LAC to every reader, and a recovery would begin after it."""
+    writer = EntryLogWriter(RealDisk(), tmp_path, log_bytes_max=40_000)
+    list(writer.append({1: {3: struct.pack(">qqq", 1, 3, lac).ljust(100, b"x")}}))
+    writer.close()
+    index = index_of(tmp_path / "new", kind)
+    known = {1: LedgerData(b"k" * 20, False, None, 1, 3)}
+    for before, expected in ((None, -1), (known, 1)):
+        rebuild_from_logs(RealDisk(), tmp_path, index, logs_with_entries(RealDisk(), tmp_path), known=before)
+        assert dict(index.ledgers())[1].lac == expected
+    index.close()

@@ -14,7 +14,10 @@ from bookie.disk.descriptor_limit import ADMIN_CONNECTIONS_MAX
 from bookie.http import exchange
 from bookie.http.exchange import (
     EVENT_UNITS,
+    HEAD_UNITS,
+    HEADER_UNITS,
     HEADERS_MAX,
+    REPLY_UNIT_BYTES,
     REQUEST_UNITS,
     SLICE_BYTES,
     SLICE_UNITS,
@@ -327,3 +330,32 @@ async def test_all_connections_do_a_bounded_amount_of_work_in_one_step(flood: by
     assert steps.total > 4 * STEP_UNITS  # one step would not have been enough
     assert max(sizes) <= SLICE_BYTES
     assert 0 < steps.most_requests <= STEP_UNITS // REQUEST_UNITS + 1
+
+
+async def units_of(request: bytes, reply: AdminReply) -> int:
+    """The units that one connection takes for a request and its reply."""
+    turns, (client, server) = CountedTurns(Steps()), memory_stream_pair()
+
+    async def answer(_: AdminRequest) -> AdminReply:
+        return reply
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HttpConnection(server, admit_all, answer, turns).serve)
+        await client.send_all(request)
+        await client.send_eof()
+    return turns.steps.total
+
+
+async def test_each_header_of_a_request_has_its_price() -> None:
+    short = text_reply("done")
+    plain, many = GET, GET[:-2] + b"a: b\r\n" * 90 + b"\r\n"
+    assert len(many) <= SLICE_BYTES  # so that both are received at once
+    assert await units_of(many, short) == await units_of(plain, short) + 90 * HEADER_UNITS
+    nothing, received = await units_of(b"", short), 2 * EVENT_UNITS + SLICE_UNITS
+    assert await units_of(plain, short) >= nothing + received + HEAD_UNITS + REQUEST_UNITS
+
+
+async def test_each_byte_of_a_reply_has_its_price_also_if_it_is_not_sent() -> None:
+    head = GET.replace(b"GET", b"HEAD")
+    more = await units_of(head, text_reply("x" * 8192)) - await units_of(head, text_reply("x" * 16))
+    assert more == 8192 // REPLY_UNIT_BYTES - 1

@@ -252,6 +252,13 @@ async def test_when_short_ids_are_used_up_long_ones_follow() -> None:
         )
 
 
+async def test_names_that_are_no_series_draw_no_id_and_stop_none() -> None:
+    async with open_memory_store(MemoryTree()) as store:
+        for name in ("HOB-0000000003", "HOB-9999999999", "HOB-000000000²", "HOB-", "x"):
+            await store.create(f"/ledgers/idgen-long/{name}", parents=True)
+        assert await LedgerIds(store, "/ledgers", Layout.LONG_HIERARCHICAL).new() == 3 << 32
+
+
 async def test_an_overflow_starts_the_long_ids_or_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_memory_store(MemoryTree()) as store:
         ids = LedgerIds(store, "/ledgers", Layout.HIERARCHICAL)

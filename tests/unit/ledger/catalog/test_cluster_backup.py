@@ -50,6 +50,8 @@ async def backup_of(store: MemoryStore, layout: Layout = Layout.HIERARCHICAL) ->
         await store.create(ledger_path(ROOT, layout, ledger_id), b"m%d" % ledger_id, parents=True)
     await store.create(f"{ROOT}/idgen/ID-0000000003", parents=True)
     await store.create(f"{ROOT}/idgen-long/HOB-0000000006", parents=True)
+    for name in ("HOB-9999999999", "HOB-000000000²", "x"):  # they stand for no ids
+        await store.create(f"{ROOT}/idgen-long/{name}")
     await store.create(f"{ROOT}/underreplication/lostBookieRecoveryDelay", b"60", parents=True)
     await store.create(f"{SPACE}/log/lock", b"", parents=True)
     await store.put(SPACE, b"binding")

@@ -131,3 +131,23 @@ def test_nodes_of_bookies_and_ids() -> None:
 
 def test_names_of_layouts_in_uris() -> None:
     assert [layout.uri_name for layout in Layout] == ["flat", None, "hierarchical", "longhierarchical"]
+
+
+@pytest.mark.parametrize(
+    ("name", "series"),
+    [
+        ("HOB-0000000000", 0),
+        ("HOB-2147483647", 2**31 - 1),
+        ("HOB-2147483648", None),
+        ("HOB-9999999999", None),
+        ("HOB-00000000012", None),
+        ("HOB-12", None),
+        ("HOB-000000000²", None),
+        ("HOB-000000000\u0667", None),
+        ("HOB-", None),
+        ("0000000007", None),
+        ("ID-0000000007", None),
+    ],
+)
+def test_a_name_stands_for_a_series_of_ids_or_for_none(name: str, series: int | None) -> None:
+    assert paths.id_series_of(name) == series

@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from ledger.codes import Code
 from ledger.errors import BookieError, BookieSecurityError, BookieUnavailableError
 from ledger.tasks.failure_domain import contained_failures
+from ledger.transport import bookie_connection
 from ledger.transport.pipe import PipeStream
 from ledger.transport.transport import Address, Transport, TransportConfig, open_transport
 from ledger.wire import v2
@@ -326,6 +327,36 @@ class BreakingStream(trio.abc.Stream):
 
     async def aclose(self) -> None:
         await trio.lowlevel.checkpoint()
+
+
+async def test_a_refusal_that_comes_after_a_send_failed_is_the_reason(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """The bookie has closed the connection; its alert is received a moment later."""
+
+    class LateAlert(BreakingStream):
+        async def send_all(self, data: object) -> None:
+            await trio.lowlevel.checkpoint()
+            raise trio.BrokenResourceError from BrokenPipeError(32, "Broken pipe")
+
+        async def receive_some(self, max_bytes: int | None = None) -> bytes:
+            await trio.sleep(0.25)
+            return await super().receive_some(max_bytes)
+
+    async def dial(_address: Address) -> trio.abc.Stream:
+        return LateAlert(ssl.SSLError(1, "tlsv13 alert unknown ca"))
+
+    async def in_tls(_bookie: str, stream: trio.abc.Stream, *_: object) -> trio.abc.Stream:
+        return stream
+
+    async def resolve(_bookie: str) -> Address:
+        return Address("b1", 3181)
+
+    monkeypatch.setattr(bookie_connection, "start_tls", in_tls)
+    config = TransportConfig(tls=ssl.create_default_context())
+    async with open_transport(dial, resolve, config) as transport:
+        with pytest.raises(BookieSecurityError, match=r"refuses this client in TLS: .*unknown ca"):
+            await transport.call(B1, ReadRequest(1, 0))
 
 
 @pytest.mark.parametrize(
