@@ -109,9 +109,9 @@ async def read_backup(
     series = [0]
     series += [(ledger_id_of(ledgers_root, path) or 0) >> 32 for path in nodes]
     series += [
-        found
+        number
         for name in await _names(store, f"{ledgers_root}/{IDGEN_LONG}")
-        if (found := id_series_of(name)) is not None
+        if (number := id_series_of(name)) is not None
     ]
     return ClusterBackup(
         ledgers_root=ledgers_root,

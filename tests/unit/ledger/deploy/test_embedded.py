@@ -10,7 +10,7 @@ from ledger.deploy import host
 from ledger.deploy.directory import Directory
 from ledger.deploy.embedded import open_embedded_stack
 from ledger.errors import DirectoryMovedError
-from ledger.placement.membership import Address
+from ledger.transport.transport import Address
 from namespace.store import SessionState
 
 
