@@ -75,7 +75,7 @@ def _short(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
         return []
     reasons = absence(cluster, missing)
     if missing and not cluster.writable - set(metadata.last_ensemble.bookies):
-        # A worker keeps the lock while it waits for such a bookie.
+        # Workers wait for such a bookie.
         reasons.append(
             Reason(
                 "there is no other bookie to copy the entries to",

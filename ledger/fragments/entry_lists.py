@@ -10,7 +10,7 @@ Source: AuditorReplicasCheckTask.java; docs/protocol.md 3.6.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
 
 import trio
 
@@ -19,7 +19,7 @@ from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.errors import BookieError, BookieTimeoutError, UnsupportedInVersionError, WireError
 from ledger.fragments.fragments import Fragment
-from ledger.fragments.replicas_check import NOTHING, ReplicaCount, lacked
+from ledger.fragments.replicas_check import NOTHING, RANGE_ENTRIES_MAX, ReplicaCount, lacked
 from ledger.wire.messages import ListEntriesReply, ListEntriesRequest
 
 SILENT_S = 3600.0  # until a bookie that did not answer is asked again
@@ -33,6 +33,29 @@ async def lacks_any(fragment: Fragment, index: int, held: Availability) -> bool:
             return True
         await trio.lowlevel.checkpoint()
     return False
+
+
+async def lacked_ranges(
+    fragment: Fragment, index: int, held: Availability | None
+) -> AsyncGenerator[tuple[int, int], None]:
+    """The entries that the bookie at this index lacks, as first and last of each range.
+
+    All that belong on it if there is no list. A caller that stops before the end wraps the iterator in
+    ``contextlib.aclosing``.
+    """
+    for first, last in fragment.ranges([index]):
+        for start in range(first, last + 1, RANGE_ENTRIES_MAX):
+            stop = min(last, start + RANGE_ENTRIES_MAX - 1)
+            if held is None:
+                yield start, stop
+                continue
+            await trio.lowlevel.checkpoint()
+            lost = lacked(fragment, index, held, start, stop)
+            begin = 0
+            for at in range(1, len(lost) + 1):
+                if at == len(lost) or lost[at] != lost[at - 1] + 1:
+                    yield lost[begin], lost[at - 1]
+                    begin = at
 
 
 class EntryLists:

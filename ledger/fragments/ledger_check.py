@@ -2,7 +2,7 @@
 
 A member of an ensemble is bad if it is not registered, or if it does not return its first or its last entry
 of the fragment. With a percentage, a check reads more entries. With lists it also asks each bookie which
-entries it has, which shows every hole of a final fragment.
+entries it has, which shows every hole. Of the open end a check looks at what is confirmed, and no further.
 
 Inside: the reads. Not inside: the fragments (``fragments``), copying.
 Always: nothing is changed. A bookie that is overloaded, or refuses this client, is neither good nor bad: a
@@ -14,11 +14,12 @@ Source: LedgerChecker.java; docs/autorecovery.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 import trio
 
+from ledger.catalog.availability import Availability
 from ledger.catalog.catalog import Versioned
 from ledger.codes import Code
 from ledger.context import ClientContext
@@ -41,6 +42,8 @@ class BadFragment:
 
     fragment: Fragment
     indices: tuple[int, ...]
+    held: Mapping[int, Availability] = attrs.field(factory=dict, eq=False)
+    """By index: the entries that the bookie has, where that is all that is wrong with it."""
 
     @property
     def bookies(self) -> tuple[str, ...]:
@@ -102,6 +105,7 @@ class LedgerCheck:
         bad: dict[tuple[int, int], None] = {}
         has_doubts = False
         fragments = fragments_of(metadata, lac)
+        denied: dict[tuple[int, int], int] = {}  # the entry that the bookie did not return
 
         def jobs() -> Iterator[tuple[int, int, list[int]]]:
             for number, fragment in enumerate(fragments):
@@ -124,6 +128,7 @@ class LedgerCheck:
                     has_doubts |= found is None
                     if found is False:
                         bad[number, index] = None
+                        denied[number, index] = entry_id
                         break
                 await trio.lowlevel.checkpoint()
 
@@ -131,13 +136,24 @@ class LedgerCheck:
         async with trio.open_nursery() as nursery:
             for _ in range(min(self._tasks_max, sum(len(one.bookies) for one in fragments))):
                 nursery.start_soon(verify)
+        held: dict[tuple[int, int], Availability] = {}
         if self._asks_lists:
-            await self._find_holes(current.ledger_id, fragments, registered, bad)
+            held = await self._find_holes(current.ledger_id, fragments, registered, bad)
         indices_of: dict[int, list[int]] = {}
         for number, index in sorted(bad):
             indices_of.setdefault(number, []).append(index)
         found = tuple(
-            BadFragment(fragments[number], tuple(indices)) for number, indices in indices_of.items()
+            BadFragment(
+                fragments[number],
+                tuple(indices),
+                {
+                    index: held[number, index]
+                    for index in indices
+                    # An entry that is in the list and was not returned is damaged: the list proves nothing.
+                    if (number, index) in held and denied.get((number, index)) not in held[number, index]
+                },
+            )
+            for number, indices in indices_of.items()
         )
         return CheckResult(found, has_doubts)
 
@@ -147,19 +163,24 @@ class LedgerCheck:
         fragments: list[Fragment],
         registered: RegisteredBookies,
         bad: dict[tuple[int, int], None],
-    ) -> None:
+    ) -> dict[tuple[int, int], Availability]:
+        """Add members with holes to ``bad``; return the lists of all members that gave one."""
         todo = [
             (number, index)
             for number, fragment in enumerate(fragments)
             for index, bookie in enumerate(fragment.bookies)
-            if fragment.is_final and (number, index) not in bad and bookie in registered.all
+            if bookie in registered.all and fragment.ends_at(index) is not None
         ]
         bookies = {fragments[number].bookies[index] for number, index in todo}
         lists = await self._lists.of_each(ledger_id, bookies)
+        found: dict[tuple[int, int], Availability] = {}
         for number, index in todo:
             fragment = fragments[number]
             held = lists[fragment.bookies[index]]
-            if held is not None and await lacks_any(fragment, index, held):
+            if held is None:
+                continue
+            found[number, index] = held
+            if (number, index) not in bad and await lacks_any(fragment, index, held):
                 bad[number, index] = None
                 logger.info(
                     "ledger %d: bookie %s lacks entries of the fragment at entry %d",
@@ -173,6 +194,7 @@ class LedgerCheck:
                         first_entry=fragment.first,
                     ),
                 )
+        return found
 
     async def _has(self, ledger_id: int, bookie: str, entry_id: int, codec: EntryCodec | None) -> bool | None:
         """Whether a bookie returns an entry; None if it does not say."""

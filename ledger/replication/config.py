@@ -41,3 +41,5 @@ class ReplicationConfig:
     """In one read; a larger entry is read alone."""
     reads_in_flight_max: int = attrs.field(default=32, validator=attrs.validators.ge(1))
     """Ledgers whose metadata or entries an auditor reads at once."""
+    ledgers_in_flight_max: int = attrs.field(default=4, validator=attrs.validators.ge(1))
+    """Ledgers that a worker restores at once."""

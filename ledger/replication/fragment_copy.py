@@ -1,6 +1,6 @@
-"""Copying the entries of one fragment to new bookies.
+"""Copying the entries of one fragment to new bookies, or to a member that lacks them.
 
-Inside: reading from the surviving replicas, recovery adds, the limit of bytes per second. Not inside: which
+Inside: reading from the other replicas, recovery adds, the limit of bytes per second. Not inside: which
 fragments are copied and where to (``ledger_restorer``), the metadata afterwards (likewise).
 Always: only verified bytes are copied, and they stay the same bytes; the copy has succeeded only when each
 new bookie acknowledged each of its entries; the adds have the recovery flag, so a fenced ledger takes them.
@@ -11,14 +11,17 @@ Source: LedgerFragmentReplicator.java; docs/protocol.md 7.8; docs/autorecovery.m
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 
 import trio
 
+from ledger.catalog.availability import Availability
 from ledger.catalog.catalog import Versioned
 from ledger.codes import Code
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
 from ledger.errors import LedgerReadError
+from ledger.fragments.entry_lists import lacked_ranges
 from ledger.fragments.fragments import Fragment
 from ledger.read.replica_copy import ReplicaCopy
 from ledger.replication.config import ReplicationConfig
@@ -73,14 +76,38 @@ class FragmentCopy:
             BookieError: A replacement failed, or refused an entry.
         """
         for first, last in fragment.ranges(replacements):
-            while first <= last:
-                if await is_needless():
-                    return False
-                stop = min(last, first + self._config.batch_entries - 1)
-                bodies = await self._source.read(first, stop, self._config.batch_bytes_max)
-                await self._rate.wait(sum(map(len, bodies)))
-                await self._store(fragment, replacements, first, bodies)
-                first += len(bodies)
+            if not await self._copy_range(fragment, replacements, first, last, is_needless):
+                return False
+        return True
+
+    async def fill(self, fragment: Fragment, index: int, held: Availability | None) -> None:
+        """Copy the entries that the bookie at this index lacks into it; all of its entries without a list.
+
+        The metadata name it already. If cancelled, or if it raises, some entries are stored there.
+
+        Raises: as ``copy``.
+        """
+        target = {index: fragment.bookies[index]}
+        async with aclosing(lacked_ranges(fragment, index, held)) as ranges:
+            async for first, last in ranges:
+                await self._copy_range(fragment, target, first, last, _never)
+
+    async def _copy_range(
+        self,
+        fragment: Fragment,
+        targets: Mapping[int, str],
+        first: int,
+        last: int,
+        is_needless: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        while first <= last:
+            if await is_needless():
+                return False
+            stop = min(last, first + self._config.batch_entries - 1)
+            bodies = await self._source.read(first, stop, self._config.batch_bytes_max)
+            await self._rate.wait(sum(map(len, bodies)))
+            await self._store(fragment, targets, first, bodies)
+            first += len(bodies)
         return True
 
     async def _store(
@@ -109,6 +136,10 @@ class FragmentCopy:
                 raise refusal_of(reply, bookie, self._ledger_id, entry_id)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, config.retry_backoff_max_s)
+
+
+async def _never() -> bool:
+    return False
 
 
 def unreadable_entry(error: Exception) -> int | None:

@@ -1,10 +1,13 @@
 """Restoring the replicas of one ledger under its lock.
 
-Inside: the order of the steps: check, copy, change the metadata, check again; closing an open ledger whose
-end lies on a lost bookie. Not inside: taking and releasing locks, pauses (``worker``).
-Always: the metadata are changed only while the lock exists, and only after every entry of the fragment is
-durable on the new bookies; a new bookie is none of the ensemble; a ledger counts as restored only if a check
-after the last change finds nothing; a ledger that is not closed is fenced only by ``close_if_stuck``.
+Inside: the order of the steps: check, fill members, copy, change the metadata, check again; closing an open
+ledger whose end lies on a lost bookie. Not inside: taking and releasing locks, pauses (``worker``).
+Always: a member that is back gets what it lacks, and the metadata stay; nothing above the LAC is copied into
+an open end; the metadata are changed only while the lock exists, and only after every entry of the fragment
+is durable on the new bookies; a new bookie is none of the ensemble; a ledger counts as restored only if a
+check after the last change finds nothing; a ledger that is not closed is fenced only by ``close_if_stuck``,
+and only if another bookie can take the place of the lost one: without one, a fence would stop the writer for
+nothing.
 
 Source: ReplicationWorker.java (rereplicate), BookKeeperAdmin.java (replicateLedgerFragment); docs/protocol.md
 7.8; docs/autorecovery.md.
@@ -22,11 +25,12 @@ from ledger.catalog.catalog import LedgerCatalog, Versioned
 from ledger.catalog.metadata_update import update_metadata
 from ledger.context import ClientContext
 from ledger.digest import EntryCodec
-from ledger.errors import BookieError, LedgerError, NoSuchLedgerError
+from ledger.errors import BookieError, LedgerError, NoSuchLedgerError, TooManyRequestsRefusal
 from ledger.fragments.fragments import ReplaceReplicas, fragments_of, needs_closing
 from ledger.fragments.ledger_check import BadFragment, CheckResult, LedgerCheck, last_entry_of
 from ledger.fragments.placement_check import Placing, judge_fragment
 from ledger.fragments.registered import RegisteredBookies, read_registered
+from ledger.placement.membership import Membership
 from ledger.recovery.opening import recover_ledger
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.fragment_copy import CopyRate, FragmentCopy, unreadable_entry
@@ -42,6 +46,7 @@ class Outcome(enum.Enum):
     GONE = "deleted"
     RESTORED = "restored"  # a check found all replicas
     OPEN = "open"  # its open end lies on a lost bookie; its writer may replace the bookie
+    WAITING = "waiting"  # nothing can be done before another bookie is registered
     FAILED = "failed"  # replicas are missing that could not be copied now
 
 
@@ -87,7 +92,14 @@ class LedgerRestorer:
             asks_lists=True,
         )
         self._rate = CopyRate(config.rate_bytes_max)
+        self.copied: set[int] = set()  # ledgers of which a fragment was copied; the caller takes them out
+        self._filled_in_vain: dict[int, set[tuple[int, str]]] = {}  # by ledger: fragment and bookie
         self._unreadable: dict[tuple[int, int], int] = {}  # ledger and fragment to the entry that failed
+
+    @property
+    def membership(self) -> Membership:
+        """The bookies that the client knows; a change of them may allow what was impossible."""
+        return self._context.membership
 
     async def restore(self, ledger_id: int) -> Outcome:
         """Copy what a check finds missing, in all final fragments. If cancelled, a part may be done.
@@ -99,13 +111,8 @@ class LedgerRestorer:
         try:
             checked = await self._checked(ledger_id)
             for one in checked.found.bad:
-                if one.fragment.is_final:
-                    lost = {one.fragment.bookies[index] for index in one.indices}
-                    away = lost - checked.registered.all
-                    await self._try_copy(checked.current, one, away=away)
-            if _is_stuck(checked):
-                return Outcome.OPEN
-            if not checked.found.is_sound:
+                await self._restore_fragment(checked, one)
+            if not checked.found.is_sound and not _is_stuck(checked):
                 checked = await self._checked(ledger_id)
             may_move = self._config.repairs_placement and checked.found.is_sound and not _is_stuck(checked)
             if may_move and await self._repair_placement(checked):
@@ -113,11 +120,38 @@ class LedgerRestorer:
         except NoSuchLedgerError:
             return Outcome.GONE
         if _is_stuck(checked):
-            return Outcome.OPEN
-        return Outcome.RESTORED if checked.found.is_sound else Outcome.FAILED
+            return Outcome.OPEN if await self._has_replacement(checked) else Outcome.WAITING
+        if checked.found.is_sound:
+            self._filled_in_vain.pop(ledger_id, None)
+            return Outcome.RESTORED
+        return Outcome.WAITING if _waits_for_bookies(checked) else Outcome.FAILED
+
+    async def must_wait(self, ledger_id: int, lost: Collection[str]) -> bool:
+        """True if no attempt can restore what these bookies lost, by the bookies that the client knows.
+
+        It costs one read of the metadata. An attempt asks bookies, and the lists of bookies too.
+        """
+        writable, there = self.membership.writable, self.membership.writable | self.membership.readonly
+        if not lost or not there.isdisjoint(lost):
+            return False  # a member that is back may lack entries, and takes them itself
+        try:
+            metadata = (await self._catalog.get(ledger_id)).metadata
+        except LedgerError:
+            return False  # the attempt decides
+        short = [
+            fragment.bookies
+            for fragment in fragments_of(metadata, -1)
+            if any(
+                bookie not in there and not (metadata.is_closed and fragment.ends_at(index) is None)
+                for index, bookie in enumerate(fragment.bookies)
+            )
+        ]
+        return bool(short) and all(writable.issubset(bookies) for bookies in short)
 
     async def close_if_stuck(self, ledger_id: int) -> bool:
         """Close the ledger if its open end still lies on a lost bookie; return True if it was closed.
+
+        It stays open while no other bookie could take the place of the lost one.
 
         Its writer fails from then on. If cancelled, the ledger may be fenced already.
 
@@ -125,12 +159,82 @@ class LedgerRestorer:
         """
         try:
             checked = await self._checked(ledger_id)
-            if not _is_stuck(checked):
+            if not (_is_stuck(checked) and await self._has_replacement(checked)):
                 return False
             await self._close(checked.current)
         except NoSuchLedgerError:
             return False
         return True
+
+    async def _restore_fragment(self, checked: _Checked, bad: BadFragment) -> None:
+        """Copy what members lack: into a member that takes writes, else to a bookie in its place.
+
+        Nothing leaves the open end: its writer may add to it. What is confirmed there is copied into members
+        as elsewhere. A member that was filled and still lacks entries is replaced, if a spare is there.
+        """
+        fragment, writable = bad.fragment, checked.registered.writable
+        ledger_id, has_spares = checked.current.ledger_id, not writable.issubset(bad.fragment.bookies)
+        in_vain = self._filled_in_vain.get(ledger_id, set())
+        lost = []
+        for index, bookie in zip(bad.indices, bad.bookies, strict=True):
+            may_leave = fragment.is_final and has_spares
+            if bookie not in writable or (may_leave and (fragment.first, bookie) in in_vain):
+                lost.append(index)
+            elif await self._is_filled_or_refuses(checked, bad, index):
+                self._filled_in_vain.setdefault(ledger_id, set()).add((fragment.first, bookie))
+        if lost and fragment.is_final and has_spares:
+            bookies = {fragment.bookies[index] for index in lost}
+            one = attrs.evolve(bad, indices=tuple(lost))
+            await self._try_copy(checked.current, one, away=bookies - checked.registered.all)
+
+    async def _is_filled_or_refuses(self, checked: _Checked, bad: BadFragment, index: int) -> bool:
+        """Fill one member; False if another attempt may do better."""
+        current, fragment = checked.current, bad.fragment
+        bookie = fragment.bookies[index]
+        # No entry above what is confirmed: whether it belongs to the ledger is not decided. The LAC is one
+        # that a digest covers, so metadata without a password prove none.
+        last = fragment.last if fragment.is_final else min(fragment.last, checked.lac)
+        if not fragment.is_final and current.metadata.password is None:
+            return False
+        copy = FragmentCopy(self._context, current, self._config, self._rate)
+        try:
+            await copy.fill(attrs.evolve(fragment, last=last), index, bad.held.get(index))
+        except NoSuchLedgerError:
+            raise
+        except LedgerError as exc:
+            self._note_failed_copy(current.ledger_id, fragment.first, exc)
+            return isinstance(exc, BookieError) and not isinstance(exc, TooManyRequestsRefusal)
+        finally:
+            self.stats.entries_copied += copy.entries_copied
+            self.stats.bytes_copied += copy.bytes_copied
+        self.stats.fragments_copied += 1
+        self.copied.add(current.ledger_id)
+        logger.info(
+            "ledger %d: %d entries from %d on that %s lacked are on it now",
+            current.ledger_id,
+            copy.entries_copied,
+            fragment.first,
+            bookie,
+            extra=event(
+                "fragment.filled",
+                ledger=current.ledger_id,
+                first_entry=fragment.first,
+                entries=copy.entries_copied,
+                bytes=copy.bytes_copied,
+                bookie=bookie,
+            ),
+        )
+        return True
+
+    async def _has_replacement(self, checked: _Checked) -> bool:
+        """True if another bookie could take the place of a member that takes no writes."""
+        metadata = checked.current.metadata
+        members = metadata.last_ensemble.bookies
+        lost = [index for index, bookie in enumerate(members) if bookie not in checked.registered.writable]
+        chosen, _ = await self._context.placer.choose_replacements(
+            members, lost, metadata.write_quorum, metadata.ack_quorum
+        )
+        return bool(chosen)
 
     async def evacuate(self, ledger_id: int, bookies: Collection[str], *, close_open: bool) -> Outcome:
         """Replace these bookies in all fragments of the ledger, whether or not they still run.
@@ -221,21 +325,24 @@ class LedgerRestorer:
         except NoSuchLedgerError:
             raise
         except LedgerError as exc:
-            if isinstance(exc, BookieError):
-                self._context.membership.report_failure(exc.bookie)
-            entry_id = unreadable_entry(exc)
-            if entry_id is not None:
-                self._unreadable[ledger_id, first] = entry_id
-            logger.warning(
-                "ledger %d: the fragment at entry %d was not copied: %s",
-                ledger_id,
-                first,
-                exc,
-                extra=event("fragment.copy_failed", ledger=ledger_id, first_entry=first, error=exc),
-            )
+            self._note_failed_copy(ledger_id, first, exc)
             return False
         self._unreadable.pop((ledger_id, first), None)
         return is_complete
+
+    def _note_failed_copy(self, ledger_id: int, first: int, exc: LedgerError) -> None:
+        if isinstance(exc, BookieError):
+            self._context.membership.report_failure(exc.bookie)
+        entry_id = unreadable_entry(exc)
+        if entry_id is not None:
+            self._unreadable[ledger_id, first] = entry_id
+        logger.warning(
+            "ledger %d: the fragment at entry %d was not copied: %s",
+            ledger_id,
+            first,
+            exc,
+            extra=event("fragment.copy_failed", ledger=ledger_id, first_entry=first, error=exc),
+        )
 
     async def _choose(self, current: Versioned, bad: BadFragment) -> dict[int, str]:
         metadata = current.metadata
@@ -293,6 +400,7 @@ class LedgerRestorer:
         if not change.is_in_place(stored.metadata):
             return False
         self.stats.fragments_copied += 1
+        self.copied.add(current.ledger_id)
         logger.info(
             "ledger %d: %d entries from %d on are on %s now, in place of %s",
             current.ledger_id,
@@ -313,5 +421,13 @@ class LedgerRestorer:
 
 
 def _is_stuck(checked: _Checked) -> bool:
-    has_bad_open = any(not one.fragment.is_final for one in checked.found.bad)
-    return has_bad_open or needs_closing(checked.current.metadata, checked.lac, checked.registered.writable)
+    return needs_closing(checked.current.metadata, checked.lac, checked.registered.writable)
+
+
+def _waits_for_bookies(checked: _Checked) -> bool:
+    """True if all that is missing belongs on bookies that take no writes, and every other one is a member."""
+    writable = checked.registered.writable
+    return not checked.found.has_doubts and all(
+        one.fragment.is_final and writable.isdisjoint(one.bookies) and writable.issubset(one.fragment.bookies)
+        for one in checked.found.bad
+    )

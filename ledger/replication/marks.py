@@ -84,6 +84,15 @@ class MarkedLedger:
 
 
 @attrs.frozen
+class SeenMark:
+    """A mark as it was read, before its ledger is taken."""
+
+    ledger_id: int
+    version: int
+    replicas: tuple[str, ...]  # bookies that lost the ledger; empty: not known
+
+
+@attrs.frozen
 class TakenLedger:
     """A ledger that this object holds the lock of."""
 
@@ -228,27 +237,49 @@ class UnderReplicatedLedgers:
         Args:
             watch: Set when there may be another ledger to take, if the result is None.
         """
+        for ledger_id in await self.untaken(watch):
+            if (seen := await self.seen(ledger_id)) and (taken := await self.take_seen(seen)):
+                return taken
+        return None
+
+    async def untaken(self, watch: trio.Event | None = None) -> list[int]:
+        """The marked ledgers that nobody worked on a moment ago, in no order: workers do not meet.
+
+        Args:
+            watch: Set when there may be another one.
+        """
         self._take_watch = watch
         locked = set(await self._names(self._path(UNDERREPLICATION_LOCKS), watch))
-        todo = [(self._path(UNDERREPLICATION_LEDGERS), 0)]
-        while todo:
-            path, depth = todo.pop()
-            if depth <= _LEVELS:
-                names = list(await self._names(path, watch))
-                self._rng.shuffle(names)  # so that workers do not meet at the same ledger
-                todo += [(f"{path}/{name}", depth + 1) for name in names]
-                continue
-            name = path.rpartition("/")[2]
-            ledger_id = underreplicated_id_of(name)
-            if ledger_id is None or (name in locked and ledger_id not in self._strays):
-                continue
-            try:
-                version = (await self._session.get(path)).stat.version
-            except NoNodeError:
-                continue
-            if await self._lock(ledger_id):
-                return TakenLedger(ledger_id, version)
-        return None
+        level = [self._path(UNDERREPLICATION_LEDGERS)]
+        for _ in range(_LEVELS):
+            level = [f"{path}/{name}" for path in level for name in await self._names(path, watch)]
+        found: list[int] = []
+        for path in level:
+            for name in await self._names(path, watch):
+                ledger_id = underreplicated_id_of(name)
+                if ledger_id is not None and (name not in locked or ledger_id in self._strays):
+                    found.append(ledger_id)
+        self._rng.shuffle(found)
+        return found
+
+    async def seen(self, ledger_id: int) -> SeenMark | None:
+        """The mark of a ledger with its version; None if it has none."""
+        try:
+            node = await self._session.get(underreplicated_path(self._root, ledger_id))
+        except NoNodeError:
+            return None
+        try:
+            replicas = decode_mark(node.value).replicas
+        except MetadataFormatError:
+            replicas = ()  # the worker looks at the whole ledger
+        return SeenMark(ledger_id, node.stat.version, replicas)
+
+    async def take_seen(self, seen: SeenMark) -> TakenLedger | None:
+        """Take a ledger under its lock; None if another program has it.
+
+        If cancelled, a lock may be left; the next call takes it over.
+        """
+        return TakenLedger(seen.ledger_id, seen.version) if await self._lock(seen.ledger_id) else None
 
     async def take_unmarked(self, ledger_id: int) -> TakenLedger | None:
         """Take the lock of a ledger whether or not it is marked; None if another program holds it."""

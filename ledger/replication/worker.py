@@ -1,10 +1,13 @@
-"""Restoring marked ledgers, one after another.
+"""Restoring marked ledgers, a few at once.
 
 Inside: taking a mark under its lock, what follows from the outcome, the pauses, during which the lock stays
-taken so that no worker tries the ledger again. Not inside: restoring one ledger (``ledger_restorer``).
+taken so that no worker tries the ledger again; ledgers that wait for a bookie. Not inside: restoring one
+ledger (``ledger_restorer``).
 Always: a mark is deleted only after a check found all replicas, or after the ledger was deleted; a ledger
 that is still written is closed only after ``open_ledger_grace_s``, and only if its end is still on a lost
-bookie; a lock is released on every way out.
+bookie that another one can replace; a lock is released on every way out. A ledger that waits for a bookie is
+looked at once for each set of registered bookies, without its lock, and the looks take at most a twentieth
+of the time.
 
 Source: ReplicationWorker.java; docs/autorecovery.md.
 """
@@ -20,8 +23,9 @@ from ledger.errors import LedgerError
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.failure_backoff import FailureBackoff
 from ledger.replication.ledger_restorer import LedgerRestorer, Outcome
-from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
+from ledger.replication.marks import SeenMark, TakenLedger, UnderReplicatedLedgers
 from ledger.tasks.failure_domain import report_contained
+from ledger.tasks.task_errors import for_each
 from namespace.errors import ConnectionLostError, NoNodeError, SessionExpiredError
 from namespace.events import event
 
@@ -29,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 POLL_S = 60.0  # at least so often an idle worker looks for marks
+SAY_S = 60.0  # between two lines about ledgers that wait for a bookie
+LIST_PAUSE_S = 1.0  # an idle worker lists the marks, which may be many, at most so often
+REST = 19  # times the length of a look that found nothing to do
 
 
 @attrs.define
@@ -38,8 +45,9 @@ class WorkerStats:
     ledgers_restored: int = 0
     ledgers_copied: int = 0  # attempts that copied a fragment at least
     restored_s: float = 0.0  # all these attempts together
+    attempts: int = 0
     attempts_failed: int = 0
-    attempts_unfinished: int = 0  # failed, or the ledger is still open
+    attempts_unfinished: int = 0  # failed, waits for a bookie, or the ledger is still open
     unfinished_s: float = 0.0
 
 
@@ -57,6 +65,11 @@ class ReplicationWorker:
         self.stats = stats or WorkerStats()
         self._marks, self._restorer, self._config = marks, restorer, config
         self._backoff = FailureBackoff(config.failed_ledger_pause_s)
+        self._waiting: set[int] = set()  # ledgers for which the registered bookies can do nothing
+        self._bookies_changed = trio.Event()
+        self._changed = trio.Event()  # there may be another ledger to take
+        self._looking = trio.Lock()
+        self._said_at = -SAY_S
 
     async def run(self) -> None:
         """Restore ledgers until cancelled; then release the locks. Marks and copies stay valid.
@@ -65,16 +78,11 @@ class ReplicationWorker:
             namespace.errors.SessionExpiredError: The session is over, and with it the locks.
         """
         async with trio.open_nursery() as waiting:
+            waiting.start_soon(self._follow_bookies)
             while True:
                 try:
                     await self._marks.wait_enabled()
-                    changed = trio.Event()
-                    taken = await self._marks.take(changed)
-                    if taken is None:
-                        with trio.move_on_after(POLL_S):
-                            await changed.wait()
-                        continue
-                    await self._work(taken, waiting)
+                    await self._restore_marked(waiting)
                 except (ConnectionLostError, LedgerError) as exc:
                     logger.warning(
                         "re-replication pauses: %s", exc, extra=event("replication.paused", error=exc)
@@ -86,10 +94,81 @@ class ReplicationWorker:
                     report_contained("re-replication", exc)
                     await trio.sleep(CONTAINED_PAUSE_S)
 
+    async def _follow_bookies(self) -> None:
+        while True:
+            await self._restorer.membership.wait_change()
+            self._waiting.clear()
+            self._bookies_changed.set()
+            self._bookies_changed = trio.Event()
+            self._changed.set()
+
+    async def _restore_marked(self, waiting: trio.Nursery) -> None:
+        """Try each marked ledger once; if there is none to try, return when there may be another one."""
+        self._changed = changed = trio.Event()
+        bookies_changed = self._bookies_changed
+        todo = await self._marks.untaken(changed)
+        self._waiting.intersection_update(todo)
+        left = iter([ledger_id for ledger_id in todo if ledger_id not in self._waiting])
+        tried_before = self.stats.attempts
+
+        async def lane(_: int) -> None:
+            for ledger_id in left:  # the lanes share it; each ledger goes to one of them
+                if not await self._marks.is_enabled():
+                    changed.set()
+                    return
+                seen = await self._marks.seen(ledger_id)
+                if seen is None or await self._must_wait(seen):
+                    continue
+                taken = await self._marks.take_seen(seen)
+                if taken is None:
+                    continue
+                try:
+                    await self._work(taken, waiting)
+                except (ConnectionLostError, SessionExpiredError):
+                    raise
+                except Exception as exc:  # the other lanes go on
+                    report_contained("re-replication", exc)
+                    await trio.sleep(CONTAINED_PAUSE_S)
+
+        await for_each(lane, range(self._config.ledgers_in_flight_max))
+        self._say_waiting()
+        if self.stats.attempts == tried_before and self._bookies_changed is bookies_changed:
+            with trio.move_on_after(POLL_S):
+                await changed.wait()
+            with trio.move_on_after(LIST_PAUSE_S):
+                await bookies_changed.wait()
+
+    async def _must_wait(self, seen: SeenMark) -> bool:
+        async with self._looking:
+            began_s, bookies_changed = trio.current_time(), self._bookies_changed
+            if not await self._restorer.must_wait(seen.ledger_id, seen.replicas):
+                return False
+            self._wait_for_bookies(seen.ledger_id, bookies_changed)
+            with trio.move_on_after(REST * (trio.current_time() - began_s)):
+                await bookies_changed.wait()
+            return True
+
+    def _wait_for_bookies(self, ledger_id: int, bookies_changed: trio.Event) -> None:
+        if not bookies_changed.is_set():  # else the look may be older than the change
+            self._waiting.add(ledger_id)
+            self._say_waiting()
+
+    def _say_waiting(self) -> None:
+        if self._waiting and trio.current_time() >= self._said_at + SAY_S:
+            self._said_at = trio.current_time()
+            logger.warning(
+                "%d ledgers lack replicas and wait for a bookie: every writable one has its place in their"
+                " ensembles already; start the lost bookie, or another one",
+                len(self._waiting),
+                extra=event("replication.waits_for_bookie", ledgers=len(self._waiting)),
+            )
+
     async def _work(self, taken: TakenLedger, waiting: trio.Nursery) -> None:
         """Try one ledger. Another task releases its lock, if that has to wait."""
         ledger_id = taken.ledger_id
         is_waiting, began_s = False, trio.current_time()
+        bookies_changed = self._bookies_changed
+        self.stats.attempts += 1
         try:
             outcome = await self._try_restore(ledger_id)
             if outcome in (Outcome.RESTORED, Outcome.GONE):
@@ -106,6 +185,9 @@ class ReplicationWorker:
                 return
             self.stats.attempts_unfinished += 1
             self.stats.unfinished_s += trio.current_time() - began_s
+            if outcome is Outcome.WAITING:
+                self._wait_for_bookies(ledger_id, bookies_changed)
+                return
             waiting.start_soon(self._wait_and_release, taken, outcome)
             is_waiting = True
         finally:
@@ -113,7 +195,7 @@ class ReplicationWorker:
                 await self._marks.release(taken)
 
     async def _try_restore(self, ledger_id: int) -> Outcome:
-        copied_before = self._restorer.stats.fragments_copied
+        self._restorer.copied.discard(ledger_id)
         try:
             return await self._restorer.restore(ledger_id)
         except NoNodeError as exc:
@@ -135,7 +217,7 @@ class ReplicationWorker:
         except Exception as exc:  # its lock is kept for the pause of a failed ledger, and others are taken
             report_contained("restoring a ledger", exc, ledger_id=ledger_id)
         finally:
-            self.stats.ledgers_copied += self._restorer.stats.fragments_copied > copied_before
+            self.stats.ledgers_copied += ledger_id in self._restorer.copied
         return Outcome.FAILED
 
     async def _wait_and_release(self, taken: TakenLedger, outcome: Outcome) -> None:

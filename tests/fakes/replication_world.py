@@ -51,6 +51,12 @@ class ReplicationWorld:
         while bookie in self.client.membership.writable:
             await self.client.membership.wait_change()
 
+    async def start(self, bookie: str) -> None:
+        """Start a bookie; return when the client has noticed it."""
+        await self.cluster.start(bookie)
+        while bookie not in self.client.membership.writable:
+            await self.client.membership.wait_change()
+
     async def locked(self, ledger_id: int) -> TakenLedger:
         """The lock of a ledger, as a worker takes it."""
         taken = await self.marks.take_unmarked(ledger_id)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tests.simulation.faults import DATA_LOSING, KINDS, Fault, draw_plan
+from tests.simulation.healing.shape import SMALL
 
 if TYPE_CHECKING:
     from tests.simulation.healing.world import HealWorld
@@ -69,6 +70,9 @@ def draw_healing_plan(
     )
     if rng.random() < 0.6:
         add(first_s + rng.uniform(0.5, 10), rng.choice(LOSSES[:1] * 3 + LOSSES), victims[1])
+    if len(bookies) <= SMALL:
+        for number, victim in enumerate(bookies):  # none can be lost: each is away in turn, as in a restart
+            add(first_s + 7 * number, "bookie away", victim)
     if rng.random() < 0.4:
         add(first_s + rng.uniform(-0.5, 4), "writers dead", "")
     for _ in range(rng.randint(1, 5)):

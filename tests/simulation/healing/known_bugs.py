@@ -41,6 +41,8 @@ from tests.simulation.known_bugs import KnownBug
 
 REST = "repair_comes_to_rest"  # a rule of the world itself (``HealWorld``)
 
+SMALL_WORLD: dict[str, object] = {"bookies": 3, "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
+
 HEALING_BUGS: dict[str, KnownBug] = {}
 
 
@@ -224,6 +226,55 @@ def _closed_without_grace() -> Iterator[None]:
         return outcome
 
     with patch.object(LedgerRestorer, "restore", restore):
+        yield
+
+
+@_known_bug(
+    "open ledger closed without a replacement",
+    "ReplicationWorker: it fences whatever names a lost bookie",
+    rules.an_open_ledger_is_closed_only_for_a_replacement,
+)
+def _closed_without_replacement() -> Iterator[None]:
+    async def has_replacement(self: LedgerRestorer, checked: object) -> bool:
+        return True
+
+    with patch.object(LedgerRestorer, "_has_replacement", has_replacement):
+        yield
+
+
+@_known_bug(
+    "entries above the LAC copied into a member",
+    "a fill that takes the last entry of any bookie for the end",
+    rules.only_confirmed_entries_are_copied,
+    **SMALL_WORLD,
+)
+def _filled_above_the_lac() -> Iterator[None]:
+    async def last_entry(context: ClientContext, current: Versioned) -> int:
+        lac = await last_entry_of(context, current)
+        copying = ReplicaCopy(current, context, None)
+        while not current.metadata.is_closed:
+            try:
+                await copying.read(lac + 1, lac + 1, 1 << 20)
+            except LedgerReadError:
+                break
+            lac += 1
+        return lac
+
+    with patch.object(ledger_restorer, "last_entry_of", last_entry):
+        yield
+
+
+@_known_bug(
+    "holes of a member that is back are left",
+    "ReplicationWorker: it copies only to bookies outside the ensemble",
+    REST,
+    **SMALL_WORLD,
+)
+def _holes_left() -> Iterator[None]:
+    async def fill(self: LedgerRestorer, checked: object, bad: object, index: int) -> bool:
+        return False
+
+    with patch.object(LedgerRestorer, "_is_filled_or_refuses", fill):
         yield
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from ledger.metadata import LedgerMetadata, LedgerState
 from tests.simulation.checkers import replica_names
-from tests.simulation.history import FinalState, History, Replica
+from tests.simulation.history import Accepted, FinalState, History, Replica
 
 
 @attrs.frozen
@@ -29,6 +29,7 @@ class WorkerChanged:
     after: LedgerMetadata
     locked_at: float | None  # since when its session holds the lock of the ledger; None: it does not
     lacking: tuple[str, ...]  # replicas that it moved, and that are not durable in their new place
+    spares: frozenset[str] = frozenset()  # outside the last ensemble, registered since the lock was taken
 
 
 @attrs.frozen
@@ -94,6 +95,21 @@ def an_open_ledger_is_closed_only_after_the_grace(event: WorkerChanged, grace_s:
     return f"{event.worker} closed ledger {event.ledger_id} before the {grace_s} s of grace were over"
 
 
+def only_confirmed_entries_are_copied(copy: Accepted, history: History) -> str | None:
+    """A worker may not spread an entry of an open ledger that its writer did not confirm."""
+    ledger_id, entry_id = copy.place
+    if entry_id <= history.confirmed_lac.get(ledger_id, -1):
+        return None
+    return f"entry {copy.place} was copied to {copy.bookie} before it was confirmed"
+
+
+def an_open_ledger_is_closed_only_for_a_replacement(event: WorkerChanged) -> str | None:
+    """Without another bookie nothing can be copied, and a fence stops a writer that has its quorum."""
+    if event.before.state is not LedgerState.OPEN or event.after.state is LedgerState.OPEN or event.spares:
+        return None
+    return f"{event.worker} closed ledger {event.ledger_id}, and no bookie is outside its ensemble"
+
+
 def a_mark_goes_only_after_the_lost_bookie(event: Unmarked) -> str | None:
     """A mark that goes too early leaves a ledger that no worker restores."""
     left = sorted(event.named & event.gone)
@@ -150,6 +166,7 @@ MOVE_RULES: tuple[Callable[[WorkerChanged], str | None], ...] = (
     a_fragment_is_copied_before_its_metadata_change,
     metadata_change_only_under_the_lock,
     the_open_end_is_left_to_its_writer,
+    an_open_ledger_is_closed_only_for_a_replacement,
 )
 
 HEALED_RULES: tuple[Callable[[HealedState, History], Any], ...] = (

@@ -11,6 +11,7 @@ from ledger.replication import ReplicationConfig
 from tests.simulation.shape import Shape
 
 BOOKIES = 5
+SMALL = 3  # as many as a ledger needs
 QUORUMS = [(3, 3, 2)] * 4 + [(3, 2, 2)] * 2 + [(4, 3, 2)] + [(3, 3, 3)] * 2
 CHECK_S_MAX = 15.0  # between two checks of one kind
 
@@ -28,9 +29,13 @@ class HealShape(Shape):
     @classmethod
     def draw(cls, seed: int, kinds: frozenset[str], *, bookies: int | None = None) -> HealShape:
         rng = random.Random(f"healing {seed}")
-        count = bookies or BOOKIES
+        # In a world without a spare bookie none is lost for good, and nothing can be copied to another one.
+        is_small = bookies is None and random.Random(f"small {seed}").random() < 0.25
+        count = bookies or (SMALL if is_small else BOOKIES)
         base: dict[str, Any] = attrs.asdict(Shape.draw(seed, kinds, bookies=count), recurse=False)
-        sizes = rng.choice([sizes for sizes in QUORUMS if sizes[0] < count])
+        sizes = rng.choice(
+            [sizes for sizes in QUORUMS if sizes[0] < count or (is_small and sizes[0] == count)]
+        )
         base |= {
             "ensemble_size": sizes[0],
             "write_quorum": sizes[1],

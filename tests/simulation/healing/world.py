@@ -21,7 +21,7 @@ from ledger.client import open_ledger_client
 from ledger.decommission import decommission_bookie
 from ledger.errors import LedgerError
 from ledger.fragments import entry_lists
-from ledger.metadata import LedgerMetadata
+from ledger.metadata import LedgerMetadata, LedgerState
 from ledger.replication import AutoRecovery
 from namespace.errors import NamespaceError
 from namespace.memory import MemorySession
@@ -188,6 +188,10 @@ class HealWorld(World):
     def observe(self, event: Event) -> None:
         if isinstance(event, Accepted) and event.is_recovery and self._is_locked(event.place[0]):
             event = attrs.evolve(event, metadata=None)  # a worker's copy of a fragment, during a recovery
+            metadata = self._metadata.get(event.place[0])
+            if metadata is not None and metadata.state is LedgerState.OPEN:
+                rule = rules.only_confirmed_entries_are_copied
+                self._judge_event(lambda copy: rule(copy, self.history), event, rule.__name__)
         super().observe(event)
 
     def _is_locked(self, ledger_id: int) -> bool:
@@ -257,6 +261,7 @@ class HealWorld(World):
             after,
             self._locked_at.get(path) if is_owner else None,
             tuple(self._lacking(ledger_id, before, after)),
+            self._spares(before, self._locked_at.get(path, 0.0)),
         )
         self.counts["replicas moved"] += before.ensembles != after.ensembles
         self.counts["ledger closed by a worker"] += before.is_closed < after.is_closed
@@ -267,6 +272,15 @@ class HealWorld(World):
             lambda changed: rules.an_open_ledger_is_closed_only_after_the_grace(changed, grace_s),
             event,
             rules.an_open_ledger_is_closed_only_after_the_grace.__name__,
+        )
+
+    def _spares(self, metadata: LedgerMetadata, since: float) -> frozenset[str]:
+        """The bookies outside the last ensemble that were registered at some time since then."""
+        return frozenset(
+            name
+            for name in self.bookies
+            if name not in metadata.last_ensemble.bookies
+            and self._unregistered_at.get(name, math.inf) >= since
         )
 
     def _lacking(self, ledger_id: int, before: LedgerMetadata, after: LedgerMetadata) -> list[str]:

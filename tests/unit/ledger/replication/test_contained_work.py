@@ -139,8 +139,9 @@ async def test_an_error_in_one_round_ends_the_round_and_a_later_one_heals(
 
                 await until(is_closed)
             else:
-                await world.lose("b1:1")
-                await healed(world, ledgers, "b1:1")
+                lost = (await world.members(ledgers[0]))[0][0]
+                await world.lose(lost)
+                await healed(world, ledgers, lost)
 
             async def is_contained_twice() -> bool:
                 return contained_failures[operation] >= before + 2

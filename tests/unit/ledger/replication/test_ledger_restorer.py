@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from ledger.codes import Code
-from ledger.errors import LedgerFencedError
+from ledger.digest import DigestType, EntryCodec
+from ledger.errors import LedgerFencedError, LedgerReadError
 from ledger.metadata import LedgerState
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import Outcome
@@ -83,14 +84,123 @@ async def test_two_lost_bookies_of_one_ensemble_are_replaced_at_once() -> None:
         world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
 
 
-async def test_a_registered_bookie_that_lost_its_entries_is_replaced() -> None:
-    async with open_world() as world:
+def adds_to(bookie: DictBookie) -> list[int]:
+    """The entries that were copied to a bookie."""
+    return [one.entry_id for one in bookie.requests if isinstance(one, AddRequest) and one.recovery]
+
+
+@pytest.mark.parametrize("bookie_count", [3, 4])
+async def test_a_registered_bookie_that_lost_its_entries_gets_them_back(bookie_count: int) -> None:
+    async with open_world(bookie_count) as world:
         ledger_id = await world.closed_ledger()
         (before,) = await world.members(ledger_id)
         world.cluster.bookies[before[0]].ledgers.clear()
         await world.locked(ledger_id)
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+        assert await world.members(ledger_id) == [before]
+        copies, originals = (world.cluster.bookies[name].ledgers[ledger_id].entries for name in before[:2])
+        assert copies == originals  # the same bytes
+
+
+@pytest.mark.parametrize("ensemble_size", [3, 4])
+async def test_only_what_a_bookie_lacks_is_copied_into_it(ensemble_size: int) -> None:
+    async with open_world(ensemble_size) as world:
+        ledger_id = await world.closed_ledger(ensemble_size=ensemble_size)
+        (before,) = await world.members(ledger_id)
+        bookie = world.cluster.bookies[before[0]]
+        lost = sorted(bookie.ledgers[ledger_id].entries)[2:6]
+        for entry_id in lost:
+            del bookie.ledgers[ledger_id].entries[entry_id]
+        await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+        assert sorted(adds_to(bookie)) == lost
+        world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
+
+
+async def test_a_bookie_with_a_damaged_entry_gets_all_of_its_entries_again() -> None:
+    async with open_world(3) as world:
+        ledger_id = await world.closed_ledger()
+        (before,) = await world.members(ledger_id)
+        entries = world.cluster.bookies[before[1]].ledgers[ledger_id].entries
+        entries[LAST] = entries[LAST][:-1] + b"?"
+        await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+        assert entries == world.cluster.bookies[before[0]].ledgers[ledger_id].entries
+
+
+async def test_a_bookie_that_takes_its_entries_and_still_lacks_them_is_replaced() -> None:
+    async with open_world() as world:
+        ledger_id = await world.closed_ledger()
+        (before,) = await world.members(ledger_id)
+        bookie = world.cluster.bookies[before[0]]
+        bookie.ledgers.clear()
+        refuse_adds(bookie)
+        await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.FAILED
+        assert await world.members(ledger_id) == [before]
+        assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         assert before[0] not in (await world.members(ledger_id))[0]
+
+
+async def test_a_bookie_that_is_overloaded_is_filled_later_and_not_replaced(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world() as world:
+        ledger_id = await world.closed_ledger()
+        (before,) = await world.members(ledger_id)
+        bookie = world.cluster.bookies[before[0]]
+        bookie.ledgers.clear()
+        bookie.refuse = lambda one: Code.TOO_MANY_REQUESTS if isinstance(one, AddRequest) else None
+        await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.FAILED
+        bookie.refuse = lambda _: None
+        assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
+        assert await world.members(ledger_id) == [before]
+
+
+async def test_a_member_of_an_open_end_gets_what_is_confirmed_and_nothing_more() -> None:
+    async with open_world(3) as world:
+        writer = await world.client.create()
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        await writer.write_explicit_lac()
+        (before,) = await world.members(writer.ledger_id)
+        bookie = world.cluster.bookies[before[0]]
+        for other in before[1:]:
+            refuse_adds(world.cluster.bookies[other], beyond=LAST + 1)
+        pending = [writer.submit(b"in flight"), writer.submit(b"in flight too")]
+        await trio.testing.wait_all_tasks_blocked()
+        assert writer.lac <= LAST + 1
+        entries = bookie.ledgers[writer.ledger_id].entries
+        for entry_id in [4, *pending]:
+            entries.pop(entry_id, None)
+        await world.locked(writer.ledger_id)
+        assert await world.restorer.restore(writer.ledger_id) is Outcome.RESTORED
+        assert adds_to(bookie) == [4]
+        assert (await world.client.metadata(writer.ledger_id)).state is LedgerState.OPEN
+        bookies = world.cluster.bookies.values()
+        assert not any(ledger.fenced for bookie in bookies for ledger in bookie.ledgers.values())
+        writer.abandon()
+
+
+async def test_a_forged_lac_does_not_make_unconfirmed_entries_copied() -> None:
+    async with open_world(3) as world:
+        writer = await world.client.create(digest_type=DigestType.MAC, password=b"secret")
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        ledger_id = writer.ledger_id
+        (before,) = await world.members(ledger_id)
+        forged = EntryCodec(DigestType.MAC, b"guessed").pack_lac(ledger_id, LAST + 5)
+        for name in before:
+            world.cluster.bookies[name].ledgers[ledger_id].lac_body = forged
+        bookie = world.cluster.bookies[before[0]]
+        entries = bookie.ledgers[ledger_id].entries
+        del entries[LAST], entries[3]
+        await world.locked(ledger_id)
+        with pytest.raises(LedgerReadError):  # nobody proves a LAC
+            await world.restorer.restore(ledger_id)
+        assert adds_to(bookie) == []
+        writer.abandon()
 
 
 async def test_a_bookie_that_came_back_is_left_in_place() -> None:
@@ -138,9 +248,10 @@ async def test_a_copy_ends_when_the_bookie_comes_back(
         assert 0 < copied < len(PAYLOADS)
         assert await world.members(ledger_id) == [before]
         assert outcomes == [Outcome.RESTORED if has_its_entries else Outcome.FAILED]
-        if not has_its_entries:  # the next attempt does not end for it: it is registered from the beginning
+        if not has_its_entries:  # the next attempt copies them into the bookie itself
             assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
-            assert before[1] not in (await world.members(ledger_id))[0]
+            assert await world.members(ledger_id) == [before]
+            world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
 
 
 async def test_a_copy_goes_on_while_one_of_its_bookies_is_away(autojump_clock: MockClock) -> None:
@@ -181,8 +292,43 @@ async def test_without_a_spare_bookie_nothing_changes() -> None:
         (before,) = await world.members(ledger_id)
         await world.lose(before[1])
         await world.locked(ledger_id)
-        assert await world.restorer.restore(ledger_id) is Outcome.FAILED
+        assert await world.restorer.must_wait(ledger_id, [before[1]])
+        assert await world.restorer.restore(ledger_id) is Outcome.WAITING
         assert await world.members(ledger_id) == [before]
+        await world.start("b4:1")
+        assert not await world.restorer.must_wait(ledger_id, [before[1]])
+
+
+async def test_an_open_ledger_without_a_spare_bookie_is_not_closed() -> None:
+    async with open_world(3) as world:
+        writer = await world.client.create()
+        await writer.append_many(PAYLOADS)
+        (before,) = await world.members(writer.ledger_id)
+        await world.lose(before[1])
+        await world.locked(writer.ledger_id)
+        assert await world.restorer.restore(writer.ledger_id) is Outcome.WAITING
+        assert not await world.restorer.close_if_stuck(writer.ledger_id)
+        await writer.append(b"goes on with two of three")
+        assert not (await world.client.metadata(writer.ledger_id)).is_closed
+        await world.start("b4:1")
+        assert await world.restorer.restore(writer.ledger_id) is Outcome.OPEN
+
+
+async def test_a_mark_of_a_bookie_that_is_back_is_never_waited_with() -> None:
+    async with open_world(3) as world:
+        ledger_id = await world.closed_ledger()
+        await world.lose("b1:1")
+        assert not await world.restorer.must_wait(ledger_id, ["b1:1", "b2:1"])
+        assert not await world.restorer.must_wait(ledger_id, [])
+        assert not await world.restorer.must_wait(77, ["b1:1"])
+
+
+async def test_a_closed_ledger_without_entries_waits_for_no_bookie() -> None:
+    async with open_world(3) as world:
+        async with await world.client.create() as writer:
+            pass
+        await world.lose("b1:1")
+        assert not await world.restorer.must_wait(writer.ledger_id, ["b1:1"])
 
 
 async def test_the_metadata_stay_until_every_entry_is_stored() -> None:
