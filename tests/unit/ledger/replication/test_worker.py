@@ -144,6 +144,16 @@ async def is_unmarked_but(world: ReplicationWorld, ledger_id: int) -> bool:
     return [one.ledger_id for one in await world.marks.marked()] in ([], [ledger_id])
 
 
+async def test_a_look_that_is_older_than_a_change_of_the_bookies_is_repeated() -> None:
+    async with open_world(3, CONFIG) as world:
+        changed = trio.Event()
+        changed.set()
+        world.worker._wait_for_bookies(7, changed)
+        assert not world.worker._waiting
+        world.worker._wait_for_bookies(7, trio.Event())
+        assert world.worker._waiting == {7}
+
+
 async def test_looks_at_ledgers_that_wait_cost_two_reads_each_and_are_made_once(
     autojump_clock: MockClock,
 ) -> None:
