@@ -1,6 +1,6 @@
-"""What may end a bookie: a short list of named errors, each with its reason and its exit code.
+"""The errors that end a bookie, each with its reason and its exit code.
 
-Anything else that goes wrong ends one connection, one ledger's work or one round
+Every other error ends one connection, one ledger's work or one round
 (``ledger.tasks.failure_domain``).
 
 Inside: the list, the exit code of an error. Not inside: raising the errors, the process (``__main__``).

@@ -6,15 +6,15 @@
 | other users may read it | refused | a warning in the log |
 | it is no regular file, or has more bytes than expected | refused | refused |
 
-"Other users" are the file's group and all others, and an owner that is neither this process's user nor root.
-A symlink is followed, because containers and certificate tools rotate secrets by it; the rule counts for the
-file behind it, and for both directories. A directory that all users may write needs the sticky bit; the group
-of a directory is trusted, and so are the directories above.
+"Other users" are the file's group, all others, and an owner other than this process's user and root.
+A symlink is followed, because containers and certificate tools rotate secrets by it. The rule then applies to
+the target, and to both directories. A directory that all users may write needs the sticky bit. The group of a
+directory is trusted, and so are the directories above.
 
 Inside: the rule, the bounded read, one warning for each state of a file.
 Not inside: the use of the secret (``ledger.auth``, ``bookie.auth``, ``bookie.http``, ``dlog.encryption``).
-Always: the descriptor that was checked is the one that is read; a secret is never quoted in an error. Every
-reader of a secret uses this module (``test_secrets_are_read_in_one_place`` in ``tests/test_house_rules.py``).
+Always: the checked descriptor is read; no error quotes a secret; every reader of a secret uses this module
+(``test_secrets_are_read_in_one_place`` in ``tests/test_house_rules.py``).
 
 Source: open(2), inode(7); OpenSSH's ``StrictModes``; docs/security.md, "Files with secrets".
 """
@@ -132,7 +132,7 @@ def _check(path: Path, found: os.stat_result, of: SecretOf) -> None:
     user = os.geteuid()
     if found.st_uid not in (0, user) and user != 0:  # root decides for itself, as in a container
         raise SecretFileError(
-            f"{path}: it belongs to user {found.st_uid}, who may change it; this is user {user}. Use a file"
+            f"{path}: it belongs to user {found.st_uid}, and this is user {user}. Use a file"
             " of this user or of root"
         )
     _check_directories(path)

@@ -328,7 +328,9 @@ class IntegrityRepair:
                 if not fitting:
                     # An Apache bookie with a greater frame limit may hold longer entries.
                     size = f"of {len(bodies[0])} bytes " if bodies else ""
-                    text = f"its entry {first} {size}is longer than this bookie can store, or not of it"
+                    text = (
+                        f"its entry {first} {size}is longer than this bookie can store, or not of this ledger"
+                    )
                     errors.append(LedgerError(text))
                     first += 1
                     continue

@@ -150,7 +150,7 @@ class Steps:
         self._tokens = 0
 
     def open(self) -> Steps:
-        return Steps()
+        return type(self)()
 
     def reload(self) -> None:
         pass

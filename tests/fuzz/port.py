@@ -20,7 +20,7 @@ from pathlib import Path
 import trio
 from trio.testing import open_stream_to_socket_listener
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate, PeerIdentity
+from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerIdentity
 from bookie.journal.files import JournalConfig
 from bookie.main import open_bookie
 from bookie.requests.permissions import NO_SUCH_LEDGER, OUT_OF_REACH, Access, Decision, Permissions
@@ -47,6 +47,7 @@ from ledger.wire.messages import (
     WriteLacRequest,
 )
 from tests.fuzz.engine import Failure, tracing_memory
+from tests.fuzz.frame_talk import Steps
 from tests.fuzz.mutate import Mutator
 from tests.fuzz.wire_targets import captured
 
@@ -124,19 +125,10 @@ class _Errors(logging.Handler):
             self.found.append(f"{record.getMessage()[:300]}: {record.exc_info[1]!r}")
 
 
-class Names:
-    """A plug-in that believes each peer its name: permissions are what is fuzzed, not authentication."""
+class Names(Steps):
+    """A plug-in that believes each peer its name: permissions are fuzzed, not authentication."""
 
-    plugin, needs_tls = PLUGIN, False
-
-    def open(self) -> Names:
-        return self
-
-    def reload(self) -> None:
-        pass
-
-    def on_tls(self, certificate: PeerCertificate | None) -> None:
-        pass
+    plugin = PLUGIN
 
     def answer(self, token: bytes) -> AuthStep:
         if token not in (GOOD_NAME, STRANGER_NAME):

@@ -17,14 +17,14 @@ import attrs
 import pytest
 import trio
 
-from bookie.auth.authentication import AuthRefusedError, AuthStep, PeerCertificate
+from bookie.auth.authentication import AuthRefusedError, AuthStep
 from bookie.journal.files import JournalConfig
 from bookie.main import Bookie, open_bookie
 from bookie.requests.rights import Rights
 from bookie.server.config import ServerConfig
 from bookie.storage.config import StorageConfig
 from ledger.wire.messages import AuthReply, BookieInfoReply, IncomingReply, ReadReply
-from tests.fuzz.frame_talk import Talk, decoded
+from tests.fuzz.frame_talk import Steps, Talk, decoded
 
 HERE = Path(__file__).parent
 ALONE = ("hand-made", "add-read", "batch-read", "bookie-info", "explicit-lac", "deferred-sync")
@@ -65,22 +65,10 @@ def lines_of(capture: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in capture.read_text().splitlines()]
 
 
-class Sasl:
+class Sasl(Steps):
     """The place of the SASL plug-in: one challenge, and no answer to it is right."""
 
-    plugin, needs_tls = "sasl", False
-
-    def __init__(self) -> None:
-        self._tokens = 0
-
-    def open(self) -> Sasl:
-        return Sasl()
-
-    def reload(self) -> None:
-        pass
-
-    def on_tls(self, certificate: PeerCertificate | None) -> None:
-        pass
+    plugin = "sasl"
 
     def answer(self, token: bytes) -> AuthStep:
         self._tokens += 1

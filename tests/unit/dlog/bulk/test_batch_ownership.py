@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import attrs
 import pytest
@@ -23,6 +23,14 @@ from tests.unit.dlog.ownership.test_deletion import exists, new_ledger
 __all__ = ["cluster"]  # a fixture
 
 NS = "/ns"
+
+
+@pytest.fixture
+async def opened(cluster: DictCluster) -> AsyncIterator[Opened]:
+    """A namespace with the log ``mine``."""
+    async with open_on(cluster) as opened:
+        await opened.namespace.create_log("mine")
+        yield opened
 
 
 async def detached(opened: Opened, ledger_id: int, log: str = "mine") -> DetachedSegment:
@@ -65,45 +73,38 @@ async def refused(opened: Opened, plan: BatchPlan, foreign: Sequence[DetachedSeg
     assert await namespace.abandon_batch(plan, [own]) == [own.ledger_id]
 
 
-async def test_the_ledger_of_another_log_is_neither_attached_nor_deleted(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        await write_segments(opened.namespace, "secret", 1)
-        await opened.namespace.create_log("mine")
-        stolen = (await opened.namespace.segments("secret"))[0].ledger_id
-        plan = await begun(opened.namespace, logs=["mine"])
-        await refused(
-            opened, plan, [await detached(opened, stolen)], "log 'secret' of namespace /ns, and not"
-        )
-        assert await read_all(opened.namespace, "secret") == [b"0"]
+async def test_the_ledger_of_another_log_is_neither_attached_nor_deleted(opened: Opened) -> None:
+    await write_segments(opened.namespace, "secret", 1)
+    stolen = (await opened.namespace.segments("secret"))[0].ledger_id
+    plan = await begun(opened.namespace, logs=["mine"])
+    await refused(opened, plan, [await detached(opened, stolen)], "log 'secret' of namespace /ns, and not")
+    assert await read_all(opened.namespace, "secret") == [b"0"]
 
 
-async def test_the_batch_of_another_log_is_neither_attached_nor_deleted(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        await make_logs(opened.namespace, "mine", "secret")
-        theirs = await begun(opened.namespace, logs=["secret"])
-        stolen = await segment(opened.namespace, theirs, "secret", b"x")
-        plan = await begun(opened.namespace, logs=["mine"])
-        await refused(opened, plan, [attrs.evolve(stolen, log="mine")], "made for log 'secret'")
-        await opened.namespace.attach_batch(theirs, [stolen])
+async def test_the_batch_of_another_log_is_neither_attached_nor_deleted(opened: Opened) -> None:
+    await make_logs(opened.namespace, "secret")
+    theirs = await begun(opened.namespace, logs=["secret"])
+    stolen = await segment(opened.namespace, theirs, "secret", b"x")
+    plan = await begun(opened.namespace, logs=["mine"])
+    await refused(opened, plan, [attrs.evolve(stolen, log="mine")], "made for log 'secret'")
+    await opened.namespace.attach_batch(theirs, [stolen])
 
 
 @pytest.mark.parametrize("plans", ["another number", "another series", "another token"])
 async def test_the_ledger_of_another_batch_is_neither_attached_nor_deleted(
-    cluster: DictCluster, plans: str
+    opened: Opened, plans: str
 ) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        if plans == "another token":
-            one, other = await unnumbered(namespace), await unnumbered(namespace)
-        else:
-            one = await begun(namespace, 2, logs=["mine"])
-            series = "query" if plans == "another number" else "other"
-            begun_too = await namespace.begin_batch(["mine"], series=series, number=1)
-            assert begun_too is not None
-            other = begun_too
-        foreign = await segment(namespace, other, "mine", b"x")
-        await refused(opened, one, [foreign], "made for another batch")
+    namespace = opened.namespace
+    if plans == "another token":
+        one, other = await unnumbered(namespace), await unnumbered(namespace)
+    else:
+        one = await begun(namespace, 2, logs=["mine"])
+        series = "query" if plans == "another number" else "other"
+        begun_too = await namespace.begin_batch(["mine"], series=series, number=1)
+        assert begun_too is not None
+        other = begun_too
+    foreign = await segment(namespace, other, "mine", b"x")
+    await refused(opened, one, [foreign], "made for another batch")
 
 
 async def test_the_ledger_of_another_namespace_is_neither_attached_nor_deleted(cluster: DictCluster) -> None:
@@ -119,147 +120,133 @@ async def test_the_ledger_of_another_namespace_is_neither_attached_nor_deleted(c
 
 @pytest.mark.parametrize("kind", ["none", "apache", "older batch", "own log", "damaged"])
 async def test_a_ledger_without_the_mark_of_a_batch_is_neither_attached_nor_deleted(
-    cluster: DictCluster, kind: str
+    opened: Opened, kind: str
 ) -> None:
-    async with open_on(cluster) as opened:
-        await opened.namespace.create_log("mine")
-        plan = await begun(opened.namespace, logs=["mine"])
-        mine = await open_log(opened.store, NS, "mine")
-        custom = {
-            "none": None,
-            "apache": {"application": b"distributedlog", "component": b"mine"},
-            "older batch": LedgerMark(NS, "mine").custom | mine.allocation_stamp,
-            "own log": LedgerMark(NS, "mine", mine.log_id).custom | mine.allocation_stamp,
-            "damaged": plan.mark(NS, "mine").custom | mine.allocation_stamp | {"dlog.batch": b"{"},
-        }[kind]
-        ledger_id = await new_ledger(opened, custom, b"entry")
-        await refused(opened, plan, [await detached(opened, ledger_id)], "no batch|not for a batch|not parse")
+    plan = await begun(opened.namespace, logs=["mine"])
+    mine = await open_log(opened.store, NS, "mine")
+    custom = {
+        "none": None,
+        "apache": {"application": b"distributedlog", "component": b"mine"},
+        "older batch": LedgerMark(NS, "mine").custom | mine.allocation_stamp,
+        "own log": LedgerMark(NS, "mine", mine.log_id).custom | mine.allocation_stamp,
+        "damaged": plan.mark(NS, "mine").custom | mine.allocation_stamp | {"dlog.batch": b"{"},
+    }[kind]
+    ledger_id = await new_ledger(opened, custom, b"entry")
+    await refused(opened, plan, [await detached(opened, ledger_id)], "no batch|not for a batch|not parse")
 
 
-async def test_ledger_metadata_that_do_not_parse_are_refused(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        await opened.namespace.create_log("mine")
-        plan = await begun(opened.namespace, logs=["mine"])
-        part = await segment(opened.namespace, plan, "mine", b"x")
-        await opened.store.put(opened.client._context.catalog.path(part.ledger_id), b"damaged")
-        await refused(opened, plan, [part], "metadata do not parse")
+async def test_ledger_metadata_that_do_not_parse_are_refused(opened: Opened) -> None:
+    plan = await begun(opened.namespace, logs=["mine"])
+    part = await segment(opened.namespace, plan, "mine", b"x")
+    await opened.store.put(opened.client._context.catalog.path(part.ledger_id), b"damaged")
+    await refused(opened, plan, [part], "metadata do not parse")
 
 
 @pytest.mark.parametrize("forgery", ["series", "number", "tokens", "versions", "log id", "created"])
 async def test_a_plan_that_its_caller_edited_attaches_and_deletes_nothing_foreign(
-    cluster: DictCluster, forgery: str
+    opened: Opened, forgery: str
 ) -> None:
     """Everything in the plan and in the segment says that the ledger is right; the store says otherwise."""
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await make_logs(namespace, "mine", "secret")
-        await write_segments(namespace, "mine", 1)
-        theirs = await begun(namespace, 3, logs=["secret"])
-        stolen = await segment(namespace, theirs, "secret", b"x")
-        honest = (await begun(namespace, 3, logs=["mine"])).logs["mine"]
-        secret = theirs.logs["secret"]
-        planned = {
-            "versions": attrs.evolve(honest, versions=secret.versions),
-            "log id": attrs.evolve(honest, log_id=secret.log_id),
-            "created": attrs.evolve(honest, allocation_created_ms=honest.allocation_created_ms + 1),
-        }.get(forgery, honest)
-        plan = {
-            "series": attrs.evolve(theirs, logs={"mine": planned}, record_log="mine"),
-            "number": attrs.evolve(theirs, logs={"mine": planned}, record_log="mine", number=3),
-            "tokens": attrs.evolve(theirs, logs={"mine": planned}, series=None, tokens=("", "x")),
-        }.get(forgery, attrs.evolve(theirs, logs={"mine": planned}, record_log="mine"))
-        forged = attrs.evolve(stolen, log="mine")
-        with pytest.raises((ForeignLedgerError, BatchOvertakenError)):
-            await namespace.attach_batch(plan, [forged])
-        if forgery != "created":
-            with pytest.raises(ForeignLedgerError):
-                await namespace.abandon_batch(plan, [forged])
-        else:
-            assert await namespace.abandon_batch(plan, [forged]) == []
-        assert await read_all(namespace, "mine") == [b"0"]
-        await namespace.attach_batch(theirs, [stolen])
-        assert await read_all(namespace, "secret") == [b"x"]
+    namespace = opened.namespace
+    await make_logs(namespace, "secret")
+    await write_segments(namespace, "mine", 1)
+    theirs = await begun(namespace, 3, logs=["secret"])
+    stolen = await segment(namespace, theirs, "secret", b"x")
+    honest = (await begun(namespace, 3, logs=["mine"])).logs["mine"]
+    secret = theirs.logs["secret"]
+    planned = {
+        "versions": attrs.evolve(honest, versions=secret.versions),
+        "log id": attrs.evolve(honest, log_id=secret.log_id),
+        "created": attrs.evolve(honest, allocation_created_ms=honest.allocation_created_ms + 1),
+    }.get(forgery, honest)
+    plan = {
+        "series": attrs.evolve(theirs, logs={"mine": planned}, record_log="mine"),
+        "number": attrs.evolve(theirs, logs={"mine": planned}, record_log="mine", number=3),
+        "tokens": attrs.evolve(theirs, logs={"mine": planned}, series=None, tokens=("", "x")),
+    }.get(forgery, attrs.evolve(theirs, logs={"mine": planned}, record_log="mine"))
+    forged = attrs.evolve(stolen, log="mine")
+    with pytest.raises((ForeignLedgerError, BatchOvertakenError)):
+        await namespace.attach_batch(plan, [forged])
+    if forgery != "created":
+        with pytest.raises(ForeignLedgerError):
+            await namespace.abandon_batch(plan, [forged])
+    else:
+        assert await namespace.abandon_batch(plan, [forged]) == []
+    assert await read_all(namespace, "mine") == [b"0"]
+    await namespace.attach_batch(theirs, [stolen])
+    assert await read_all(namespace, "secret") == [b"x"]
 
 
 async def test_a_forged_mark_brings_a_ledger_only_into_the_log_that_its_maker_may_write(
-    cluster: DictCluster,
+    opened: Opened,
 ) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await make_logs(namespace, "mine", "secret")
-        plan = await begun(namespace, logs=["mine"])
-        secret = await open_log(opened.store, NS, "secret")
-        forged = LedgerMark(NS, "secret", secret.log_id, BatchMark("query", 1)).custom
-        ledger_id = await new_ledger(opened, forged | secret.allocation_stamp, b"entry")
-        await refused(opened, plan, [await detached(opened, ledger_id)], "made for log 'secret'")
-        await opened.namespace.delete_log("secret")
-        assert await exists(opened, ledger_id), "no node of the log names it"
+    namespace = opened.namespace
+    await make_logs(namespace, "secret")
+    plan = await begun(namespace, logs=["mine"])
+    secret = await open_log(opened.store, NS, "secret")
+    forged = LedgerMark(NS, "secret", secret.log_id, BatchMark("query", 1)).custom
+    ledger_id = await new_ledger(opened, forged | secret.allocation_stamp, b"entry")
+    await refused(opened, plan, [await detached(opened, ledger_id)], "made for log 'secret'")
+    await opened.namespace.delete_log("secret")
+    assert await exists(opened, ledger_id), "no node of the log names it"
 
 
 async def test_a_segment_that_was_written_for_an_older_state_of_the_log_is_refused(
-    cluster: DictCluster,
+    opened: Opened,
 ) -> None:
     """The sweep of orphans may delete it: its stamp says that it can never be attached."""
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        overtaken = await begun(namespace, logs=["mine"])
-        part = await segment(namespace, overtaken, "mine", b"x")
-        await write_segments(namespace, "mine", 1)
-        plan = await begun(namespace, logs=["mine"])
-        with pytest.raises(ForeignLedgerError, match="another state of the log"):
-            await namespace.attach_batch(plan, [attrs.evolve(part, txid=2**40, last_txid=2**40)])
-        assert await namespace.abandon_batch(plan, [part]) == [part.ledger_id]
+    namespace = opened.namespace
+    overtaken = await begun(namespace, logs=["mine"])
+    part = await segment(namespace, overtaken, "mine", b"x")
+    await write_segments(namespace, "mine", 1)
+    plan = await begun(namespace, logs=["mine"])
+    with pytest.raises(ForeignLedgerError, match="another state of the log"):
+        await namespace.attach_batch(plan, [attrs.evolve(part, txid=2**40, last_txid=2**40)])
+    assert await namespace.abandon_batch(plan, [part]) == [part.ledger_id]
 
 
-async def test_segments_that_are_in_the_log_are_not_attached_by_another_batch(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        first = await begun(namespace, 1, logs=["mine"])
-        there = await segment(namespace, first, "mine", b"1")
-        await namespace.attach_batch(first, [there])
-        second = await begun(namespace, 2, logs=["mine"])
-        new = await segment(namespace, second, "mine", b"2")
-        for given in [there], [there, new], [new, there]:
-            with pytest.raises(ForeignLedgerError, match=r"another batch: query/1|are in the log already"):
-                await namespace.attach_batch(second, given)
-        assert await namespace.last_batch("query", "mine") == 1
-        assert await namespace.abandon_batch(second, [there]) == []
-        with pytest.raises(ValueError, match="given twice"):
-            await namespace.attach_batch(second, [new, new])
-        assert await read_all(namespace, "mine") == [b"1"]
+async def test_segments_that_are_in_the_log_are_not_attached_by_another_batch(opened: Opened) -> None:
+    namespace = opened.namespace
+    first = await begun(namespace, 1, logs=["mine"])
+    there = await segment(namespace, first, "mine", b"1")
+    await namespace.attach_batch(first, [there])
+    second = await begun(namespace, 2, logs=["mine"])
+    new = await segment(namespace, second, "mine", b"2")
+    for given in [there], [there, new], [new, there]:
+        with pytest.raises(ForeignLedgerError, match=r"another batch: query/1|are in the log already"):
+            await namespace.attach_batch(second, given)
+    assert await namespace.last_batch("query", "mine") == 1
+    assert await namespace.abandon_batch(second, [there]) == []
+    with pytest.raises(ValueError, match="given twice"):
+        await namespace.attach_batch(second, [new, new])
+    assert await read_all(namespace, "mine") == [b"1"]
 
 
 async def test_a_repeated_batch_without_a_series_is_settled_after_a_part_of_it_was_purged(
-    cluster: DictCluster,
+    opened: Opened,
 ) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        plan = await unnumbered(namespace)
-        parts = [await segment(namespace, plan, "mine", payload) for payload in (b"1", b"2")]
-        await namespace.attach_batch(plan, parts)
-        await namespace.truncate_log("mine", dlog.DLSN(2, 0, 0))
-        await namespace.purge_log("mine")
-        more = await segment(namespace, plan, "mine", b"3")
-        with pytest.raises(ForeignLedgerError, match="are in the log already"):
-            await namespace.attach_batch(plan, [*parts, more])
-        again = await namespace.attach_batch(plan, parts)
-        assert again.positions == {"mine": (dlog.DLSN(2, 0, 0), dlog.DLSN(2, 0, 0))}
-        assert await read_all(namespace, "mine") == [b"2"]
+    namespace = opened.namespace
+    plan = await unnumbered(namespace)
+    parts = [await segment(namespace, plan, "mine", payload) for payload in (b"1", b"2")]
+    await namespace.attach_batch(plan, parts)
+    await namespace.truncate_log("mine", dlog.DLSN(2, 0, 0))
+    await namespace.purge_log("mine")
+    more = await segment(namespace, plan, "mine", b"3")
+    with pytest.raises(ForeignLedgerError, match="are in the log already"):
+        await namespace.attach_batch(plan, [*parts, more])
+    again = await namespace.attach_batch(plan, parts)
+    assert again.positions == {"mine": (dlog.DLSN(2, 0, 0), dlog.DLSN(2, 0, 0))}
+    assert await read_all(namespace, "mine") == [b"2"]
 
 
-async def test_a_log_that_was_deleted_and_created_again_is_another_log(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        old = await begun(namespace, logs=["mine"])
-        part = await segment(namespace, old, "mine", b"x")
-        await namespace.delete_log("mine")
-        await namespace.create_log("mine")
-        plan = await begun(namespace, logs=["mine"])
-        await refused(opened, plan, [part], "and 'mine' is another one")
+async def test_a_log_that_was_deleted_and_created_again_is_another_log(opened: Opened) -> None:
+    namespace = opened.namespace
+    old = await begun(namespace, logs=["mine"])
+    part = await segment(namespace, old, "mine", b"x")
+    await namespace.delete_log("mine")
+    await namespace.create_log("mine")
+    plan = await begun(namespace, logs=["mine"])
+    await refused(opened, plan, [part], "and 'mine' is another one")
 
 
 async def test_a_renamed_and_a_promoted_log_take_batches(cluster: DictCluster) -> None:
@@ -296,110 +283,102 @@ async def test_a_batch_in_a_log_of_apache_gives_the_log_an_identity(cluster: Dic
         assert await read_all(opened.namespace, "mine") == [b"x"]
 
 
-async def test_an_administrator_adopts_unmarked_ledgers_that_no_log_names(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await make_logs(namespace, "mine", "source")
-        donor = await begun(namespace, 1, logs=["source"])
-        entries = await segment(namespace, donor, "source", b"x")
-        async with await opened.client.open(entries.ledger_id) as reader:
-            (entry,) = await reader.read_payloads(0, 0)
-        mine = await open_log(opened.store, NS, "mine")
-        adopted = [
-            await new_ledger(opened, custom, bytes(entry))
-            for custom in (
-                {"application": b"distributedlog"},
-                None,
-                LedgerMark(NS, "mine").custom,
-                LedgerMark(NS, "mine", mine.log_id).custom,
-            )
-        ]
-        plan = await unnumbered(namespace)
-        given = [await detached(opened, each) for each in adopted]
-        first = await namespace.attach_batch(plan, given, adopt_unmarked=True)
-        assert await namespace.attach_batch(plan, given, adopt_unmarked=True) == first
-        with pytest.raises(ForeignLedgerError):
-            await namespace.attach_batch(plan, given)
-        assert await read_all(namespace, "mine") == [b"x"] * 4
-        await namespace.truncate_log("mine", dlog.DLSN(4, 0, 0))
-        assert len(await namespace.purge_log("mine")) == 3
-        assert await opened.client.ledger_ids() == [entries.ledger_id, adopted[3]]
+async def test_an_administrator_adopts_unmarked_ledgers_that_no_log_names(opened: Opened) -> None:
+    namespace = opened.namespace
+    await make_logs(namespace, "source")
+    donor = await begun(namespace, 1, logs=["source"])
+    entries = await segment(namespace, donor, "source", b"x")
+    async with await opened.client.open(entries.ledger_id) as reader:
+        (entry,) = await reader.read_payloads(0, 0)
+    mine = await open_log(opened.store, NS, "mine")
+    adopted = [
+        await new_ledger(opened, custom, bytes(entry))
+        for custom in (
+            {"application": b"distributedlog"},
+            None,
+            LedgerMark(NS, "mine").custom,
+            LedgerMark(NS, "mine", mine.log_id).custom,
+        )
+    ]
+    plan = await unnumbered(namespace)
+    given = [await detached(opened, each) for each in adopted]
+    first = await namespace.attach_batch(plan, given, adopt_unmarked=True)
+    assert await namespace.attach_batch(plan, given, adopt_unmarked=True) == first
+    with pytest.raises(ForeignLedgerError):
+        await namespace.attach_batch(plan, given)
+    assert await read_all(namespace, "mine") == [b"x"] * 4
+    await namespace.truncate_log("mine", dlog.DLSN(4, 0, 0))
+    assert len(await namespace.purge_log("mine")) == 3
+    assert await opened.client.ledger_ids() == [entries.ledger_id, adopted[3]]
 
 
 @pytest.mark.parametrize("kind", ["another log", "a batch of another log", "named", "allocated", "damaged"])
 async def test_an_administrator_adopts_no_ledger_that_a_log_or_a_batch_owns(
-    cluster: DictCluster, kind: str
+    opened: Opened, kind: str
 ) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await make_logs(namespace, "mine", "secret")
-        plan = await begun(namespace, logs=["mine"])
-        secret = await open_log(opened.store, NS, "secret")
-        if kind == "another log":
-            custom = LedgerMark(NS, "secret", secret.log_id).custom
-        elif kind == "a batch of another log":
-            custom = LedgerMark(NS, "secret", secret.log_id, BatchMark("query", 1)).custom
-        else:
-            custom = {"dlog.log": b"x"} if kind == "damaged" else {}
-        ledger_id = await new_ledger(opened, custom, b"entry")
-        if kind == "allocated":
-            await record_allocation(opened.store, secret, ledger_id)
-        elif kind == "named":
-            theirs = await begun(namespace, 9, logs=["secret"])
-            await namespace.attach_batch(
-                theirs, [await detached(opened, ledger_id, "secret")], adopt_unmarked=True
-            )
-        with pytest.raises(ForeignLedgerError):
-            await namespace.attach_batch(plan, [await detached(opened, ledger_id)], adopt_unmarked=True)
-        assert await exists(opened, ledger_id)
+    namespace = opened.namespace
+    await make_logs(namespace, "secret")
+    plan = await begun(namespace, logs=["mine"])
+    secret = await open_log(opened.store, NS, "secret")
+    if kind == "another log":
+        custom = LedgerMark(NS, "secret", secret.log_id).custom
+    elif kind == "a batch of another log":
+        custom = LedgerMark(NS, "secret", secret.log_id, BatchMark("query", 1)).custom
+    else:
+        custom = {"dlog.log": b"x"} if kind == "damaged" else {}
+    ledger_id = await new_ledger(opened, custom, b"entry")
+    if kind == "allocated":
+        await record_allocation(opened.store, secret, ledger_id)
+    elif kind == "named":
+        theirs = await begun(namespace, 9, logs=["secret"])
+        await namespace.attach_batch(
+            theirs, [await detached(opened, ledger_id, "secret")], adopt_unmarked=True
+        )
+    with pytest.raises(ForeignLedgerError):
+        await namespace.attach_batch(plan, [await detached(opened, ledger_id)], adopt_unmarked=True)
+    assert await exists(opened, ledger_id)
 
 
-async def test_adopting_needs_the_right_to_administer_all_logs(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        await opened.namespace.create_log("mine")
-        stray = await detached(opened, await new_ledger(opened, None, b"entry"))
-        admin = frozenset({Right.ADMIN})
-        # The principal of this namespace is "test".
-        await opened.namespace.set_policy(Policy((Rule("operator", "*", admin), Rule("test", "mine", admin))))
-        plan = await begun(opened.namespace, logs=["mine"])
-        with pytest.raises(dlog.AccessDeniedError, match='"admin" on the logs'):
-            await opened.namespace.attach_batch(plan, [stray], adopt_unmarked=True)
-        assert await opened.namespace.segments("mine") == []
+async def test_adopting_needs_the_right_to_administer_all_logs(opened: Opened) -> None:
+    stray = await detached(opened, await new_ledger(opened, None, b"entry"))
+    admin = frozenset({Right.ADMIN})
+    # The principal of this namespace is "test".
+    await opened.namespace.set_policy(Policy((Rule("operator", "*", admin), Rule("test", "mine", admin))))
+    plan = await begun(opened.namespace, logs=["mine"])
+    with pytest.raises(dlog.AccessDeniedError, match='"admin" on the logs'):
+        await opened.namespace.attach_batch(plan, [stray], adopt_unmarked=True)
+    assert await opened.namespace.segments("mine") == []
 
 
 async def test_an_abandoned_ledger_that_its_log_can_still_take_is_kept(
-    cluster: DictCluster, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last line of defence: the deletion itself sees that the log's node was not written."""
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        plan = await begun(namespace, logs=["mine"])
-        part = await segment(namespace, plan, "mine", b"x")
-        put = opened.store.put
+    namespace = opened.namespace
+    plan = await begun(namespace, logs=["mine"])
+    part = await segment(namespace, plan, "mine", b"x")
+    put = opened.store.put
 
-        async def forgetting(path: str, value: bytes, *, expected: int = -1) -> object:
-            if path.endswith("/allocation"):
-                return (await opened.store.get(path)).stat
-            return await put(path, value, expected=expected)
+    async def forgetting(path: str, value: bytes, *, expected: int = -1) -> object:
+        if path.endswith("/allocation"):
+            return (await opened.store.get(path)).stat
+        return await put(path, value, expected=expected)
 
-        monkeypatch.setattr(opened.store, "put", forgetting)
-        with pytest.raises(ForeignLedgerError, match="its log can still take it"):
-            await namespace.abandon_batch(plan, [part])
-        monkeypatch.undo()
-        await namespace.attach_batch(plan, [part])
-        assert await read_all(namespace, "mine") == [b"x"]
+    monkeypatch.setattr(opened.store, "put", forgetting)
+    with pytest.raises(ForeignLedgerError, match="its log can still take it"):
+        await namespace.abandon_batch(plan, [part])
+    monkeypatch.undo()
+    await namespace.attach_batch(plan, [part])
+    assert await read_all(namespace, "mine") == [b"x"]
 
 
-async def test_a_block_that_fails_deletes_only_the_ledger_that_it_made(cluster: DictCluster) -> None:
-    async with open_on(cluster) as opened:
-        namespace = opened.namespace
-        await namespace.create_log("mine")
-        plan = await begun(namespace, logs=["mine"])
-        kept = await segment(namespace, plan, "mine", b"y")
-        async with namespace.open_detached_segment(plan, "mine") as writer:
-            await writer.append_many([b"x"])
-            writer.give_up()
-        assert await opened.client.ledger_ids() == [kept.ledger_id]
-        assert await namespace.abandon_batch(plan, [kept]) == [kept.ledger_id]
-        assert await namespace.find_orphans(older_than=NOW) == []
+async def test_a_block_that_fails_deletes_only_the_ledger_that_it_made(opened: Opened) -> None:
+    namespace = opened.namespace
+    plan = await begun(namespace, logs=["mine"])
+    kept = await segment(namespace, plan, "mine", b"y")
+    async with namespace.open_detached_segment(plan, "mine") as writer:
+        await writer.append_many([b"x"])
+        writer.give_up()
+    assert await opened.client.ledger_ids() == [kept.ledger_id]
+    assert await namespace.abandon_batch(plan, [kept]) == [kept.ledger_id]
+    assert await namespace.find_orphans(older_than=NOW) == []
