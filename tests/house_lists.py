@@ -181,6 +181,7 @@ SHELLS: tuple[str, ...] = (
     "dlog/bulk/ledgers.py",
     "dlog/operations/batches.py",
     "dlog/operations/queries.py",
+    "dlog/contained.py",
     "dlog/retry_policy.py",
     "dlog/shards/creation.py",
     "dlog/shards/reader.py",

@@ -24,6 +24,7 @@ import attrs
 import trio
 from attrs.validators import ge, gt
 
+from dlog.contained import contained_error
 from dlog.errors import (
     CursorConflictError,
     DLogError,
@@ -42,6 +43,7 @@ from dlog.read.log_reader import LogReader
 from dlog.read.positioning import EARLIEST, LATEST, Start
 from dlog.read.record_batch import RecordBatch
 from dlog.segments.truncation import first_left
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from namespace.errors import (
     ConnectionLostError,
@@ -225,6 +227,8 @@ class GroupMember:
             except DLogError as exc:
                 self._fail(exc)
                 return
+            except Exception as exc:  # ends this look, not the block that the member is open in
+                report_contained("sharing the logs of a group", exc)
             with trio.move_on_after(self._config.check_interval_s):
                 await self._changed.wait()
 
@@ -345,6 +349,8 @@ class GroupMember:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._end_if_lost, claim)
                     await self._read(claim)
+        except Exception as exc:
+            self._fail(contained_error("reader of a group", claim.log, exc))
         finally:
             if self._claims.get(claim.log) is claim:
                 del self._claims[claim.log]

@@ -23,6 +23,7 @@ import attrs
 import trio
 
 from dlog.config import ReaderConfig
+from dlog.contained import contained_error
 from dlog.errors import (
     CorruptLogError,
     DLogError,
@@ -184,6 +185,8 @@ class ReadAhead:
                         await self._follow_segments()
             except DLogError as exc:
                 self.error = exc
+            except Exception as exc:  # ends this reader; its caller's other work goes on
+                self.error = contained_error("reader of a log", self._log.name, exc)
         self.is_over = True
         self.wake()
 

@@ -19,6 +19,7 @@ from typing import Literal, overload
 import attrs
 import trio
 
+from dlog.contained import contained_error
 from dlog.errors import DLogError, NamespaceClosedError
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
@@ -322,6 +323,8 @@ class ShardedReader:
                 if not self._gaps_ok:
                     raise
                 error = exc
+            except Exception as exc:  # ends this reader, not the block that it is open in
+                raise contained_error("reader of a shard", self.name, exc) from exc
             if (gap := await reader._gap_after(ahead, error)) is not None:
                 return Missing(gap, error)
 

@@ -45,6 +45,7 @@ from dlog.wal.snapshot_format import Snapshot
 from dlog.write.log_writer import LogWriter
 from dlog.write.pending import Pending
 from ledger.payloads import as_payload
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.service_tasks import open_service_tasks
 from namespace.events import event
 
@@ -227,6 +228,8 @@ class WriteAheadLog(Generic[T]):
                     exc,
                     extra=event("wal.snapshot_failed", wal=self.name, error=exc),
                 )
+            except Exception as exc:  # of the service's own function, perhaps; the operations stay
+                report_contained("snapshot of a write-ahead log", exc)
 
     def _apply_durable(self) -> None:
         """Apply the operations at the head of the queue that are durable. It does not raise."""

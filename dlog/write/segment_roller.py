@@ -51,6 +51,8 @@ from dlog.write.segment_sender import SegmentInUse, SegmentSender
 from dlog.write.segment_writer import SegmentWriter
 from dlog.write.space import Purger
 from ledger.handle import WriteHandle
+from ledger.tasks.failure_domain import first_line, report_contained
+from ledger.tasks.task_errors import first_error
 from namespace.lock import DistributedLock
 
 T = TypeVar("T")
@@ -124,8 +126,11 @@ class SegmentRoller:
                         break
             if self._scope.cancelled_caught:
                 self._give_up("it was closed before everything could be written")
+        except Exception as exc:
+            report_contained("writer of a log", exc)
+            self._give_up_by(exc)
         except BaseException as exc:
-            self._give_up(f"unexpected {type(exc).__name__}: {exc}", exc)
+            self._give_up(f"unexpected {type(exc).__name__}", exc)
             raise
         finally:
             if self.sender.in_use is not None:
@@ -468,17 +473,29 @@ class SegmentRoller:
             self._failed.append(batch)
         batch.failed(self.sender.stopped.about(outcome))
 
+    async def _guarded(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of this writer. Its error ends the writer, not the block that the writer is open in."""
+        try:
+            await task()
+        except Exception as exc:
+            report_contained("writer of a log", exc)
+            self._give_up_by(exc)
+
+    def _give_up_by(self, error: Exception) -> None:
+        cause = first_error(error)
+        self._give_up(f"unexpected {type(cause).__name__}: {first_line(cause)}", cause)
+
     async def serve(
         self, *, purge: bool, wait_promoted: Callable[[], Awaitable[None]] = trio.sleep_forever
     ) -> None:
         """Run the tasks beside ``run`` until ``end`` is called; for a task."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.sender.serve)
-            nursery.start_soon(self.watch_lock)
-            nursery.start_soon(self._full_ensemble.run)
+            nursery.start_soon(self._guarded, self.sender.serve)
+            nursery.start_soon(self._guarded, self.watch_lock)
+            nursery.start_soon(self._guarded, self._full_ensemble.run)
             if self._follow is not None:
                 # At once, also with nothing to write: no other writer gets the lock there first.
-                nursery.start_soon(self.follow_promotion, wait_promoted)
+                nursery.start_soon(self._guarded, partial(self.follow_promotion, wait_promoted))
             if purge:
                 nursery.start_soon(self.purger.run)
             await self._ended.wait()

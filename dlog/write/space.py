@@ -32,6 +32,7 @@ from dlog.segments.segment import LogSegment
 from dlog.segments.truncation import marked_before, purgeable
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedgerError
+from ledger.tasks.failure_domain import report_contained
 from ledger.tasks.task_errors import for_each
 from namespace.events import event
 from namespace.store import MetadataStore
@@ -227,6 +228,8 @@ class Purger:
                     exc,
                     extra=event("log.purge_failed", log=self._log, error=exc),
                 )
+            except Exception as exc:
+                report_contained("purge of a log", exc)
             else:
                 if deleted:
                     logger.info(

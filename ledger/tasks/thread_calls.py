@@ -3,7 +3,8 @@
 Inside: one queue and one task for all callers of a run of trio. Not inside: calls from the loop's own thread
 (``next_turn``), and waiting for a result (``loop_thread``).
 Always: calls are made on the loop, once, in the order of the requests; those requested before the run ends
-are made, and later requests raise; calls that come together wake the loop once.
+are made, and later requests raise; calls that come together wake the loop once; a call that raises ends
+neither the loop nor another call.
 
 trio's way wakes the loop by a pair of sockets and reads from it until it is empty, which raises an exception
 each time. Here the loop is woken by an eventfd, or by a pipe where there is none.
@@ -20,6 +21,8 @@ import threading
 from collections.abc import Callable
 
 import trio
+
+from ledger.tasks.failure_domain import report_contained
 
 _ONE = (1).to_bytes(8, sys.byteorder)  # what an eventfd takes; to a pipe, eight bytes
 _READ_BYTES = 4096
@@ -79,7 +82,10 @@ class ThreadCalls:
             calls, self._calls = self._calls, []
             self._is_woken = False
         for call, args in calls:
-            call(*args)
+            try:
+                call(*args)
+            except Exception as exc:  # of one caller; the others wait for their calls
+                report_contained("call of another thread", exc)
 
 
 _of_run: trio.lowlevel.RunVar[ThreadCalls] = trio.lowlevel.RunVar("calls of other threads")

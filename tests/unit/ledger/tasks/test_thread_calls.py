@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from ledger.tasks.failure_domain import contained_failures
 from ledger.tasks.thread_calls import ThreadCalls, calls_of_this_run
 
 
@@ -128,3 +129,18 @@ def test_each_run_has_its_own_queue() -> None:
         return calls_of_this_run()
 
     assert trio.run(main) is not trio.run(main)
+
+
+async def test_a_call_that_raises_ends_neither_the_loop_nor_another_call(
+    made: Callable[[], ThreadCalls],
+) -> None:
+    calls, before = made(), contained_failures["call of another thread"]
+    seen: list[str] = []
+    calls.call_soon(seen.append, "before")
+    calls.call_soon(int, "none")
+    calls.call_soon(seen.append, "together")
+    await trio.testing.wait_all_tasks_blocked()
+    calls.call_soon(seen.append, "later")
+    await trio.testing.wait_all_tasks_blocked()
+    assert seen == ["before", "together", "later"]
+    assert contained_failures["call of another thread"] == before + 1
