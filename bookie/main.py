@@ -52,6 +52,7 @@ from bookie.ledger_metadata.new_ledger_check import NewLedgerCheck
 from bookie.ledger_metadata.over_replicated import OverReplicated
 from bookie.limits import RECORD_BYTES_MAX
 from bookie.listening import bind, listen
+from bookie.offline.index_rebuild import take_over_page_files
 from bookie.requests.new_ledgers import NewLedgers
 from bookie.requests.permissions import GuardedService, Permissions
 from bookie.requests.service import BookieService
@@ -248,6 +249,7 @@ async def run_bookie(
                 )
                 await retry_lost_connection(log_permissions.check_namespaces, timeout_s=START_RETRY_S)
                 permissions = log_permissions.permissions(config.permissions)
+            await disk.run(take_over_page_files, disk, config.storage)
             async with open_bookie(
                 attrs.evolve(config.storage, accepts_losses=startup_check.accepts_losses),
                 server_config=attrs.evolve(

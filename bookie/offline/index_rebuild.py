@@ -19,6 +19,8 @@ Source: LocationsIndexRebuildOp.java, LedgersIndexRebuildOp.java, InterleavedSto
 from __future__ import annotations
 
 import contextlib
+import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,6 +55,8 @@ from bookie.offline.index_source import IndexSource, open_source, read_source
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
 from bookie.storage.directory_set import DirectorySet
 from bookie.storage.dirty_marks import has_lost_unsynced, read_loss_mark, write_loss_mark
+
+log = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -145,6 +149,42 @@ def rebuild_indexes(
             for path in foreign_marks(disk, directory):
                 disk.replace_file(path, encode_mark(decode_mark(disk.read_file(path))))
         return built
+
+
+def take_over_page_files(disk: Disk, config: StorageConfig) -> list[RebuiltDirectory]:
+    """If Apache's bookie has run on our page files, make the index again from all that it wrote. Blocks.
+
+    Keys and fences come from its page files and ours, locations from the entry logs. The journal, which it
+    may have left behind, is replayed afterwards, as at any start. A directory that it has not used stays as
+    it is. If this is interrupted, the next call finishes it.
+
+    Returns:
+        The new indexes; empty if Apache's bookie has not run.
+
+    Raises:
+        StartError: Its page files cannot be read. Nothing was changed.
+        DirectoryInUseError, LogDamagedError, OSError: As ``rebuild_indexes``.
+    """
+    pairs = directories_of(config)
+    if config.index.kind is not IndexKind.PAGES or not any(
+        foreign_marks(disk, directory) for directory, _ in pairs
+    ):
+        return []
+    with locked(disk, config):
+        for _, index_directory in pairs:
+            names = disk.list_directory(index_directory)
+            source = read_source(disk, index_directory, is_foreign=True, fences_unreadable=False)
+            if source.ledgers is None and READY not in names and REBUILDING not in names:
+                raise StartError(
+                    f"{index_directory}: Apache's bookie has written here, and its page files, which have"
+                    " keys and fences, cannot be read. Let `dlog bookie rebuild-index` take entries from the"
+                    " entry logs; that fences every ledger"
+                )
+    log.warning("Apache's bookie has used these directories: the index is made again from the entry logs")
+    began_s = time.monotonic()
+    built = rebuild_indexes(disk, config, fences_unreadable=False)
+    log.info("%d indexes made again in %.1f s", len(built), time.monotonic() - began_s)
+    return built
 
 
 def _check_target(

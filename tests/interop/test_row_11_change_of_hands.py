@@ -111,9 +111,6 @@ def test_directories_go_from_ours_to_apaches_bookie_and_back_without_a_key(
     trio.run(_check, cluster, ledgers)
     ledgers[trio.run(_write, cluster, 1100)] = 1100
     bookie = _hand_over(cluster, "ours", None)
-    log = _refusal(bookie)
-    assert "lastMark was written by Apache's bookie" in log
-    _convert(bookie, "pages")
     bookie.start()
     ledgers[trio.run(_write, cluster, 3)] = 3
     trio.run(_check, cluster, ledgers)
@@ -121,6 +118,60 @@ def test_directories_go_from_ours_to_apaches_bookie_and_back_without_a_key(
     assert "RocksDB" in log
     _convert(bookie, "chunks")
     _hand_over(cluster, "ours", "DbLedgerStorage").start()
+    trio.run(_check, cluster, ledgers)
+    cluster.stop()
+
+
+@proves(11, "they read our entry logs", "ours read theirs")
+@pytest.mark.parametrize("storage", ["SortedLedgerStorage", "InterleavedLedgerStorage"])
+def test_killed_bookies_of_both_kinds_take_the_directories_from_each_other_in_turn(
+    storage: str, originals: Originals, driver: Driver
+) -> None:
+    settings = {"gcWaitTime": 1000, "minorCompactionInterval": 2, "majorCompactionInterval": 4}
+    cluster = _cluster(
+        originals,
+        driver,
+        f"/hands-circle-{storage}",
+        "ours",
+        ledgerStorageClass=f"{BOOKIE}{storage}",
+        **settings,
+    )
+    (bookie,) = cluster.bookies
+    ledgers: dict[int, int] = {}
+
+    async def turn() -> None:
+        """Write, fence a ledger, delete half of what is there, and end within the writes of another one."""
+        with trio.fail_after(TEST_TIMEOUT_S):
+            async with our_client(cluster) as client, our_client(cluster) as other:
+                for count in (1100, 3, 700):
+                    writer = await client.create(
+                        ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD
+                    )
+                    for number in range(count):
+                        await writer.append(b"entry %d" % number)
+                    if count == 3:
+                        await (await other.open(writer.ledger_id, password=PASSWORD)).close()
+                    else:
+                        await writer.close()
+                    ledgers[writer.ledger_id] = count
+                deleted = min(ledgers)
+                del ledgers[deleted]
+                await client.delete(deleted)
+                running = await client.create(
+                    ensemble_size=1, write_quorum=1, ack_quorum=1, password=PASSWORD
+                )
+                for number in range(50):
+                    await running.append(b"entry %d" % number)
+                ledgers[running.ledger_id] = 50
+                await trio.to_thread.run_sync(bookie.kill)
+
+    for kind in ("ours", "java", "ours", "java", "ours"):
+        bookie.kind = kind
+        if not bookie.is_running:
+            bookie.start()
+        trio.run(_check, cluster, ledgers)
+        trio.run(turn)
+    bookie.start()
     trio.run(_check, cluster, ledgers)
     cluster.stop()
 

@@ -17,7 +17,7 @@ from bookie.index.apache_refusal import stops_page_files
 from bookie.index.index_factory import IndexConfig
 from bookie.journal.last_mark import is_mark_name
 from bookie.offline.index_places import REPLACED
-from bookie.offline.index_rebuild import rebuild_indexes
+from bookie.offline.index_rebuild import rebuild_indexes, take_over_page_files
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from tests.effort import IS_SAMPLE
@@ -71,6 +71,40 @@ async def test_an_index_that_lacks_apaches_ledgers_is_refused_until_it_is_conver
         assert (record.fenced, record.master_key) == (True, KEY)
         assert await storage.read(9, 0) == body_of(9, 0)
     assert stops_page_files(disk, tmp_path / "l/current") is (index is CHUNKS)
+
+
+async def test_page_files_that_apaches_bookie_has_used_are_taken_over_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    disk, config = RealDisk(), config_of(tmp_path, PAGES)
+    await fill(disk, config)
+    assert take_over_page_files(disk, config) == []
+    cut_marks(disk, config)
+    assert take_over_page_files(disk, attrs.evolve(config, index=CHUNKS)) == [], "a chunk index is converted"
+    (rebuilt,) = take_over_page_files(disk, config)
+    assert rebuilt.kept_ledger_data
+    assert take_over_page_files(disk, config) == []
+    await check(disk, config, fenced=False)
+
+
+async def test_page_files_of_apaches_that_cannot_be_read_are_left_to_the_operator(tmp_path: Path) -> None:
+    disk, config = RealDisk(), config_of(tmp_path, PAGES)
+    await fill(disk, config)
+    cut_marks(disk, config)
+    files = sorted((tmp_path / "l/current").rglob("*.idx"))
+    for file in files:
+        file.write_bytes(b"\xff" * 40)
+
+    def content() -> dict[Path, bytes]:
+        ours = (
+            path for path in (tmp_path / "l/current").rglob("*") if path.is_file() and path.name != "LOCK"
+        )
+        return {path: path.read_bytes() for path in ours if "index" not in path.parts}
+
+    before = content()
+    with pytest.raises(StartError, match="`dlog bookie rebuild-index`"):
+        take_over_page_files(disk, config)
+    assert content() == before
 
 
 async def test_page_files_that_were_moved_in_an_exchange_are_not_taken_for_deleted_ledgers() -> None:
