@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dlog.access_control.entries import AccessControlEntry as AccessControlEntry
     from dlog.access_control.entries import Denial as Denial
     from dlog.access_control.nodes import AccessControlEntries as AccessControlEntries
+    from dlog.config import HealConfig as HealConfig
     from dlog.config import NamespaceConfig as NamespaceConfig
     from dlog.config import ReaderConfig as ReaderConfig
     from dlog.config import WriterConfig as WriterConfig
@@ -128,6 +129,7 @@ _NAMES = {
     "dlog.access_control.nodes": ("AccessControlEntries",),
     "dlog.config": (
         "NamespaceConfig",
+        "HealConfig",
         "ReaderConfig",
         "WriterConfig",
     ),
@@ -276,6 +278,7 @@ __all__ = [
     "FindingKind",
     "Gap",
     "GapCause",
+    "HealConfig",
     "Histogram",
     "InvalidCursorNameError",
     "InvalidLogNameError",

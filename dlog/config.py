@@ -146,6 +146,14 @@ class ReaderConfig(_KnowsItsArguments):
 
 
 @attrs.frozen(kw_only=True)
+class HealConfig:
+    """How segments that began on fewer bookies get all their replicas."""
+
+    keep_s: float = attrs.field(default=86_400.0, validator=ge(0))
+    """How long the old ledger of a healed segment is kept, for readers that have it open."""
+
+
+@attrs.frozen(kw_only=True)
 class NamespaceConfig(_KnowsItsArguments):
     """How a namespace stores its logs."""
 
@@ -218,6 +226,8 @@ class NamespaceConfig(_KnowsItsArguments):
     which the extra ``tracing`` installs."""
     writer: WriterConfig = attrs.field(factory=WriterConfig)
     reader: ReaderConfig = attrs.field(factory=ReaderConfig)
+    heal: HealConfig = attrs.field(factory=HealConfig)
+    """How segments that began on fewer bookies are healed."""
 
     def __attrs_post_init__(self) -> None:
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:

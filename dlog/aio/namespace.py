@@ -76,6 +76,7 @@ class Namespace:
     purge_promoted_log = passed(TrioNamespace.purge_promoted_log)
     check_log = passed(TrioNamespace.check_log)
     repair_log = passed(TrioNamespace.repair_log)
+    heal_log = passed(TrioNamespace.heal_log)
     recover_log = passed(TrioNamespace.recover_log)
     find_orphans = passed(TrioNamespace.find_orphans)
     delete_orphans = passed(TrioNamespace.delete_orphans)

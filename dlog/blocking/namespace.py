@@ -150,6 +150,16 @@ class Namespace:
         """See ``dlog.Namespace.repair_log``."""
         return self._loop.run(self._namespace.repair_log, name, lock_timeout_s=lock_timeout_s)
 
+    def heal_log(
+        self,
+        name: str,
+        *,
+        keep: datetime.timedelta | None = None,
+        on_copied: Callable[[int], None] | None = None,
+    ) -> list[SegmentDescription]:
+        """See ``dlog.Namespace.heal_log``."""
+        return self._loop.run(self._namespace.heal_log, name, keep=keep, on_copied=on_copied)
+
     def recover_log(self, name: str, *, lock_timeout_s: float = 0) -> list[SegmentDescription]:
         """See ``dlog.Namespace.recover_log``."""
         return self._loop.run(self._namespace.recover_log, name, lock_timeout_s=lock_timeout_s)

@@ -83,6 +83,11 @@ def retention_path(namespace_path: str, log_name: str) -> str:
     return f"{log_root_path(namespace_path, log_name)}/dlog-retention"
 
 
+def heal_path(namespace_path: str, log_name: str) -> str:
+    """Which ledgers of segments were replaced by copies (``heal_node``). Ours."""
+    return f"{log_root_path(namespace_path, log_name)}/dlog-heal"
+
+
 def promoted_to_path(namespace_path: str, log_name: str) -> str:
     """Where the log is being moved or was moved (``dlog.promotion.record``). Ours."""
     return f"{log_root_path(namespace_path, log_name)}/dlog-promoted-to"

@@ -39,7 +39,7 @@ from namespace.lock import in_order
 from namespace.store import Check, Create, Delete, MetadataStore, Node, Operation, Put, ancestors_of
 
 ATTEMPTS_MAX = 100  # each is lost to another client's change in the same moment
-_MOVED = {"dlog-retention", "dlog-properties", paths.ORIGIN}
+_MOVED = {"dlog-retention", "dlog-properties", "dlog-heal", paths.ORIGIN}
 _OF_PROMOTIONS = {"dlog-promoted-to", "dlog-promoted-from", "dlog-promotion-lock"}
 
 

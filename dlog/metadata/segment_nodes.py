@@ -19,6 +19,7 @@ import trio
 
 from dlog.errors import LogFencedError, LogMetadataError, LogNotFoundError
 from dlog.metadata import paths
+from dlog.metadata.heal_node import in_same_segment, read_heals
 from dlog.metadata.log_metadata import LAYOUT_VERSION, LogMetadata, check_start_txid
 from dlog.metadata.node_reads import read_nodes
 from dlog.segments.segment import LogSegment, decode_segment, encode_segment, is_segment_name
@@ -73,6 +74,11 @@ async def list_segments(
         if read is not None and kept and ledgers.isdisjoint(segment.ledger_id for segment in read):
             # A log created again has nodes of the same names, but never the same ledgers.
             compared = await _read_segments(store, parent, [kept[-1].name])
+            if compared and compared[0].ledger_id != kept[-1].ledger_id:
+                number, ledger_id = kept[-1].segment_seqno, kept[-1].ledger_id
+                heals = (await read_heals(store, namespace_path, log_name)).heals
+                if in_same_segment(heals, number, ledger_id, compared[0].ledger_id):
+                    compared = []  # the same log; the known segment can be read from both ledgers
         if read is None or compared is None:
             continue  # one was completed or deleted meanwhile, so this list lacks its replacement
         segments = sort_segments(kept + read)
@@ -276,6 +282,36 @@ async def set_truncation(
         operations += [Delete(path), Create(path, encode_segment(segment))]
     await _commit(store, metadata, operations)
     return attrs.evolve(metadata, marks_version=metadata.marks_version + 1)
+
+
+async def replace_ledger(
+    store: MetadataStore, metadata: LogMetadata, segment: LogSegment, healed: LogSegment, note: Operation
+) -> None:
+    """Replace the ledger of a completed segment by a copy with the same entries.
+
+    As in ``set_truncation``, the node is deleted and created again, and that of the layout is written. If
+    cancelled, or if the connection is lost, it may or may not have happened.
+
+    Args:
+        note: Writes the heal node in the same transaction.
+
+    Raises:
+        LogFencedError: Another client has changed the log, its marks or the heals. Nothing was changed.
+    """
+    assert not segment.in_progress, segment  # a heal takes completed segments
+    place = metadata.namespace_path, metadata.log_name
+    path = paths.segment_path(*place, segment.name)
+    await _commit(
+        store,
+        metadata,
+        [
+            Check(paths.segments_path(*place), metadata.max_segment_seqno_version),
+            Put(paths.version_path(*place), LAYOUT_VERSION, metadata.marks_version),
+            note,
+            Delete(path),
+            Create(path, encode_segment(healed)),
+        ],
+    )
 
 
 async def _commit(

@@ -23,7 +23,7 @@ from dlog.metadata.policy import Right
 from dlog.metadata.properties import LogProperties, change_properties, read_properties
 from dlog.metadata.retention_node import read_retention, write_retention
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
-from dlog.ownership import NamedByLog, delete_ledger
+from dlog.ownership import NamedByLog, delete_ledger, delete_replaced, drop_unfinished
 from dlog.promotion_errors import PromotionError
 from dlog.segments.retention import Retention
 from dlog.segments.segment import LogSegment
@@ -106,6 +106,8 @@ class LogAdministration(NamespaceBase):
                 await segment_nodes.delete_segment(store, self._path, name, segment)
             except LogFencedError as exc:
                 raise LogInUseError(name, exc.evidence) from exc
+        await drop_unfinished(store, self._client, self._path, name)
+        await delete_replaced(store, self._client, self._path, name, now_ms=None)
         if metadata.allocated_ledger_id is not None:
             claim = NamedByLog.as_allocated(store, self._path, name)
             await delete_ledger(self._client, metadata.allocated_ledger_id, claim)
@@ -166,13 +168,14 @@ class LogAdministration(NamespaceBase):
 
     async def _purge(self, name: str, *, dry_run: bool = False) -> tuple[LogSegment, ...]:
         found: dict[int, LogSegment] = {}
-        return await self._change(
-            name,
-            "purging it",
-            lambda: space.purge_segments(
-                self._store, self._client, self._path, name, dry_run=dry_run, found_before=found
-            ),
-        )
+
+        async def purge() -> tuple[LogSegment, ...]:
+            where = self._store, self._client, self._path, name
+            if not dry_run:
+                await delete_replaced(*where, now_ms=self._wall_ms())
+            return await space.purge_segments(*where, dry_run=dry_run, found_before=found)
+
+        return await self._change(name, "purging it", purge)
 
     @at_target
     @waits_for_store

@@ -16,6 +16,8 @@ from dlog.description import SegmentDescription
 from dlog.errors import translated
 from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase, at_target
+from dlog.promotion_errors import PromotionError
+from dlog.repair.healing import heal_log
 from dlog.repair.log_reading import LogPlace
 from dlog.repair.mending import LogCheck, LogRepair, check_log, repair_log
 from dlog.repair.orphans import OrphanLedger, OrphanOutcome, OrphanSearch, delete_orphans, find_orphans
@@ -133,6 +135,49 @@ class LogMaintenance(NamespaceBase):
                 await self._permitted(name, Right.ADMIN, Denial.ACQUIRE)
                 async with self._locked(name, lock_timeout_s) as lock:
                     return await repair_log(self._place(name, lock.session), self._wall_ms)
+
+    @at_target
+    async def heal_log(
+        self,
+        name: str,
+        *,
+        keep: datetime.timedelta | None = None,
+        on_copied: Callable[[int], None] | None = None,
+    ) -> list[SegmentDescription]:
+        """Give the completed segments that began on fewer bookies than asked all their replicas.
+
+        Each is copied into a new ledger, of which every replica is read; then the segment's node names it.
+        No position changes, and writers and readers continue. If the call is cancelled or fails, some
+        segments may be healed; call it again. Of two calls at the same time at least one fails.
+
+        Args:
+            keep: How long the old ledgers are kept, for readers that have them open; None: as
+                ``HealConfig.keep_s`` says. The log's writer or ``purge_log`` deletes them then.
+            on_copied: Called with the bytes of each entry copied.
+
+        Returns:
+            The healed segments, with their new ledgers.
+
+        Raises:
+            LogNotFoundError, CorruptLogError
+            PromotionError: The log is being promoted.
+            TooFewBookiesError: There are fewer bookies than asked.
+            LogUnavailableError: Bookies are out of reach, or another client changed the log meanwhile.
+        """
+        name = self._checked(name, Right.ADMIN)
+        keep_s = self.config.heal.keep_s if keep is None else keep.total_seconds()
+        with translated(name, "healing it"):
+            async with audited_async("heal log", f"{self.uri} {name}"):
+                await self._permitted(name, Right.ADMIN)
+                if (promotion := await self._promotion(name)) is not None:
+                    raise PromotionError(name, f"not healed: it is being promoted to {promotion.target}")
+                healed = await heal_log(
+                    self._place(name, self._store),
+                    keep_s=keep_s,
+                    now_ms=self._wall_ms,
+                    on_copied=on_copied or (lambda _: None),
+                )
+        return [SegmentDescription.of(each) for each in healed]
 
     @at_target
     async def recover_log(self, name: str, *, lock_timeout_s: float = 0) -> list[SegmentDescription]:

@@ -8,6 +8,7 @@ Entry points: ``LedgerMark``, ``delete_ledger``.
 from dlog.ownership.deletion import Claim, MadeHere, NamedByLog, ReplacedAllocation, delete_ledger
 from dlog.ownership.identity import with_identity
 from dlog.ownership.mark import BatchMark, LedgerMark
+from dlog.ownership.replaced import delete_replaced, drop_unfinished
 
 __all__ = [
     "BatchMark",
@@ -17,5 +18,7 @@ __all__ = [
     "NamedByLog",
     "ReplacedAllocation",
     "delete_ledger",
+    "delete_replaced",
+    "drop_unfinished",
     "with_identity",
 ]

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from dlog.errors import LogMetadataError, translated
+from dlog.metadata.heal_node import Heal
 from dlog.promotion.nodes import read_source
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.read.read_only_log import ReadOnlyLog
@@ -96,6 +97,14 @@ class PromotedLog(ReadOnlyLog):
         is_copied = self._last_here == 0 and (left.segment_seqno, left.ledger_id) not in self._there
         if not is_copied:
             super().check_still_same(left, listed)
+
+    async def heals(self) -> tuple[Heal, ...]:
+        """As ``ReadOnlyLog.heals``, of both sides."""
+        record = await self._record()
+        if record is None or record.phase is not SourcePhase.DONE:
+            return await super().heals()
+        here = () if record.is_purged else await super().heals()
+        return here + await (await self._open_target(record.target)).heals()
 
     async def has_moved(self, handle: ReadHandle) -> bool:
         """As ``ReadOnlyLog.has_moved``: the segment was opened here, and the segments here are purged."""

@@ -38,6 +38,7 @@ from dlog.errors import (
 from dlog.format.dlsn import DLSN
 from dlog.format.large_record import parts_before
 from dlog.format.record import Record
+from dlog.metadata.heal_node import Heal, in_same_segment
 from dlog.read.gaps import is_gone
 from dlog.read.positioning import Start, last_before
 from dlog.read.read_only_log import ReadOnlyLog
@@ -105,6 +106,7 @@ class ReadAhead:
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
         self._segments: tuple[LogSegment, ...] = ()
         self._left: LogSegment | None = None  # the segment that was read to its end last
+        self._heals: tuple[Heal, ...] = ()  # the ledgers that were replaced by others, as far as needed
         self._list_changed = trio.Event()
         self._relisted = trio.Event()  # a new ``_list_changed`` is in place
         self._relist_after_s = config.relist_interval_s
@@ -333,7 +335,8 @@ class ReadAhead:
             try:
                 return await self._log.open(segment)
             except NoSuchLedgerError as exc:
-                await self._check_purged(segment, segment.first_dlsn)
+                if await self._check_purged(segment, segment.first_dlsn):
+                    return None
                 await self._list()
                 if not self._is_still_listed(segment):
                     return None
@@ -349,7 +352,8 @@ class ReadAhead:
     async def _fetch_entries(
         self, segment: LogSegment, handle: ReadHandle, first: int, last: int
     ) -> list[bytes] | None:
-        """The next entries; None if the segment is in another ledger now: the log was promoted and purged."""
+        """The next entries; None if the segment is in another ledger now: the log was promoted and purged, or
+        the segment was healed."""
         while self.size_bytes >= self._config.read_ahead_bytes_max:
             self._capacity = trio.Event()
             await self._capacity.wait()
@@ -362,19 +366,27 @@ class ReadAhead:
                     if await self._log.has_moved(handle):
                         return None
                     position = DLSN(segment.segment_seqno, first, 0)
-                    await self._check_purged(segment, position)
+                    if await self._check_purged(segment, position):
+                        return None
                     if self._reports_gone and isinstance(exc, LedgerReadError) and is_gone(exc):
                         raise CorruptLogError(self._log.name, position, str(exc)) from exc
                     raise
 
         return await self._persistently(read)
 
-    async def _check_purged(self, segment: LogSegment, position: DLSN) -> None:
-        """Raise LogTruncatedError if the segment is truncated, so that its ledger may be deleted."""
-        # Not from the segments known: a change of truncation shows only when a segment is read again.
+    async def _check_purged(self, segment: LogSegment, position: DLSN) -> bool:
+        """Return True if the segment is in another ledger now, which ``_segments`` then has.
+
+        Raises:
+            LogTruncatedError: The segment is truncated, so that its ledger may be deleted.
+        """
+        # Not from the segments known: a change of truncation or ledger shows only in a segment read again.
         listed = await self._log.segments()
+        await self._note_heals(listed, segment)
+        healed = None
         for each in listed:
-            if _are_same(each, segment):
+            if self._are_same(each, segment):
+                healed = each if each.ledger_id != segment.ledger_id else None
                 is_purged = each.truncation is TruncationStatus.TRUNCATED
                 break
         else:
@@ -382,6 +394,16 @@ class ReadAhead:
             is_purged = bool(listed) and listed[0].segment_seqno > segment.segment_seqno
         if is_purged:
             raise LogTruncatedError(self._log.name, position, first_left(listed))
+        if healed is None:
+            return False
+        self._segments = tuple(healed if self._are_same(each, healed) else each for each in self._segments)
+        return True
+
+    async def _note_heals(self, listed: Sequence[LogSegment], *known: LogSegment) -> None:
+        """Look for heals if a known segment has another ledger in the list."""
+        ledgers = {each.segment_seqno: each.ledger_id for each in listed}
+        if any(ledgers.get(each.segment_seqno, each.ledger_id) != each.ledger_id for each in known):
+            self._heals = await self._log.heals()
 
     def _push(self, reader: SegmentReader, entries: list[bytes]) -> None:
         self.active_s = trio.current_time()
@@ -395,10 +417,10 @@ class ReadAhead:
 
     def _listed(self, segment: LogSegment) -> LogSegment:
         """The segment as it was listed last."""
-        return next((each for each in self._segments if _are_same(each, segment)), segment)
+        return next((each for each in self._segments if self._are_same(each, segment)), segment)
 
     def _is_still_listed(self, segment: LogSegment) -> bool:
-        return any(_are_same(each, segment) for each in self._segments)
+        return any(self._are_same(each, segment) for each in self._segments)
 
     async def _wait_more(self, handle: ReadHandle, last: int) -> None:
         """Wait until there is an entry after ``last``, the ledger is closed, or the segments have changed."""
@@ -447,10 +469,14 @@ class ReadAhead:
             self._list_changed = trio.Event()
             self._relisted.set()
             self._relisted = trio.Event()
-            return await self._log.segments(known=self._segments, watch=self._list_changed)
+            listed = await self._log.segments(known=self._segments, watch=self._list_changed)
+            await self._note_heals(listed, *self._segments, *([] if self._left is None else [self._left]))
+            return listed
 
         self._segments = await self._persistently(list_now)
         if self._left is not None:
+            now = self._listed(self._left)  # a heal may have given it another ledger
+            self._left = attrs.evolve(self._left, ledger_id=now.ledger_id)
             self._log.check_still_same(self._left, self._segments)
 
     async def _persistently(self, step: Callable[[], Awaitable[T]]) -> T:
@@ -467,7 +493,10 @@ class ReadAhead:
             ),
         )
 
-
-def _are_same(one: LogSegment, other: LogSegment) -> bool:
-    """True if both are states of one segment. Ledgers of two clusters may have the same id."""
-    return one.ledger_id == other.ledger_id and one.segment_seqno == other.segment_seqno
+    def _are_same(self, one: LogSegment, other: LogSegment) -> bool:
+        """True if both are states of one segment. Ledgers of two clusters may have the same id."""
+        number = one.segment_seqno
+        return number == other.segment_seqno and (
+            one.ledger_id == other.ledger_id
+            or in_same_segment(self._heals, number, one.ledger_id, other.ledger_id)
+        )

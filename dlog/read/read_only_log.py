@@ -25,6 +25,7 @@ from dlog.errors import (
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.record import Record
+from dlog.metadata.heal_node import Heal, read_heals
 from dlog.metadata.origin import log_not_found, read_origin
 from dlog.metadata.segment_nodes import list_segments
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
@@ -127,6 +128,15 @@ class ReadOnlyLog:
         """Raise if the segments listed now belong to another log than the one that was read; see
         ``segment_list.check_still_same_log``."""
         check_still_same_log(self.name, left, listed)
+
+    async def heals(self) -> tuple[Heal, ...]:
+        """The ledgers of segments that were replaced by copies.
+
+        Raises:
+            LogMetadataError, LogUnavailableError
+        """
+        with translated(self.name, "reading its heals"):
+            return (await read_heals(self._store, self._namespace_path, self.name)).heals
 
     async def has_moved(self, handle: ReadHandle) -> bool:
         """True if the entries of a segment that was opened are in another ledger now: open it again."""

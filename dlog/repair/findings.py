@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import shlex
 from collections.abc import Iterator
 
 import attrs
@@ -22,7 +23,6 @@ from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.repair.log_state import LastRecord, LedgerEnd, LogState, SegmentNode
 from dlog.segments.segment import MAX_TXID, LogSegment, TruncationStatus, segment_seqno_of
 
-HEAL_ADVICE = "no record is missing; a bookie that fails leaves fewer copies than in other segments"
 UNFINISHED_MAX = 2  # segments in progress that an ordinary recovery can complete
 
 
@@ -424,7 +424,7 @@ def _degraded(state: LogState) -> Iterator[Finding]:
             "",
             "its writer begins the next segment on all bookies once they are there"
             if segment.in_progress
-            else HEAL_ADVICE,
+            else f"no record is missing; `dlog log heal {shlex.quote(state.log)}` makes the other copies",
             is_error=False,
         )
 

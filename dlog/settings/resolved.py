@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig, given_settings
+from dlog.config import HealConfig, NamespaceConfig, ReaderConfig, WriterConfig, given_settings
 from dlog.encryption import KeyFile
 from dlog.errors import ConfigError
 from dlog.settings.sources import (
@@ -45,6 +45,7 @@ _KEYWORD_FOR = {
 }
 _KEYWORD_FOR_SECTION = {
     "placement": "placement",
+    "heal": "heal",
     "bookies": "bookie_security",
     "zookeeper": "zookeeper_security",
 }
@@ -85,6 +86,8 @@ class ClientSettings:
             top["password"] = _opened(used, "password_file", _password)
         if placement := _section(used, "placement"):
             top["placement"] = _made(PlacementConfig, placement, used)
+        if heal := _section(used, "heal"):
+            top["heal"] = _made(HealConfig, heal, used)
         for name, whole, section in (
             ("bookie_security", "bookie_security", "bookies"),
             ("zookeeper_security", "zk_security", "zookeeper"),

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from dlog.config import NamespaceConfig, ReaderConfig, WriterConfig, default_of
+from dlog.config import HealConfig, NamespaceConfig, ReaderConfig, WriterConfig, default_of
 from dlog.format.compression import Compression
 from dlog.settings import kinds
 from dlog.settings.kinds import Kind
@@ -39,6 +39,7 @@ SECTIONS: Mapping[str, type] = {
     "": NamespaceConfig,
     "writer": WriterConfig,
     "reader": ReaderConfig,
+    "heal": HealConfig,
     "placement": PlacementConfig,
     "bookies": BookieSecurity,
     "zookeeper": ZooKeeperSecurity,
@@ -273,6 +274,10 @@ _PLACEMENT = (
     Setting("placement.quarantine_ratio", kinds.NUMBER, "The probability of a quarantine.", _CLUSTER),
 )
 
+_HEAL = (
+    Setting("heal.keep_s", kinds.SECONDS, "How long the old ledger of a healed segment is kept.", _CLUSTER),
+)
+
 _STORES = kinds.choice({one: one for one in ("PEM", "PKCS12", "JKS")})
 _BOOKIES = (
     Setting("bookies.tls", kinds.BOOL, "Use TLS with bookies.", _CLUSTER),
@@ -324,7 +329,7 @@ _ZOOKEEPER = (
 )
 
 SETTINGS: Mapping[str, Setting] = {
-    one.name: one for one in (*_TOP, *_WRITER, *_READER, *_PLACEMENT, *_BOOKIES, *_ZOOKEEPER)
+    one.name: one for one in (*_TOP, *_WRITER, *_READER, *_HEAL, *_PLACEMENT, *_BOOKIES, *_ZOOKEEPER)
 }
 BY_VARIABLE: Mapping[str, Setting] = {one.variable: one for one in SETTINGS.values()}
 
@@ -346,7 +351,7 @@ SECRETS: Mapping[str, str] = {
 # Attributes that no place outside a program can give: objects of the program.
 KEYWORDS_ONLY: frozenset[str] = frozenset(
     {
-        *("password", "tls", "auth", "zookeeper_security", "placement", "writer", "reader"),
+        *("password", "tls", "auth", "zookeeper_security", "placement", "writer", "reader", "heal"),
         *("writer.encryption", "reader.encryption", "zookeeper.password"),
     }
 )

@@ -35,6 +35,7 @@ from dlog.format.dlsn import DLSN
 from dlog.format.large_record import is_in_parts
 from dlog.format.record import TXID_INVALID, TXID_MAX
 from dlog.metadata import paths
+from dlog.metadata.heal_node import read_heals
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
 from dlog.metadata.retention_node import read_retention
@@ -45,7 +46,14 @@ from dlog.metadata.segment_nodes import (
     record_allocation,
     start_segment,
 )
-from dlog.ownership import LedgerMark, NamedByLog, ReplacedAllocation, delete_ledger, with_identity
+from dlog.ownership import (
+    LedgerMark,
+    NamedByLog,
+    ReplacedAllocation,
+    delete_ledger,
+    delete_replaced,
+    with_identity,
+)
 from dlog.promotion_errors import LogPromotedError
 from dlog.read.entries import SCAN_ENTRIES_FIRST, SCAN_ENTRIES_MAX, open_segment_ledger, read_entries
 from dlog.read.segment_reader import last_record_of
@@ -353,8 +361,11 @@ class SegmentLifecycle:
         """True if segments are marked as truncated, or the log has a rule of retention."""
         if purgeable(self._segments):
             return True
-        with translated(self.log, "reading its retention"):
-            return await read_retention(self._store, self._namespace_path, self.log) is not None
+        where = self._store, self._namespace_path, self.log
+        with translated(self.log, "reading its retention and its heals"):
+            if await read_retention(*where) is not None:
+                return True
+            return any(each.given_up is not None for each in (await read_heals(*where)).heals)
 
     async def purge(self) -> tuple[LogSegment, ...]:
         """Apply the log's retention, then delete the segments marked as truncated; see ``space``."""
@@ -365,7 +376,10 @@ class SegmentLifecycle:
             await retain(
                 self._store, self._client, self._namespace_path, self.log, now_ms=now_ms, sizes=self._sizes
             )
-        return await purge_segments(self._store, self._client, self._namespace_path, self.log)
+        where = self._store, self._client, self._namespace_path, self.log
+        with translated(self.log, "deleting ledgers that a heal replaced"):
+            await delete_replaced(*where, now_ms=self._wall_ms())
+        return await purge_segments(*where)
 
     async def recovered_end(self, segment: LogSegment) -> int:
         """Recover the segment's ledger; return its last entry id, -1 if it has none.

@@ -11,7 +11,7 @@ Source: our own; LedgerChecker.java reads only the ends of fragments.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import attrs
 
@@ -84,7 +84,7 @@ class ReplicaCheck:
         newest = await self._context.catalog.get_newest(self._current.ledger_id)
         return newest.version == self._current.version
 
-    async def entries(self, first: int, last: int) -> AsyncIterator[CheckedEntry]:
+    async def entries(self, first: int, last: int) -> AsyncGenerator[CheckedEntry, None]:
         """Read each entry from all bookies of its write set, in order, both ends included."""
         assert last <= self.last_entry_id  # callers pass the last entry at most
         for begin in range(first, last + 1, ENTRIES_AT_ONCE):

@@ -1,8 +1,10 @@
 """A default cluster of three, of which one bookie is killed: writers continue, new logs are written, and the
-writers roll to a full ensemble when it is back."""
+writers roll to a full ensemble when it is back. What was written meanwhile is healed."""
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,23 @@ async def test_one_of_three_is_killed_and_comes_back(tmp_path: Path) -> None:
                     await trio.sleep(0.05)
                 await other.append(b"two")
                 assert await degraded(namespace, "new") == [AskedReplication(3, 3, 2), None]
+            healing = [
+                sys.executable,
+                "-m",
+                "dlog.cli.main",
+                "log",
+                "heal",
+                "new",
+                "--uri",
+                cluster.uri,
+                "--json",
+            ]
+            done = await trio.run_process(healing, capture_stdout=True)
+            (healed,) = json.loads(done.stdout)["new"]
+            assert await degraded(namespace, "new") == [None, None]
+            check = await namespace._client.replica_check(healed["ledger_id"])
+            async for entry in check.entries(0, check.last_entry_id):
+                assert entry.replicas == 3
             await appended_more()
             stop.set()
             assert await degraded(namespace, "orders") == [None]

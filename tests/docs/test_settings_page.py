@@ -20,6 +20,7 @@ TITLES = {
     "": "Namespace",
     "writer": "`[writer]`",
     "reader": "`[reader]`",
+    "heal": "`[heal]`",
     "placement": "`[placement]`",
     "bookies": "`[bookies]`: TLS and authentication with bookies",
     "zookeeper": "`[zookeeper]`: identity and TLS with ZooKeeper",

@@ -12,7 +12,7 @@ import click
 import dlog
 from dlog.cli.logs.orphans import orphans
 from dlog.cli.logs.properties import properties
-from dlog.cli.logs.repair import check, recover, repair
+from dlog.cli.logs.repair import check, heal, recover, repair
 from dlog.cli.logs.retention import retain, retention
 from dlog.cli.terminal.completion import log_names
 from dlog.cli.terminal.groups import CommandGroup
@@ -305,7 +305,7 @@ def delete(logs: tuple[str, ...], uri: str, yes: bool, sharded: bool) -> None:
     run(partial(go))
 
 
-for each in (check, repair, recover, orphans):
+for each in (check, repair, recover, heal, orphans):
     command.add_command(each)
 command.add_command(properties)
 command.add_command(retention)

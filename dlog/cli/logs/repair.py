@@ -5,6 +5,7 @@ Inside: the report, the plan and its confirmation. They are added to the group o
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -114,6 +115,43 @@ def recover(logs: Sequence[str], uri: str, lock_timeout_s: float, as_json: bool)
                     for each in segments
                 ]
                 for log, segments in completed.items()
+            }
+        )
+
+
+@click.command("heal")
+@click.argument("logs", nargs=-1, required=True, metavar="LOG...", shell_complete=log_names)
+@uri_option
+@click.option(
+    "--keep",
+    "keep_s",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Keep the old ledgers so long, for readers that have them open.  [default: heal.keep_s, a day]",
+)
+@json_option("the healed segments")
+def heal(logs: Sequence[str], uri: str, keep_s: float | None, as_json: bool) -> None:
+    """Give all replicas to segments of logs that began on fewer bookies than asked.
+
+    `dlog log check` lists them. Each is copied into a new ledger. No position changes, and writers and
+    readers continue. An interrupted call is repeated. Exit code 6: there are too few bookies.
+    """
+    keep = None if keep_s is None else datetime.timedelta(seconds=keep_s)
+
+    async def go() -> dict[str, list[dlog.SegmentDescription]]:
+        found = {}
+        async with dlog.open_namespace(uri) as namespace:
+            for log in logs:
+                found[log] = await namespace.heal_log(log, keep=keep)
+                print_note(f"{log}: healed {counted(len(found[log]), 'segment')}")
+        return found
+
+    healed = run(go)
+    if as_json:
+        print_json(
+            {
+                log: [{"segment_seqno": each.segment_seqno, "ledger_id": each.ledger_id} for each in segments]
+                for log, segments in healed.items()
             }
         )
 

@@ -103,6 +103,7 @@ NAMESPACE = [
     Call("set_retention", ADMIN, lambda ns, face, at: ns.set_retention(at.log, dlog.Retention(age_s=9))),
     Call("retain_log", ADMIN, lambda ns, face, at: ns.retain_log(at.log)),
     Call("truncate_log", ADMIN, lambda ns, face, at: ns.truncate_log(at.log, START)),
+    Call("heal_log", ADMIN, lambda ns, face, at: ns.heal_log(at.log)),
     Call("purge_log", ADMIN, lambda ns, face, at: ns.purge_log(at.log)),
     Call("delete_log", ADMIN, lambda ns, face, at: ns.delete_log(at.log)),
     Call("rename_log", ADMIN, lambda ns, face, at: ns.rename_log(at.log, _named(at.log))),

@@ -59,6 +59,7 @@ PUBLIC = [
     "LogCheck",
     "Gap",
     "GapCause",
+    "HealConfig",
     "LogCursors",
     "LogDescription",
     "LogExistsError",

@@ -1,4 +1,4 @@
-"""`dlog log check|repair|recover`, called with the arguments of a shell."""
+"""`dlog log check|repair|recover|heal`, called with the arguments of a shell."""
 
 from __future__ import annotations
 
@@ -81,6 +81,10 @@ def test_what_cannot_be_repaired_is_told_with_the_exit_code(uri: str, capfd: Run
 def test_a_log_is_recovered_and_one_with_a_writer_is_refused(uri: str, capfd: Run) -> None:
     assert main(["log", "recover", "orders", "--json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"orders": []}
+    assert main(["log", "heal", "orders", "--keep", "0", "--json"]) == 0
+    printed = capfd.readouterr()
+    assert json.loads(printed.out) == {"orders": []}
+    assert "orders: healed 0 segments" in printed.err
     with dlog.blocking.open_namespace(uri) as namespace, namespace.open_writer("orders"):
         for command in ("recover", "repair"):
             arguments = ["log", command, "orders", *(["--yes"] if command == "repair" else [])]
