@@ -4,8 +4,10 @@ A sweep is a function ``sweep(seed: int, count: int) -> Sequence[str]`` at the t
 It tries about as much as ``count`` frames cost (20,000: half a minute), and returns a report of each failure,
 with a command that does it again. Such a module is found by its text; there is no list to add it to.
 
-Inside: finding the sweeps, the turns, the command line. Not inside: what a sweep tries.
+Inside: finding the sweeps, the turns, the report, the command line. Not inside: what a sweep tries.
 Always: one seed and a number of turns give the same run again. What raises has failed, and the rest goes on.
+After each part the file of progress is written: ``--resume`` goes on behind the last part of a run that was
+interrupted, and its report has both.
 
 Exit codes: 0 nothing failed, 1 something failed, 2 the command line is invalid.
 """
@@ -14,12 +16,18 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib
+import io
+import json
 import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
 
 from tests.fuzz.__main__ import main as fuzz
 from tests.places import ROOT
@@ -29,6 +37,38 @@ Part = Callable[[int, int], Sequence[str]]
 TURN_COUNT = 2000  # frames of each sweep, before the next one's turn
 _FUZZ_SHARE = 100  # one input of each target of the fuzzer for so many frames
 _WORLD_SHARE = 1000  # one simulated world of each kind
+
+
+@attrs.define
+class Progress:
+    """What a run has done."""
+
+    seed: int
+    turn: int = 0
+    done: list[str] = attrs.field(factory=list)  # parts of this turn
+    seconds: dict[str, float] = attrs.field(factory=dict)  # of each part
+    turns: dict[str, int] = attrs.field(factory=dict)
+    reports: list[str] = attrs.field(factory=list)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(attrs.asdict(self)), "utf-8")
+        new.replace(path)
+
+    def note(self, name: str, took_s: float, reports: Sequence[str]) -> None:
+        self.done.append(name)
+        self.seconds[name] = self.seconds.get(name, 0) + took_s
+        self.turns[name] = self.turns.get(name, 0) + 1
+        self.reports += reports
+
+    def summary(self) -> str:
+        """The report at the end of a run: the failures, then a line for each part."""
+        lines = [*self.reports, f"seed {self.seed}:"]
+        lines += [
+            f"  {name:44} {turns:5} turns {self.seconds[name]:8.0f} s" for name, turns in self.turns.items()
+        ]
+        return "\n".join([*lines, f"{sum(self.turns.values())} turns of parts; {len(self.reports)} failures"])
 
 
 def sweep_modules() -> list[str]:
@@ -74,11 +114,23 @@ def _simulation(kind: Sequence[str]) -> Part:
 
 
 def run_part(name: str, part: Part, seed: int, count: int) -> list[str]:
-    """The reports of one part's turn."""
+    """The reports of one part's turn; with what it printed, if there are any."""
+    output = io.StringIO()
     try:
-        return [str(report) for report in part(seed, count)]
+        with contextlib.redirect_stdout(output):
+            reports = [str(report) for report in part(seed, count)]
     except Exception:  # one part must not end the others
-        return [f"{name} raised, with seed {seed} and count {count}:\n{traceback.format_exc()}"]
+        reports = [f"{name} raised, with seed {seed} and count {count}:\n{traceback.format_exc()}"]
+    return [f"{reports[0]}\n{output.getvalue()}".rstrip(), *reports[1:]] if reports else []
+
+
+def _chosen(progress: Progress, parts: Mapping[str, Part], turns: int | None) -> Iterator[tuple[str, Part]]:
+    """The next part, again and again; the progress counts the turns."""
+    while turns is None or progress.turn < turns:
+        for name, part in parts.items():
+            if name not in progress.done:
+                yield name, part
+        progress.turn, progress.done = progress.turn + 1, []
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,27 +143,37 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown := [name for name in options.part or [] if name not in every]:
         print(f"no part {unknown[0]!r}; --list shows them all", file=sys.stderr)
         return 2
-    chosen = {name: every[name] for name in options.part or every}
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
-    print(f"seed {seed}; the same again: make soak ARGS='--seed {seed} --turns N'", flush=True)
+    progress = Progress(seed)
+    if options.resume:
+        if not options.progress.exists():
+            print(f"nothing to resume: there is no {options.progress}", file=sys.stderr)
+            return 2
+        progress = Progress(**json.loads(options.progress.read_text("utf-8")))
+    print(
+        f"seed {progress.seed}; the same again: make soak ARGS='--seed {progress.seed} --turns N'", flush=True
+    )
+    chosen = {name: every[name] for name in options.part or every}
     end_s = None if options.turns is not None else time.monotonic() + 60 * options.minutes
-    failures = turn = 0
-    while turn < options.turns if options.turns is not None else time.monotonic() < (end_s or 0):
-        for name, part in chosen.items():
-            began_s = time.monotonic()
-            reports = run_part(name, part, seed + turn, options.count)
-            failures += len(reports)
+    try:
+        for name, part in _chosen(progress, chosen, options.turns):
+            began_s, seed = time.monotonic(), progress.seed + progress.turn
+            reports = run_part(name, part, seed, options.count)
             if reports:
                 print("\n".join(reports))
             took_s = time.monotonic() - began_s
+            progress.note(name, took_s, reports)
+            progress.write(options.progress)
             print(
-                f"turn {turn}: {name}, seed {seed + turn}, {took_s:.0f} s, {len(reports)} failed", flush=True
+                f"turn {progress.turn}: {name}, seed {seed}, {took_s:.0f} s, {len(reports)} failed",
+                flush=True,
             )
             if end_s is not None and time.monotonic() >= end_s:
                 break
-        turn += 1
-    print(f"{turn} turns of {len(chosen)} parts from seed {seed}; {failures} failures")
-    return 1 if failures else 0
+    except KeyboardInterrupt:
+        print("interrupted; --resume goes on", file=sys.stderr)
+    print(progress.summary(), flush=True)
+    return 1 if progress.reports else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -122,6 +184,13 @@ def _parser() -> argparse.ArgumentParser:
         "--count", type=int, default=TURN_COUNT, help=f"frames of each sweep in a turn (default {TURN_COUNT})"
     )
     parser.add_argument("--seed", type=int, help="default: a new one, which is printed")
+    parser.add_argument("--resume", action="store_true", help="go on with the run that was interrupted")
+    parser.add_argument(
+        "--progress",
+        type=Path,
+        default=ROOT / ".cache" / "soak.json",
+        help="the file of progress (default .cache/soak.json)",
+    )
     parser.add_argument("--part", action="append", help="only this part; may be repeated")
     parser.add_argument("--list", action="store_true", help="print the names of the parts")
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -11,13 +12,15 @@ from tests.fuzz.soak import main, parts, sweep_modules
 
 
 def test_every_module_with_a_sweep_is_found() -> None:
-    assert {"tests.fuzz.frame_sweep", "tests.fuzz.file_sweep"} <= set(sweep_modules())
+    ours = ("frame_sweep", "process_sweep", "file_sweep")
+    assert {f"tests.fuzz.{name}" for name in ours} <= set(sweep_modules())
     assert {"fuzz", "simulation", "simulation --streams", "simulation --healing"} <= set(parts())
 
 
 def test_turns_have_seeds_of_their_own_and_a_failure_does_not_end_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    progress = ["--progress", str(tmp_path / "soak.json")]
     seen: list[tuple[str, int, int]] = []
 
     def good(seed: int, count: int) -> Sequence[str]:
@@ -27,23 +30,56 @@ def test_turns_have_seeds_of_their_own_and_a_failure_does_not_end_the_run(
     def bad(seed: int, count: int) -> Sequence[str]:
         if seed == 8:
             raise ValueError("of the sweep itself")
+        print("what it has seen")
         return ["FAILED bad: replay it"]
 
     monkeypatch.setattr(soak, "parts", lambda: {"bad": bad, "good": good})
-    assert main(["--seed", "7", "--turns", "2", "--count", "30"]) == 1
+    assert main([*progress, "--seed", "7", "--turns", "2", "--count", "30"]) == 1
     output = capsys.readouterr().out
     assert seen == [("good", 7, 30), ("good", 8, 30)]
     assert "FAILED bad: replay it" in output
     assert "bad raised, with seed 8 and count 30" in output
-    assert "2 turns of 2 parts from seed 7; 2 failures" in output
-    assert main(["--seed", "7", "--turns", "1", "--part", "good"]) == 0
+    assert "what it has seen" in output  # a part that passes prints nothing
+    assert "4 turns of parts; 2 failures" in output
+    assert output.count("FAILED bad: replay it") == 2  # at once, and in the report at the end
+    assert main([*progress, "--seed", "7", "--turns", "1", "--part", "good"]) == 0
+
+
+def test_an_interrupted_run_goes_on_behind_its_last_part_and_reports_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = ["--progress", str(tmp_path / "soak.json"), "--turns", "2"]
+    seen: list[tuple[str, int]] = []
+
+    def part(name: str) -> soak.Part:
+        def run(seed: int, count: int) -> Sequence[str]:
+            if len(seen) == 2:
+                seen.append(("interrupted", seed))
+                raise KeyboardInterrupt
+            seen.append((name, seed))
+            return [f"FAILED {name}"] if len(seen) == 1 else []
+
+        return run
+
+    monkeypatch.setattr(soak, "parts", lambda: {name: part(name) for name in ("a", "b", "c")})
+    assert main([*progress, "--resume"]) == 2  # there is none yet
+    assert main([*progress, "--seed", "5"]) == 1
+    assert "--resume goes on" in capsys.readouterr().err
+    assert main([*progress, "--resume"]) == 1
+    assert seen == [("a", 5), ("b", 5), ("interrupted", 5), ("c", 5), ("a", 6), ("b", 6), ("c", 6)]
+    output = capsys.readouterr().out
+    assert "6 turns of parts; 1 failures" in output
+    assert "FAILED a" in output
+    assert main([*progress, "--resume"]) == 1  # all is done: the report only
+    assert len(seen) == 7
 
 
 def test_a_run_without_a_seed_says_which_it_took(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    progress = ["--progress", str(tmp_path / "soak.json")]
     monkeypatch.setattr(soak, "parts", lambda: {"good": lambda seed, count: []})
-    assert main(["--turns", "1"]) == 0
+    assert main([*progress, "--turns", "1"]) == 0
     assert "the same again: make soak ARGS='--seed " in capsys.readouterr().out
-    assert main(["--part", "nothing"]) == 2
-    assert main(["--list"]) == 0
+    assert main([*progress, "--part", "nothing"]) == 2
+    assert main([*progress, "--list"]) == 0
