@@ -7,8 +7,25 @@ Source: BookieException.java, ExitCode.java.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+
+# What an operator does about a file that cannot be used at a start; without a row: ``_REMEDY``.
+_REMEDY = (
+    "Another kind of file may be in its place. Move that away and put the file back from a copy; a file LOCK"
+    " may be deleted while no bookie runs. Without a copy, treat its disk as lost"
+)
+_REMEDIES = {
+    errno.ENOSPC: "The disk is full: free space and start again",
+    errno.EDQUOT: "The quota is used up: free space and start again",
+    errno.EROFS: "The file system is mounted read-only: check the disk, and mount it for writing",
+    errno.EACCES: "Give the user of the bookie the right to use it, or start the bookie as its user",
+    errno.EPERM: "Give the user of the bookie the right to use it, or start the bookie as its user",
+    errno.EIO: "The disk fails: replace it, and start with an empty one in its place",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n) and start again",
+    errno.ENFILE: "The machine has no file descriptor left: end other programs and start again",
+}
 
 
 class BookieServerError(Exception):
@@ -106,6 +123,19 @@ class FormatError(BookieServerError):
 
 class StartError(BookieServerError):
     """The bookie cannot start on its stored data. Nothing was changed; the message names the remedy."""
+
+
+class StorageFileError(StartError, OSError):
+    """A file or directory of the storage cannot be used. The message has its name, reason and remedy."""
+
+    def __init__(self, cause: OSError) -> None:
+        reason = cause.strerror or str(cause) or type(cause).__name__
+        OSError.__init__(self, cause.errno, reason, cause.filename)
+        remedy = _REMEDIES.get(cause.errno or 0, _REMEDY)
+        self._text = f"{cause.filename or 'a file of the bookie'} cannot be used: {reason}. {remedy}"
+
+    def __str__(self) -> str:
+        return self._text
 
 
 class JournalMissingError(StartError):

@@ -137,7 +137,7 @@ async def open_bookie(
 
     Raises:
         StorageFailedError: A write or a sync failed; nothing was acknowledged after it.
-        DirectoryInUseError, StartError, OSError: As ``open_storage``.
+        DirectoryInUseError, StartError: As ``open_storage``.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     raised: BaseException | None = None

@@ -264,15 +264,18 @@ class RealDisk(Disk):
             self._place(old, changes=True),
             self._place(new, changes=True),
         )
-        os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+        with _named(new):
+            os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def link(self, old: Path, new: Path) -> None:
         (source, source_fd), (target, target_fd) = self._place(old), self._place(new, changes=True)
-        os.link(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+        with _named(new):
+            os.link(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
 
     def unlink(self, path: Path) -> None:
         name, directory_fd = self._place(path, changes=True)
-        os.unlink(name, dir_fd=directory_fd)
+        with _named(path):
+            os.unlink(name, dir_fd=directory_fd)
 
     def remove_tree(self, path: Path) -> None:
         name, directory_fd = self._place(path, changes=True)
@@ -407,13 +410,26 @@ class RealDisk(Disk):
     def _open(self, path: Path, flags: int) -> int:
         # Linux takes the descriptor before it creates the file, so the call may be repeated with O_EXCL.
         name, directory_fd = self._place(path)
-        return self.descriptors.call(os.open, name, flags, FILE_MODE, dir_fd=directory_fd)
+        with _named(path):
+            return self.descriptors.call(os.open, name, flags, FILE_MODE, dir_fd=directory_fd)
 
     async def run(self, job: Callable[..., T], *args: Any) -> T:
         readers = self._readers
         if readers is None or readers.calls is not calls_of_this_run():
             readers = self._readers = ReaderPool(_READER_THREADS_MAX)
         return await readers.run(job, *args)
+
+
+@contextlib.contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An error names the whole path, not one from an open directory on; and a symlink in its place."""
+    try:
+        yield
+    except OSError as exc:
+        exc.filename = str(path)
+        if exc.errno in (errno.ELOOP, errno.ENOENT, errno.EEXIST) and os.path.islink(path):
+            exc.strerror = f"{exc.strerror} (a symbolic link is in its place)"
+        raise
 
 
 def _make_below(directory_fd: int, path: Path, name: Path) -> list[Path]:

@@ -20,7 +20,7 @@ import trio
 from bookie.damage.digest_checker import DigestTypeOf
 from bookie.damage.scrubber import scrub_before_serving
 from bookie.disk.disk import Disk
-from bookie.errors import StartError, StorageFailedError
+from bookie.errors import BookieServerError, StartError, StorageFailedError, StorageFileError
 from bookie.journal.journals import Journals
 from bookie.journal.last_mark import LastMarks, greatest_marks
 from bookie.storage.config import CURRENT, LOCK, StorageConfig
@@ -29,6 +29,7 @@ from bookie.storage.directory_store import DirectoryStore, open_directory_store
 from bookie.storage.failure import Failure
 from bookie.storage.storage import Storage
 from namespace.clock import wall_ms
+from namespace.held_directories import DirectoryLostError
 
 
 @asynccontextmanager
@@ -49,11 +50,17 @@ async def open_storage(
     Raises:
         DirectoryInUseError: Another process serves one of the directories.
         StartError: The stored data cannot be served as they are. Nothing was changed.
-        OSError: A directory cannot be read or written.
+        StorageFileError: A file or a directory cannot be read or written.
+        namespace.held_directories.DirectoryLostError: Another directory has the place of one.
     """
     raised: BaseException | None = None
     async with AsyncExitStack() as stack:
-        storage = await _start(stack, disk, config, digest_type_of, wall_ms)
+        try:
+            storage = await _start(stack, disk, config, digest_type_of, wall_ms)
+        except (BookieServerError, DirectoryLostError):
+            raise
+        except OSError as exc:
+            raise StorageFileError(exc) from exc
         try:
             async with trio.open_nursery() as nursery:
                 watch = storage.failure.watch

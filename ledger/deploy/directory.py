@@ -211,6 +211,11 @@ class Directory:
             return os.stat(name, dir_fd=self._fd).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as exc:
+            raise DirectoryUnusableError(
+                f"directory {self.path}: {name} cannot be used: {exc.strerror}. Nothing was changed."
+                " Move away what is in its place, and put the file back from a copy"
+            ) from exc
 
     def moved(self, lost: DirectoryLostError) -> DirectoryMovedError:
         """The error of this directory, or of one below it, that is not at its path any more."""

@@ -9,8 +9,9 @@ import pytest
 from ledger.deploy import host
 from ledger.deploy.directory import Directory
 from ledger.deploy.embedded import open_embedded_stack
-from ledger.errors import DirectoryMovedError
+from ledger.errors import DirectoryMovedError, DirectoryUnusableError
 from ledger.transport.transport import Address
+from namespace.errors import NamespaceError
 from namespace.store import SessionState
 
 
@@ -38,3 +39,21 @@ async def test_a_host_that_finds_other_files_in_the_directory_is_the_reason_of_e
     with pytest.raises(DirectoryMovedError, match="another file"):
         async with open_embedded_stack(tmp_path / "ledgers"):
             pass
+
+
+@pytest.mark.parametrize("name", ["metadata.sqlite", "metadata.copy", "bookie/current/METADATA"])
+async def test_a_file_that_leads_to_itself_is_named_and_the_directory_works_with_the_file_again(
+    tmp_path: Path, name: str
+) -> None:
+    path, kept = tmp_path / "ledgers", tmp_path / "kept"
+    async with open_embedded_stack(path):
+        pass
+    file = path / name
+    file.rename(kept)
+    file.symlink_to(file)
+    with pytest.raises((DirectoryUnusableError, NamespaceError), match=name):
+        async with open_embedded_stack(path):
+            pass
+    kept.replace(file)
+    async with open_embedded_stack(path):
+        pass
