@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import attrs
@@ -22,6 +22,8 @@ import dlog
 from dlog.metadata.binding import new_binding
 from dlog.metadata.bindings import bind, resolve_binding
 from dlog.metadata.policy import Policy, Right, Rule
+from dlog.shards.creation import create_sharded_log, delete_sharded_log
+from dlog.shards.writer import open_sharded_writer
 from ledger.catalog.catalog import open_catalog
 from ledger.catalog.cluster_backup import check_restored, read_backup
 from ledger.client import LedgerClient, open_ledger_client
@@ -31,7 +33,7 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.election import current_auditor
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import RegularCheck, UnderReplicatedLedgers
-from namespace.errors import NamespaceError
+from namespace.errors import NamespaceError, NodeExistsError, NoNodeError
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import MetadataStore
 from tests.fakes.dict_bookies import DictCluster, open_cluster
@@ -71,6 +73,45 @@ BAD: dict[str, bytes] = {
     "NUL": b"a\x00b\x00\n\x00",
     "text of protobuf": b'replica: "\\377"\nctime: -1\nbookieId: "\\377"',
 }
+BAD_NAMES = (
+    *(
+        "²",
+        "\u0667",
+        "-1",
+        "0",
+        "x",
+        "9" * 25,
+        "0000000000",
+        "00000000000²",
+        "%zz",
+        "a_b_c_d_e",
+        " ",
+        "a:b:c",
+    ),
+    *("L", "L²", "L99999999999999999999", "L0000000007", "ID-²", "HOB-²", "HOB-9999999999", "V_", "V_²"),
+    *("V_-1", "urL", "urL000000000²", "urL9999999999999999999999", "urLock-²", "readonly", "available"),
+    *("inprogress", "inprogress_²", "inprogress_9999999999999999999", "logrecs_", "logrecs_1_2_3"),
+    *(
+        "logrecs_9999999999999999999",
+        "logrecs_00000000000000000²",
+        "member",
+        "member_a_s²_1",
+        "member_%_s1_x",
+    ),
+    *(
+        "member_%_s1_x",
+        "<default>",
+        "shard-²",
+        "shard-00001",
+        "...",
+        "b1",
+        "b1:²",
+        "b1:99999",
+        "[::1",
+        "locks",
+        "ledgers",
+    ),
+)
 NAMES = {  # a group of like nodes: the first one stands for all
     r"/ledgers/available/[^/]+": "bookie",
     r"/ledgers/00/\d{4}/L\d+": "ledger",
@@ -138,6 +179,7 @@ async def open_place() -> AsyncIterator[Place]:
             await namespace.set_retention("orders", dlog.Retention(age_s=86_400))
             await namespace.change_properties("orders", {"owner": "team"})
             await namespace.rename_log("old", "new")
+            await create_sharded_log(namespace, "sharded", 2)
             await namespace.set_policy(Policy((Rule("sweep", "*", frozenset(Right)),)))
             ledger = await client.create(ensemble_size=1, write_quorum=1, ack_quorum=1)
             await ledger.append(b"one")
@@ -163,6 +205,11 @@ async def read_by_cursor(namespace: dlog.Namespace) -> None:
     async with namespace.open_reader("orders", cursor="billing", follow=False) as reader:
         async for record in reader:
             await reader.commit(record.dlsn)
+
+
+async def write_shards(namespace: dlog.Namespace) -> None:
+    async with open_sharded_writer(namespace, "sharded", lock_timeout_s=0) as writer:
+        await writer.append(b"key", b"more")
 
 
 async def write_log(namespace: dlog.Namespace) -> None:
@@ -239,6 +286,9 @@ def operations(place: Place) -> dict[str, Callable[[], Awaitable[object]]]:
         "read": lambda: read_log(namespace),
         "read by cursor": lambda: read_by_cursor(namespace),
         "write": lambda: write_log(namespace),
+        "write shards": lambda: write_shards(namespace),
+        "delete shards": lambda: delete_sharded_log(namespace, "missing"),
+        "last batch": lambda: namespace.last_batch("s", "orders"),
         "purge": lambda: namespace.purge_log("orders", dry_run=True),
         "rename": lambda: namespace.rename_log("orders", "new"),
     }
@@ -261,19 +311,28 @@ class Image:
 
 async def swept(place: Place, path: str, value: bytes, what: str) -> list[str]:
     """The operations that did not keep to the rule with this value in the node."""
+
+    async def damage() -> None:
+        await place.store.put(path, value) if await place.store.exists(path) else None
+
+    return await tried(place, damage, f"{path} = {what}")
+
+
+async def tried(place: Place, damage: Callable[[], Awaitable[None]], what: str) -> list[str]:
+    """The operations that did not keep to the rule, each after this damage."""
     wrong = []
     for name, operation in operations(place).items():
         if place.store.state.value != "connected":
-            return [f"{path} = {what}: the session ended before {name}"]
-        await place.store.put(path, value) if await place.store.exists(path) else None
+            return [f"{what}: the session ended before {name}"]
+        await damage()
         try:
             with trio.fail_after(WITHIN_S):
                 await operation()
         except OURS as exc:
             if isinstance(exc, trio.TooSlowError):
-                wrong.append(f"{path} = {what}: {name} hangs")
+                wrong.append(f"{what}: {name} hangs")
         except Exception as exc:
-            wrong.append(f"{path} = {what}: {name} raises {exc!r:.200}")
+            wrong.append(f"{what}: {name} raises {exc!r:.200}")
     return wrong
 
 
@@ -306,3 +365,22 @@ async def test_a_bad_value_of_each_node_raises_no_other_error_than_ours(
     what: str, autojump_clock: MockClock
 ) -> None:
     await sweep(lambda _number: [what])
+
+
+async def test_bad_names_below_each_node_raise_no_other_error_than_ours(autojump_clock: MockClock) -> None:
+    async with open_place() as place:
+        image, wrong = Image.of(place.cluster.tree), list[str]()
+        parents = sorted({path.rpartition("/")[0] for path in image.nodes if path.count("/") > 1})
+        assert len(parents) > 20, parents
+        for parent in parents:
+
+            async def damage(parent: str = parent) -> None:
+                for name in BAD_NAMES:
+                    with suppress(NodeExistsError, NoNodeError):
+                        await place.store.create(f"{parent}/{name}", b"1")
+
+            wrong += await tried(place, damage, f"names below {parent}")
+            image.put_back(place.cluster.tree)
+        assert wrong == [], "\n".join(wrong)
+        await read_log(place.namespace)
+        await write_log(place.namespace)
