@@ -162,6 +162,9 @@ class StreamsView(Protocol):
     def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
         """The tail of each stream; None for a log that does not exist."""
 
+    def identities(self, streams: Sequence[str]) -> dict[str, str | None]:
+        """The identity of each log that exists, None for a log without one."""
+
     @property
     def is_confidential(self) -> bool:
         """True if payloads are encrypted, or the way to the bookies is secured, by any setting."""
@@ -189,10 +192,17 @@ class NamedStreams:
         return NamedLog(self.uri, stream, self.read_timeout_ms, self.options)
 
     def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
+        return self._each(self._tail, streams)
+
+    def identities(self, streams: Sequence[str]) -> dict[str, str | None]:
+        found = self._each(self._identity, streams)
+        return {stream: one[0] for stream, one in found.items() if one is not None}
+
+    def _each(self, ask: Callable[[str], T], streams: Sequence[str]) -> dict[str, T]:
         if len(streams) < 2:
-            return {stream: self._tail(stream) for stream in streams}
+            return {stream: ask(stream) for stream in streams}
         with ThreadPoolExecutor(min(TAILS_AT_ONCE, len(streams)), "dlog tails") as threads:
-            return dict(zip(streams, threads.map(self._tail, streams), strict=True))
+            return dict(zip(streams, threads.map(ask, streams), strict=True))
 
     @property
     def is_confidential(self) -> bool:
@@ -200,6 +210,13 @@ class NamedStreams:
             self.uri, config_file=self.options.config_file, settings=self.options.all_settings
         ).given
         return any(name in _SECURED or name.startswith("bookies.") for name in given)
+
+    def _identity(self, stream: str) -> tuple[str | None] | None:
+        """None: there is no such log."""
+        try:
+            return (self._call(lambda namespace: namespace.log_identity(stream)),)
+        except dlog.LogNotFoundError:
+            return None
 
     def _tail(self, stream: str) -> Position | None:
         try:

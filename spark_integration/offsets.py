@@ -1,11 +1,13 @@
 """Offsets: how far a query has consumed its streams, in the form that Spark keeps in a checkpoint.
 
-    {"v": 1, "streams": {"orders": [7, 1041, 3]}}
+    {"v": 1, "streams": {"orders": [7, 1041, 3]}, "logs": {"orders": "6f1cbd0e6a0e4f6a9a4e2f7f6c4b7c55"}}
 
 means that all records *through* DLSN (7, 1041, 3) are consumed. Slot -1 means the whole entry: a planner
 that cuts between entries does not know the number of slots of an entry. ``[7, -1, -1]`` is before all of
 segment 7. ``[0, -1, -1]`` is before everything: planning replaces it by the position of the first record that
 is left.
+``logs`` has the identity of each log that has one (``Namespace.log_identity``): another log of the same name
+is not read from the middle. Offsets of older releases have no ``logs``.
 A range is (start, end]. At the end of a segment, "consumed through" has one spelling, and "next to read"
 would have two; Spark compares offsets as text.
 
@@ -57,13 +59,32 @@ def just_before(segment: int, entry: int, slot: int) -> Position:
     return Position(segment, entry, slot - 1) if slot else Position(segment, entry - 1, WHOLE_ENTRY)
 
 
-def to_offset(positions: Mapping[str, Position]) -> dict[str, Any]:
-    """The offset object for the position of each stream."""
+def to_offset(
+    positions: Mapping[str, Position], identities: Mapping[str, str | None] | None = None
+) -> dict[str, Any]:
+    """The offset object for the position of each stream, and for the identities of their logs."""
     streams = {
         stream: [position.segment, position.entry, position.slot]
         for stream, position in sorted(positions.items())
     }
-    return {"v": FORMAT_VERSION, "streams": streams}
+    logs = {stream: one for stream, one in sorted((identities or {}).items()) if one and stream in streams}
+    return {"v": FORMAT_VERSION, "streams": streams} | ({"logs": logs} if logs else {})
+
+
+def identities_in(offset: object) -> dict[str, str]:
+    """The identities of logs in an offset object; none of an older release.
+
+    Raises:
+        OffsetFormatError: They are none.
+    """
+    logs = offset.get("logs", {}) if isinstance(offset, Mapping) else {}
+    if not isinstance(logs, Mapping) or not all(
+        isinstance(each, str) for pair in logs.items() for each in pair
+    ):
+        raise OffsetFormatError(
+            f"{offset!r} has no identities of logs in 'logs'; use another checkpoint location"
+        )
+    return dict(logs)
 
 
 def from_offset(offset: object) -> dict[str, Position]:

@@ -54,7 +54,7 @@ KNOWN = (
 )
 CLIENT = "client."  # before the name of a setting of docs/settings.md
 # Options that Spark itself may add.
-_SPARKS_OWN = {"path", "checkpointlocation"}
+_SPARKS_OWN = {"path", "checkpointlocation", "queryname"}
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

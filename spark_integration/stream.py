@@ -29,7 +29,7 @@ from spark_integration.arrow import ArrowRows
 from spark_integration.client import StreamsView
 from spark_integration.errors import OffsetFormatError
 from spark_integration.measuring import Measures
-from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, to_offset
+from spark_integration.offsets import BEFORE_EVERYTHING, Position, from_offset, identities_in, to_offset
 from spark_integration.options import SourceOptions
 from spark_integration.planning import Amount, Extent, Piece, Range, StreamRange, shares, total
 from spark_integration.ranges import RangePartition, Ranges, packed, resolve_place
@@ -49,6 +49,7 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._streams = streams
         self._ranges = Ranges(options, streams, rows)
         self._initial: dict[str, Position] | None = None
+        self._initial_logs: dict[str, str | None] = {}
         self._pin_start = False  # the next latestOffset must return the start
         self._target: dict[str, Position] | None = None  # the end of the query with Trigger.AvailableNow
         self._names: list[str] = []
@@ -80,8 +81,9 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
                 for stream in self._found_streams()
             }
+            self._initial_logs = self._streams.identities(sorted(self._initial))
             self._pin_start = options.starting.moves
-        return to_offset(self._initial)
+        return to_offset(self._initial, self._initial_logs)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; waits up to ``pollTimeoutMs`` for new records."""
@@ -89,21 +91,32 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._pin_start:
             return start
         positions = self._positions(start)
+        known = identities_in(start)
         tails = self._wait_beyond(positions)
+        found = self._streams.identities(sorted(tails))
+        for stream in self._replaced(known, found):
+            positions[stream] = BEFORE_EVERYTHING  # the other log is read from its beginning
+            known[stream] = ""
+            self._measures.pop(stream, None)
+            self._watch = None
         if isinstance(limit, ReadAllAvailable):
             # Only Trigger.Once passes this limit, and it ignores ``getDefaultReadLimit``. Its one batch
             # must read everything.
-            ends = {stream: max(tail, positions.get(stream, tail)) for stream, tail in tails.items()}
+            ends = {
+                stream: self._streams.log(stream).earliest()
+                if known.get(stream) == ""
+                else max(tail, positions.get(stream, tail))
+                for stream, tail in tails.items()
+            }
         else:
             ends = self._bounded(positions, tails)
         # A stream that is at its end keeps its position: Spark compares offsets as text, and a position has
         # two spellings.
         self._planned = positions | ends
-        offset = to_offset(self._planned)
-        if offset == start:
+        if self._planned == positions and "" not in known.values():
             return start
         self._last_batch_at = time.monotonic()
-        return offset
+        return to_offset(self._planned, known | found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """The tails, and how far the last planned batch is behind them, for the progress of the query."""
@@ -128,6 +141,12 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         self._pin_start = False
         starts, ends = self._positions(start), self._positions(end)
+        before, after = identities_in(start), identities_in(end)
+        if ends != self._planned:  # planned by an earlier run of the query
+            for stream in self._replaced(after, self._streams.identities(sorted(after))):
+                del ends[stream]
+        for stream in self._changed(before, after):
+            ends.pop(stream, None)  # this batch only notes where the other log begins
         self._planned = self._planned or ends
         if (arrived := self._arrived_partition(starts, ends)) is not None:
             return [arrived]
@@ -182,6 +201,23 @@ class DlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f" {sorted(others)}; add them, or use a new checkpoint location for other streams"
             )
         return positions
+
+    @staticmethod
+    def _changed(known: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:
+        return [stream for stream, one in known.items() if stream in found and found[stream] != one]
+
+    def _replaced(self, known: Mapping[str, str], found: Mapping[str, str | None]) -> list[str]:
+        """The streams whose logs were deleted, and other logs created with their names.
+
+        Raises:
+            DataLossError: There are some; without ``failOnDataLoss=false``.
+        """
+        replaced = self._changed(known, found)
+        for stream in replaced:
+            self._ranges.lost(
+                stream, LogNotFoundError(stream, "it was deleted, and another log has its name now")
+            )
+        return replaced
 
     def _found_streams(self) -> list[str]:
         now = time.monotonic()

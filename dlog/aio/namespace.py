@@ -86,6 +86,7 @@ class Namespace:
     log_exists = passed(TrioNamespace.log_exists)
     segments = passed(TrioNamespace.segments)
     last_dlsn = passed(TrioNamespace.last_dlsn)
+    log_identity = passed(TrioNamespace.log_identity)
     verify_log = passed(TrioNamespace.verify_log)
     verify_entries = passed(TrioNamespace.verify_entries)
     describe_log = passed(TrioNamespace.describe_log)

@@ -271,6 +271,10 @@ class Namespace:
         """See ``dlog.Namespace.last_dlsn``."""
         return self._loop.run(self._namespace.last_dlsn, name)
 
+    def log_identity(self, name: str) -> str | None:
+        """See ``dlog.Namespace.log_identity``."""
+        return self._loop.run(self._namespace.log_identity, name)
+
     def verify_log(self, name: str, *, expect_head: str | None = None) -> LogVerification:
         """See ``dlog.Namespace.verify_log``."""
         return self._loop.run(self._namespace.verify_log, name, expect_head=expect_head)

@@ -17,13 +17,15 @@ from dlog.errors import LogNotFoundError, translated
 from dlog.federation.federated_store import FederatedStore
 from dlog.format.dlsn import DLSN
 from dlog.format.record import TXID_MAX
-from dlog.metadata import logs
+from dlog.metadata import logs, paths
+from dlog.metadata.log_identity import log_id_in
 from dlog.metadata.policy import Right
 from dlog.operations.namespace_base import NamespaceBase, at_target, waits_for_store
 from dlog.read.entry_verifier import EntryVerification, verify_entries
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.segments.truncation import first_left
 from dlog.write.opening import lock_owner
+from namespace.errors import NoNodeError
 
 
 class LogQueries(NamespaceBase):
@@ -95,6 +97,25 @@ class LogQueries(NamespaceBase):
         log = self._read_only_log(await self._permitted(name, Right.READ))
         record = await log.last_record(await log.segments())
         return None if record is None else record.dlsn
+
+    @at_target
+    @waits_for_store
+    async def log_identity(self, name: str) -> str | None:
+        """A number that no other log has, also none that gets the name later; it moves with the log.
+
+        None: Apache's programs or an older release created the log, and no writer of this release has opened
+        it.
+
+        Raises:
+            LogNotFoundError
+        """
+        name = await self._permitted(name, Right.READ)
+        with translated(name, "reading its identity"):
+            try:
+                node = await self._store.get(paths.log_root_path(self._path, name))
+            except NoNodeError:
+                raise LogNotFoundError(name) from None
+            return log_id_in(node.value)
 
     @at_target
     async def verify_log(self, name: str, *, expect_head: str | None = None) -> LogVerification:

@@ -26,6 +26,7 @@ class ListLog:
     truncated: int = 0  # number of truncated records
     cursors: dict[str, Position] = attrs.Factory(dict)
     exists: bool = True
+    identity: str | None = None
     measured: int = 0  # number of calls that read entries
     listed: int = 0  # number of calls that list segments
 
@@ -120,6 +121,9 @@ class ListStreams:
     @property
     def is_confidential(self) -> bool:
         return False
+
+    def identities(self, streams: Sequence[str]) -> dict[str, str | None]:
+        return {stream: self.log(stream).identity for stream in streams if self.log(stream).exists}
 
     def tails(self, streams: Sequence[str]) -> dict[str, Position | None]:
         return {stream: self.log(stream).tail() if self.log(stream).exists else None for stream in streams}

@@ -46,7 +46,11 @@ def to_log(
     **options: object,
 ) -> StreamingQuery:
     writer = (
-        frame.writeStream.format(name).outputMode(mode).option("uri", namespace.uri).option("stream", "copy")
+        frame.writeStream.format(name)
+        .queryName("copy of orders")  # Spark passes it on as an option
+        .outputMode(mode)
+        .option("uri", namespace.uri)
+        .option("stream", "copy")
     )
     for option, value in options.items():
         writer = writer.option(option, str(value))

@@ -63,6 +63,7 @@ NAMESPACE = [
     Call("access_control", None, lambda ns, face, at: ns.access_control(), may_fail=True),
     Call("segments", READ, lambda ns, face, at: ns.segments(at.log)),
     Call("last_dlsn", READ, lambda ns, face, at: ns.last_dlsn(at.log)),
+    Call("log_identity", READ, lambda ns, face, at: ns.log_identity(at.log)),
     Call("describe_log", READ, lambda ns, face, at: ns.describe_log(at.log)),
     Call("count_records", READ, lambda ns, face, at: ns.count_records(at.log)),
     Call("entry_totals", READ, lambda ns, face, at: ns.entry_totals(at.log, [(1, 0)])),

@@ -44,6 +44,20 @@ async def test_records_are_read_also_after_reopening(tmp_path: Path) -> None:
     assert [record.sequence_id for record in records] == list(range(5))
 
 
+async def test_a_log_keeps_its_identity_and_no_other_log_gets_it(tmp_path: Path) -> None:
+    async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
+        await namespace.create_log("orders")
+        first = await namespace.log_identity("orders")
+        assert first is not None
+        await namespace.rename_log("orders", "sold")
+        assert await namespace.log_identity("sold") == first
+        with pytest.raises(dlog.LogNotFoundError):
+            await namespace.log_identity("orders")
+        await namespace.delete_log("sold")
+        await namespace.create_log("sold")
+        assert await namespace.log_identity("sold") not in (None, first)
+
+
 async def test_logs_are_created_listed_described_and_deleted(tmp_path: Path) -> None:
     async with dlog.open_namespace(uri_of(tmp_path)) as namespace:
         await namespace.create_log("shop/orders")

@@ -16,6 +16,7 @@ from pyspark.sql.types import BinaryType
 from dlog import LogTruncatedError
 from spark_integration.arrow import ArrowRows
 from spark_integration.batch import DlogBatchReader
+from spark_integration.errors import DataLossError
 from spark_integration.options import Columns
 from spark_integration.stream import DlogStreamReader
 from tests.fakes.list_streams import ListLog, ListStreams, batch_reader, stream_reader
@@ -83,6 +84,78 @@ def test_a_range_read_again_by_another_reader_gives_the_same_rows(log: ListLog) 
     log.grow(25)
     again = reader_of(log, minPartitions="5")
     assert rows(again, again.partitions(start, end)) == seen
+
+
+def replaced(log: ListLog) -> ListLog:
+    """Another log of the same name, which has grown beyond the position of the query."""
+    other = ListLog(identity="b")
+    other.grow(len(log.records) + 20)
+    return other
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("has_id", [False, True])
+def test_another_log_of_the_same_name_is_an_error(restarts: bool, has_id: bool, log: ListLog) -> None:
+    log.identity = "a"
+    log.grow(10)
+    streams = ListStreams({"s": log})
+    given = {**BATCH, "pollTimeoutMs": "1", "startingOffsets": "earliest"}
+    reader = stream_reader(streams, given)
+    start, seen = run_trigger(reader, pinned_start(reader))
+    assert seen == list(range(10))
+    assert start["logs"] == {"s": "a"}
+    streams.logs["s"] = other = replaced(log)
+    other.identity = "b" if has_id else None
+    if restarts:
+        reader = stream_reader(streams, given)
+    with pytest.raises(DataLossError, match="another log has its name now"):
+        reader.latestOffset(start, ALL)
+
+
+@pytest.mark.parametrize("limit", [ALL, ReadAllAvailable()])
+def test_a_query_that_may_lose_data_reads_the_other_log_from_its_beginning(
+    limit: ReadLimit, log: ListLog
+) -> None:
+    log.identity = "a"
+    log.grow(10)
+    streams = ListStreams({"s": log})
+    given = {**BATCH, "pollTimeoutMs": "1", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    reader = stream_reader(streams, given)
+    start, _ = run_trigger(reader, pinned_start(reader))
+    streams.logs["s"] = other = replaced(log)
+    moved, seen = run_trigger(reader, start, limit)
+    assert seen == []
+    assert moved["logs"] == {"s": "b"}
+    _, seen = run_trigger(stream_reader(streams, given), moved)
+    assert seen == list(range(len(other.records)))
+
+
+def test_a_batch_that_was_planned_of_another_log_is_not_read(log: ListLog) -> None:
+    log.identity = "a"
+    log.grow(10)
+    streams = ListStreams({"s": log})
+    given = {**BATCH, "pollTimeoutMs": "1", "startingOffsets": "earliest"}
+    reader = stream_reader(streams, given)
+    start = pinned_start(reader)
+    end = through_json(reader.latestOffset(start, ALL))
+    streams.logs["s"] = replaced(log)
+    with pytest.raises(DataLossError, match="another log has its name now"):
+        stream_reader(streams, given).partitions(start, end)
+    reader = stream_reader(streams, given | {"failOnDataLoss": "false"})
+    assert reader.partitions(start, end) == []
+
+
+def test_a_checkpoint_of_an_older_release_takes_the_log_as_its_own(log: ListLog) -> None:
+    log.grow(10)
+    reader = reader_of(log, startingOffsets="earliest")
+    start, _ = run_trigger(reader, pinned_start(reader))
+    assert "logs" not in start
+    log.identity = "a"
+    assert reader_of(log).latestOffset(start, ALL) is start
+    log.grow(4)
+    end, seen = run_trigger(reader_of(log), start)
+    assert seen == list(range(10, 14))
+    assert end["logs"] == {"s": "a"}
 
 
 def test_without_new_records_the_end_is_the_start_object(log: ListLog) -> None:
