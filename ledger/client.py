@@ -45,6 +45,7 @@ from ledger.wire.messages import BookieInfoReply, BookieInfoRequest
 from ledger.write.adv_handle import AdvWriteHandle
 from ledger.write.handle import WriteHandle
 from ledger.write.lac_hints import LacHints
+from ledger.write.missed import MissedReplicas
 from ledger.write.timed_handle import TimedWriteHandle
 from namespace.clock import wall_ms
 from namespace.errors import BadVersionError, StoreError
@@ -81,6 +82,7 @@ class LedgerClient:
         self._secret_rng = secret_rng or random.SystemRandom()
         self._on_deleted = on_deleted
         self._writers: set[WriteHandle] = set()
+        self._missed = MissedReplicas(context.catalog, context.membership, wall_ms)
 
     def __repr__(self) -> str:
         return (
@@ -201,6 +203,7 @@ class LedgerClient:
         )
         if isinstance(handle, TimedWriteHandle) and timings is not None:
             handle.measure(timings[names.ADD_ENTRY])
+        handle.note_missed = self._missed.note
         self._writers.add(handle)
         context.recorder.open_source(handle, partial(_counters, handle), partial(_gauges, handle))
         delay_s = context.config.lac_hint_delay_s
@@ -490,7 +493,8 @@ async def open_ledger_client(
     async with (
         open_membership(store, root, health=BookieHealth(config.placement, rng)) as membership,
         open_transport(dial, membership.resolve, config.transport) as transport,
-        open_background() as nursery,
+        open_background() as keeping,
+        open_background() as nursery,  # the handles end before ``keeping`` does, and tell what they missed
     ):
         placer = Placer(membership, transport, config.placement, rng)
         nursery.start_soon(placer.run)
@@ -509,4 +513,6 @@ async def open_ledger_client(
             recorder=recorder,
         )
         client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)
+        if not read_only:
+            keeping.start_soon(client._missed.run)
         yield client

@@ -252,6 +252,7 @@ SHELLS: tuple[str, ...] = (
     "ledger/read/handle.py",
     "ledger/transport/bookie_requests.py",
     "ledger/recovery/driver.py",
+    "ledger/write/missed.py",
     "ledger/write/overdue.py",
     "ledger/write/window.py",
     "ledger/write/repair_steps.py",

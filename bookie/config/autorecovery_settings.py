@@ -1,7 +1,7 @@
 """The keys of ``bk_server.conf`` for auto-recovery in the bookie's process.
 
-Inside: their defaults, which are Apache's; the placement of replicas that take the place of lost ones. Not
-inside: auto-recovery (``bookie.cluster.autorecovery``).
+Inside: their defaults, which are Apache's, except that the check of all replicas is on; the placement of
+replicas that take the place of lost ones. Not inside: auto-recovery (``bookie.cluster.autorecovery``).
 Always: an interval of 0 or less switches a check off. A class of placement or of locations that is not known
 here gives a warning, and rack-aware placement by announced locations is used.
 
@@ -60,7 +60,9 @@ def _replication(settings: Settings) -> ReplicationConfig:
             "auditorLedgerVerificationPercentage", defaults.verified_percentage, most=100, unit="percent"
         ),
         placement_check_interval_s=_interval_s(settings, "auditorPeriodicPlacementPolicyCheckInterval", 0),
-        replicas_check_interval_s=_interval_s(settings, "auditorReplicasCheckInterval", 0),
+        replicas_check_interval_s=_interval_s(
+            settings, "auditorReplicasCheckInterval", defaults.replicas_check_interval_s
+        ),
         repairs_placement=settings.boolean("repairedPlacementPolicyNotAdheringBookieEnabled", False),
         marked_grace_s=settings.integer("underreplicatedLedgerRecoveryGracePeriod", 0, unit="seconds"),
         open_ledger_grace_s=_milliseconds(

@@ -42,6 +42,7 @@ from namespace.store import MetadataStore
 logger = logging.getLogger(__name__)
 
 TASKS_MAX = 1000
+OPEN_PAUSE_S = 2.0  # between two looks at a ledger that is being written
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 
 
@@ -230,39 +231,44 @@ class Auditor:
         return found
 
     async def check_replicas(self) -> ReplicaFindings:
-        """Ask all bookies for their lists of entries; mark closed ledgers that lack entries on registered
+        """Ask all bookies for their lists of entries, slowly; mark ledgers that lack entries on registered
         bookies.
 
-        Ledgers that are marked already are left out. If cancelled, or if it raises, some are marked.
+        Of a ledger that is being written it looks at what is confirmed. Ledgers that are marked already are
+        left out. If cancelled, or if it raises, some are marked.
         """
         found, began_s = ReplicaFindings(), trio.current_time()
+        pace = trio.Lock()
 
         async def check(current: Versioned) -> None:
-            metadata = current.metadata
-            if not metadata.is_closed or metadata.last_entry_id < 0 or not await self._marks.is_enabled():
+            metadata, ledger_id = current.metadata, current.ledger_id
+            if metadata.is_closed and metadata.last_entry_id < 0:
                 return
-            if await self._marks.get(current.ledger_id) is not None:
+            async with pace:
+                await trio.sleep(1 / self._config.replicas_check_ledgers_per_s)
+            if not await self._marks.is_enabled() or await self._marks.seen(ledger_id) is not None:
                 return
             registered = (await read_registered(self._session, self._root)).all
-            bookies = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
-            lists = await self._lists.of_each(current.ledger_id, bookies & registered)
-            held = {bookie: one for bookie, one in lists.items() if one is not None}
-            found.ledgers += 1
-            if len(held) < len(lists):
+            try:
+                lac = await last_entry_of(self._context, current)
+            except LedgerError:
                 found.unknown += 1
                 return
-            held |= dict.fromkeys(bookies - registered, NOTHING)
-            count = ReplicaCount(fragments_of(metadata, metadata.last_entry_id), metadata.ack_quorum, held)
-            for part in count.ranges():
-                count.count(*part)
-                await trio.lowlevel.checkpoint()
+            count = await self._count(current, lac, registered)
+            if count is not None and count.lacking and not metadata.is_closed:
+                await trio.sleep(OPEN_PAUSE_S)  # a bookie may only be a little behind the others
+                count = await self._count(current, lac, registered)
+            found.ledgers += 1
+            if count is None:
+                found.unknown += 1
+                return
             found.without_replica += count.is_without_replica
             found.below_ack_quorum += count.is_below_ack_quorum
             found.below_write_quorum += count.is_below_write_quorum
             # Bookies that are not registered are left to the audit, which waits for the delay.
             lost = sorted(count.lacking & registered)
             if lost and await self._is_unchanged(current):
-                found.marked += await self._mark(current.ledger_id, lost)
+                found.marked += await self._mark(ledger_id, lost)
 
         await self._for_each_ledger(check)
         found.at_ms = await self._marks.set_checked(RegularCheck.REPLICAS)
@@ -271,7 +277,7 @@ class Auditor:
         self.stats.replicas_check_s += trio.current_time() - began_s
         self.stats.ledgers_marked += found.marked
         logger.info(
-            "check of the replicas: of %d closed ledgers %d have an entry without a replica, %d with too few",
+            "check of the replicas: of %d ledgers %d have an entry without a replica, %d with too few",
             found.ledgers,
             found.without_replica,
             found.below_write_quorum,
@@ -285,6 +291,21 @@ class Auditor:
             ),
         )
         return found
+
+    async def _count(self, current: Versioned, lac: int, registered: frozenset[str]) -> ReplicaCount | None:
+        """The count of a ledger's replicas up to the LAC; None if a bookie gives no list."""
+        metadata = current.metadata
+        bookies = {bookie for ensemble in metadata.ensembles for bookie in ensemble.bookies}
+        lists = await self._lists.of_each(current.ledger_id, bookies & registered)
+        held = {bookie: one for bookie, one in lists.items() if one is not None}
+        if len(held) < len(lists):
+            return None
+        held |= dict.fromkeys(bookies - registered, NOTHING)
+        count = ReplicaCount(fragments_of(metadata, lac), metadata.ack_quorum, held)
+        for part in count.ranges():
+            count.count(*part)
+            await trio.lowlevel.checkpoint()
+        return count
 
     # --- lost bookies ---------------------------------------------------------------------------------------
 

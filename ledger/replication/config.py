@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class ReplicationConfig:
-    """When an auditor looks, and how a worker copies. The defaults are Apache's."""
+    """When an auditor looks, and how a worker copies. The defaults are Apache's unless a line says so."""
 
     lost_bookie_delay_s: int = attrs.field(default=0, validator=attrs.validators.ge(0))
     """Only for a cluster whose delay was never set; then the cluster stores it."""
@@ -21,8 +21,10 @@ class ReplicationConfig:
     """The share of a fragment's entries that a check reads; the first and the last are always read."""
     placement_check_interval_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
     """Between two checks of the placement of all closed ledgers; 0: never."""
-    replicas_check_interval_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
-    """Between two checks that ask every bookie for its lists of entries; 0: never."""
+    replicas_check_interval_s: float = attrs.field(default=86_400.0, validator=attrs.validators.ge(0))
+    """Between two checks that ask every bookie for its lists of entries; 0, Apache's default: never."""
+    replicas_check_ledgers_per_s: float = attrs.field(default=10.0, validator=attrs.validators.gt(0))
+    """The pace of such a check, so that it takes little from bookies and from the metadata store."""
     repairs_placement: bool = False
     """The placement check marks ledgers too, and workers move replicas of marked ledgers."""
     marked_grace_s: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 import trio
 
 from ledger.catalog.paths import AUDITOR_ELECTION, VOTE_PREFIX
+from ledger.catalog.replication_nodes import decode_vote, encode_vote
 from ledger.errors import MetadataFormatError
-from ledger.replication.node_format import decode_vote, encode_vote
 from namespace.errors import NodeExistsError, NoNodeError
 from namespace.store import MetadataStore
 

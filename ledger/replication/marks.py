@@ -34,8 +34,7 @@ from ledger.catalog.paths import (
     underreplicated_lock_path,
     underreplicated_path,
 )
-from ledger.errors import MetadataFormatError
-from ledger.replication.node_format import (
+from ledger.catalog.replication_nodes import (
     REREPLICATION_LAYOUT,
     Mark,
     check_layout,
@@ -45,8 +44,9 @@ from ledger.replication.node_format import (
     encode_check_time,
     encode_delay,
     encode_lock,
-    encode_mark,
 )
+from ledger.catalog.under_replicated import mark_under_replicated
+from ledger.errors import MetadataFormatError
 from namespace.clock import wall_ms
 from namespace.errors import (
     BadVersionError,
@@ -159,28 +159,7 @@ class UnderReplicatedLedgers:
         Raises:
             MetadataFormatError: The ledger has a mark that does not parse.
         """
-        path, wanted = underreplicated_path(self._root, ledger_id), tuple(bookies)
-        while True:
-            try:
-                await self._session.create(path, encode_mark(Mark(wanted, self._wall_ms())), parents=True)
-                return
-            except NodeExistsError:
-                pass
-            except NoNodeError:
-                continue  # a worker deletes empty parents while this creates them
-            try:
-                node = await self._session.get(path)
-                try:
-                    found = decode_mark(node.value)
-                except MetadataFormatError as exc:
-                    raise MetadataFormatError(f"{path}: {exc}") from exc
-                changed = found.with_replicas(wanted, self._wall_ms())
-                if changed is None:
-                    return
-                await self._session.put(path, encode_mark(changed), expected=node.stat.version)
-                return
-            except (NoNodeError, BadVersionError):
-                continue
+        await mark_under_replicated(self._session, self._root, ledger_id, bookies, self._wall_ms)
 
     async def get(self, ledger_id: int) -> Mark | None:
         """The mark of a ledger; None if it has none."""

@@ -111,6 +111,8 @@ class WriteHandle:
         self._confirmations = Confirmations()
         # Set by the client: tell the bookies ``lac`` at once, for a caller that appends nothing in this turn.
         self.hint_now: Callable[[], None] = lambda: None
+        # Set by the client: a bookie lacks confirmed entries of this ledger, which are not sent to it again.
+        self.note_missed: Callable[[int, str], None] = lambda _ledger_id, _bookie: None
         self._window = Window(
             writer, bytes_max=config.bytes_in_flight_max, entries_max=config.entries_in_flight_max
         )
@@ -459,6 +461,16 @@ class WriteHandle:
                 case _:
                     self._nursery.start_soon(self._sink.guarded, self._take_step, action)
         self._window.released()
+        for bookie in self._writer.take_missed():
+            self._nursery.start_soon(self._sink.guarded, self._report_missed, bookie)
+
+    async def _report_missed(self, bookie: str) -> None:
+        # A worker copies up to the LAC that the bookies know: it must cover what this bookie missed.
+        try:
+            await self._write_lac()
+        except LedgerError:
+            pass  # the next entry carries it
+        self.note_missed(self.ledger_id, bookie)
 
     async def _take_step(self, step: Step) -> None:
         self._perform(await take_step(step, self._repair, self._current, self._context))
@@ -473,6 +485,8 @@ class WriteHandle:
         self._confirmations.wake_all()
         self._window.end()
         self._submitted.set()
+        for bookie in self._writer.take_missed(is_over=True):
+            self.note_missed(self.ledger_id, bookie)
         self._confirmations.report(self.lac, make_error())
 
     def _error(self) -> LedgerError:

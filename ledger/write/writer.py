@@ -80,6 +80,10 @@ class LedgerWriter:
         # fence and accepts every add. Its acknowledgements count only after the metadata, read later than
         # they came, still say that the ledger is this writer's. (apache/bookkeeper#4812)
         self.held_replies: dict[int, list[int]] = {}
+        # By bookie: the first and the last confirmed entry that it failed to acknowledge. It does not get
+        # them from this writer any more.
+        self.missed: dict[str, tuple[int, int]] = {}
+        self._owed: dict[int, tuple[int, int]] = {}  # by index: the same, while it is failing or not trusted
         self._pack = pack
         self._ensemble = list(ensemble)
         self._index_of = {bookie: index for index, bookie in enumerate(ensemble)}
@@ -121,6 +125,14 @@ class LedgerWriter:
     def unsent_count(self) -> int:
         """Entries that ``take_outgoing`` would hand out."""
         return len(self._send_queue)
+
+    def take_missed(self, *, is_over: bool = False) -> list[str]:
+        """The bookies that lack confirmed entries and fail no longer; with ``is_over`` those that still fail,
+        too."""
+        for index in self.failures if is_over else ():
+            self._note_missed(index)
+        failing = () if is_over else [self._ensemble[index] for index in self.failures]
+        return [bookie for bookie in list(self.missed) if bookie not in failing and self.missed.pop(bookie)]
 
     def move(self, event: EnsembleEvent) -> None:
         """Change the state; AssertionError if the event is illegal in it."""
@@ -235,6 +247,7 @@ class LedgerWriter:
             self._generations[index] += 1
             for entry_id in range(self.lac + 1, self.last_pushed + 1):
                 self._acks[entry_id] &= ~bit
+            self._note_missed(index)
         is_new = index not in self.failures
         if is_new:
             self.move(EnsembleEvent.BOOKIE_FAILED)
@@ -274,6 +287,7 @@ class LedgerWriter:
 
         These are all unconfirmed entries that it did not acknowledge.
         """
+        self._note_missed(index)
         del self.failures[index]
         self._down_mask &= ~(1 << index)
         if index not in self.held_replies:
@@ -311,6 +325,8 @@ class LedgerWriter:
         assert len(set(ensemble)) == self._size  # LedgerMetadata refuses a repeated bookie
         self.move(EnsembleEvent.SETTLE_CHANGE)
         replaced = [index for index, bookie in enumerate(ensemble) if bookie != self._ensemble[index]]
+        for index in replaced:
+            self._note_missed(index)
         self._ensemble = list(ensemble)
         self._index_of = {bookie: index for index, bookie in enumerate(ensemble)}
         self._ack_rule_results = {}
@@ -412,6 +428,15 @@ class LedgerWriter:
         for entry_id in range(self._oldest, self.lac + 1):
             self._acks[entry_id] |= bit
 
+    def _note_missed(self, index: int) -> None:
+        """The bookie of this index fails, or did: note the confirmed entries that it may not have."""
+        bit, bookie = 1 << index, self._ensemble[index]
+        owed = self._owed.pop(index, ())
+        left = range(self._oldest, self.lac + 1)
+        ids = [*owed, *(one for one in left if self._write_masks[one % self._size] & bit & ~self._acks[one])]
+        if ids:
+            self.missed[bookie] = self.missed.get(bookie, ids)[0], ids[-1]
+
     def _release(self) -> None:
         acks, frames, absent = self._acks, self._frames, self._absent_mask
         masks, size = self._write_masks, self._size
@@ -420,6 +445,10 @@ class LedgerWriter:
             mask = masks[oldest % size]
             if (acks[oldest] | absent) & mask != mask:
                 break
+            if absent and (lost := mask & ~acks[oldest]):
+                for index in range(size):
+                    if lost >> index & 1:
+                        self._owed[index] = self._owed.get(index, (oldest,))[0], oldest
             del acks[oldest]
             self.bytes_in_flight -= len(frames.pop(oldest))
             oldest += 1

@@ -32,7 +32,7 @@ from ledger.decommission.bookie_recovery import recover_bookies
 from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
 from ledger.replication import current_auditor
-from ledger.replication.node_format import Mark
+from ledger.catalog.replication_nodes import Mark
 from ledger.tasks.failure_domain import first_line, report_contained
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError

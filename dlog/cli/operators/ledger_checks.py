@@ -87,15 +87,16 @@ def recover(ledger_id: int, yes: bool, service: Service, as_json: bool) -> None:
 def check(ledger_ids: tuple[int, ...], percentage: int, service: Service, as_json: bool) -> int:
     """Read from every replica of LEDGER, or of all ledgers; list the replicas that are missing.
 
-    Digests are verified. Nothing is changed or marked. Exit code 1 if a replica is missing, or a ledger
-    could not be checked.
+    Each bookie is also asked which entries it has, so that holes are found; of a ledger that is being
+    written, up to what is confirmed. Digests are verified. Nothing is changed or marked. Exit code 1 if a
+    replica is missing, or a ledger could not be checked.
     """
 
     async def go() -> tuple[int, list[dict[str, Any]]]:
         found: list[dict[str, Any]] = []
         async with opened_cluster(service) as opened:
             context = opened.deployment.client.context
-            checker = LedgerCheck(context, percentage=percentage)
+            checker = LedgerCheck(context, percentage=percentage, asks_lists=True)
             ids = list(ledger_ids) or await context.catalog.ledger_ids()
             for ledger_id in ids:
                 try:

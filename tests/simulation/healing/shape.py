@@ -67,6 +67,7 @@ class HealShape(Shape):
             ledger_check_interval_s=10.0,
             verified_percentage=self.verified_percentage,
             replicas_check_interval_s=12.0,
+            replicas_check_ledgers_per_s=50.0,
             open_ledger_grace_s=self.grace_s,
             failed_ledger_pause_s=8.0,
             retry_pause_s=1.0,

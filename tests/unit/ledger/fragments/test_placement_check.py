@@ -148,7 +148,8 @@ async def test_the_checks_run_at_their_intervals(autojump_clock: MockClock) -> N
     async with open_world(3, config) as world, audited(world):
         assert world.auditor.stats.placement is not None
         assert world.auditor.stats.replicas is not None
-    async with open_world(3) as world, audited(world):
+    off = ReplicationConfig(replicas_check_interval_s=0)
+    async with open_world(3, off) as world, audited(world):
         assert world.auditor.stats.placement is None
         assert world.auditor.stats.replicas is None
 

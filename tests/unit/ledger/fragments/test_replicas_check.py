@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from ledger.catalog.availability import Availability, decode_availability, encode_availability
@@ -12,12 +13,14 @@ from ledger.codes import Code
 from ledger.fragments.fragments import Fragment
 from ledger.fragments.replicas_check import RANGE_ENTRIES_MAX, RANGES_MAX, ReplicaCount
 from ledger.quorum import write_set
+from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import Outcome
 from ledger.replication.marks import RegularCheck
-from ledger.wire.messages import ListEntriesRequest
+from ledger.wire.messages import AddRequest, ListEntriesRequest
 from tests.fakes.replication_world import PAYLOADS, open_world
 from tests.unit.ledger.replication.test_auditor import marked
 
+LAST = len(PAYLOADS) - 1
 BOOKIES = ("a", "b", "c")
 
 
@@ -107,14 +110,57 @@ async def test_a_bookie_that_is_away_counts_but_is_left_to_the_audit() -> None:
         assert await marked(world) == {}
 
 
-async def test_marked_ledgers_and_open_ones_are_left_out() -> None:
+async def test_marked_ledgers_are_left_out() -> None:
     async with open_world(3) as world:
         ledger_id = await world.closed_ledger()
         await world.marks.mark(ledger_id, ["b9:1"])
-        writer = await world.client.create()
-        await writer.append_many(PAYLOADS)
         assert (await world.auditor.check_replicas()).ledgers == 0
+
+
+async def test_a_hole_of_an_open_ledger_is_found_up_to_what_is_confirmed(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world:
+        writer = await world.client.create()
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        await writer.write_explicit_lac()
+        entries = world.cluster.bookies["b2:1"].ledgers[writer.ledger_id].entries
+        for bookie in ("b1:1", "b3:1"):
+            world.cluster.bookies[bookie].unanswered = (AddRequest,)
+        writer.submit(b"not confirmed")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await world.auditor.check_replicas()).marked == 0
+        del entries[5]
+        found = await world.auditor.check_replicas()
+        assert (found.marked, found.below_write_quorum) == (1, 1)
+        assert await marked(world) == {writer.ledger_id: ("b2:1",)}
         writer.abandon()
+
+
+async def test_an_entry_that_is_only_late_is_no_hole(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        writer = await world.client.create()
+        for payload in PAYLOADS:
+            await writer.append(payload)
+        await writer.write_explicit_lac()
+        entries = world.cluster.bookies["b2:1"].ledgers[writer.ledger_id].entries
+        late = entries.pop(LAST)
+
+        async def come() -> None:
+            await trio.sleep(1)
+            entries[LAST] = late
+
+        nursery.start_soon(come)
+        assert (await world.auditor.check_replicas()).marked == 0
+        writer.abandon()
+
+
+async def test_the_check_keeps_its_pace(autojump_clock: MockClock) -> None:
+    async with open_world(3, ReplicationConfig(replicas_check_ledgers_per_s=2)) as world:
+        for _ in range(6):
+            await world.closed_ledger()
+        began = trio.current_time()
+        assert (await world.auditor.check_replicas()).ledgers == 6
+        assert trio.current_time() - began >= 3
 
 
 async def test_nothing_is_marked_while_auto_recovery_is_off() -> None:

@@ -10,9 +10,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from ledger.catalog.paths import underreplicated_lock_path, underreplicated_path
+from ledger.catalog.replication_nodes import Mark, decode_mark
 from ledger.errors import MetadataFormatError
 from ledger.replication.marks import RecoveryDelay, RegularCheck, UnderReplicatedLedgers
-from ledger.replication.node_format import Mark, decode_mark
 from namespace.errors import ConnectionLostError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from tests.fakes.dict_bookies import ENDS_WITHIN_S
