@@ -28,11 +28,11 @@ from bookie.http.messages import (
 )
 from bookie.http.router import Route, get, put
 from ledger.catalog.paths import check_bookie_id
+from ledger.catalog.replication_nodes import Mark
 from ledger.decommission.bookie_recovery import recover_bookies
 from ledger.decommission.removal import check_not_registered
 from ledger.errors import BookieInUseError, LedgerError
 from ledger.replication import current_auditor
-from ledger.catalog.replication_nodes import Mark
 from ledger.tasks.failure_domain import first_line, report_contained
 from ledger.tasks.task_errors import first_error
 from namespace.errors import NamespaceError
