@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 import dlog
 from dlog import DLSN, Compression, Record
+from ledger.replication_asked import AskedReplication
 from tests.interop.driver import DriverError
 from tests.interop.java_streams import END_OF_STREAM, FIRST, JavaRecord
 from tests.interop.streams import (
@@ -202,6 +204,39 @@ async def test_java_reads_a_segment_in_progress_and_follows_it_over_rolls_to_its
                 await writer.aclose()
                 assert (await follower.read_some(1, timeout_s=0.2)).records == []
         await same_for_both(place, log, records)
+
+
+@proves(8, "completed")
+async def test_java_reads_a_healed_log_and_continues_through_a_heal(
+    place: StreamPlace,
+) -> None:
+    """A reader that listed the segments before the heal reads their old ledgers, which are kept."""
+    log, payloads = place.fresh_log(), payloads_of(60)
+    with trio.fail_after(TEST_TIMEOUT_S):
+        async with place.namespace() as namespace:
+            dlsns: list[DLSN] = []
+            for first in range(0, 60, 20):
+                async with namespace.open_writer(log, create=True) as writer:
+                    txids = range(first + 1, first + 21)
+                    dlsns += await writer.append_many(payloads[first : first + 20], txids=txids)
+            records = expected_records(payloads, dlsns)
+            async with place.java_log(log) as java, java.open_reader() as follower:
+                assert await follower.read(5) == records[:5]
+                await _fall_short(namespace, log)
+                assert len(await namespace.heal_log(log)) == 3
+                assert await follower.read(55) == records[5:]
+        await same_for_both(place, log, records)
+
+
+async def _fall_short(namespace: dlog.Namespace, log: str) -> None:
+    """Mark the log's ledgers as those of segments that began on fewer bookies."""
+    catalog = namespace._client.context.catalog
+    for segment in await namespace.segments(log):
+        current = await catalog.get_newest(segment.ledger_id)
+        metadata = current.metadata
+        asked = AskedReplication(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        changed = attrs.evolve(metadata, custom={**metadata.custom, **asked.custom})
+        await catalog.put(segment.ledger_id, changed, expected=current.version)
 
 
 @proves(8, "truncated")

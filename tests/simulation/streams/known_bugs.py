@@ -26,12 +26,17 @@ from dlog.promotion.record import SourcePhase, SourceRecord, TargetRecord
 from dlog.promotion.steps import Step
 from dlog.read import entries, read_only_log
 from dlog.read.read_ahead import ReadAhead, _Fetched
+from dlog.repair import healing
+from dlog.repair.log_reading import LogPlace
 from dlog.segments import truncation
 from dlog.segments.segment import LogSegment
 from dlog.testing.history import Rule
 from dlog.write import segment_lifecycle, space
 from dlog.write.log_writer import LogWriter
 from dlog.write.segment_roller import SegmentRoller
+from ledger.metadata import LedgerMetadata
+from ledger.replication_asked import AskedReplication
+from ledger.write.handle import WriteHandle
 from namespace.store import ANY_VERSION, MetadataStore
 from tests.simulation.faults import KINDS
 from tests.simulation.known_bugs import KnownBug
@@ -65,6 +70,28 @@ PROMOTING: Mapping[str, Any] = {
     "segment_bytes_max": 1500,
 }
 
+HEALING: Mapping[str, Any] = {
+    "heals": True,
+    "bookies": 3,
+    "ensemble_size": 3,
+    "write_quorum": 3,
+    "ack_quorum": 2,
+    "logs": 1,
+    "operators": 2,
+    "deletes": False,
+    "segment_bytes_max": 1500,
+    "segment_age_s_max": 0.4,
+    "pause_s": 0.1,
+}
+HEALING_FAULTS = (  # few others: a heal needs all bookies for a while
+    "broken connection",
+    "cancellation",
+    "client crash at any await",
+    "orderly restart",
+    "power cut",
+    "read-only bookie",
+)
+
 
 def _known_bug(
     name: str, source: str, *seen_by: str, only: Sequence[str] = (), **shape: object
@@ -74,7 +101,7 @@ def _known_bug(
 
     def note(patched: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
         switches = {kind: kind in only for kind, each in KINDS.items() if each.weight} if only else {}
-        values = {"promotes": False, "is_large": False, "reopens": False} | shape
+        values = {"promotes": False, "is_large": False, "reopens": False, "heals": False} | shape
         STREAM_BUGS[name] = KnownBug(
             name, source, seen_by, contextmanager(patched), switches=switches, shape=values
         )
@@ -425,4 +452,29 @@ def _no_look_back() -> Iterator[None]:
         return start.entry_id
 
     with patch.object(ReadAhead, "_first_part", first_part):
+        yield
+
+
+@_known_bug(
+    "segment exchanged before its copy is complete",
+    "docs/metadata.md 16.19: the segment's node is changed after every replica was read",
+    rules.a_segment_moves_only_to_a_complete_copy.__name__,
+    only=HEALING_FAULTS,
+    **HEALING,
+)
+def _exchanged_too_early() -> Iterator[None]:
+    # The node names the new ledger first; then the entries are copied, if the operator lives so long.
+    new_ledger, exchange = healing._new_ledger, healing._exchange
+
+    async def early(
+        place: LogPlace, segment: LogSegment, ledger: LedgerMetadata, asked: AskedReplication
+    ) -> WriteHandle:
+        handle = await new_ledger(place, segment, ledger, asked)
+        await exchange(place, segment, handle.ledger_id, 0)
+        return handle
+
+    async def done(_place: LogPlace, segment: LogSegment, new: int, _until_ms: int) -> LogSegment:
+        return attrs.evolve(segment, ledger_id=new)
+
+    with patch.object(healing, "_new_ledger", early), patch.object(healing, "_exchange", done):
         yield

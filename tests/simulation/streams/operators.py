@@ -5,6 +5,7 @@ Inside: the calls of a namespace that need no writer. Not inside: judging their 
 
 from __future__ import annotations
 
+import datetime
 from functools import partial
 
 from dlog.namespace_handle import Namespace
@@ -27,6 +28,8 @@ class OperatorProcess(StreamProcess):
         actions = ["truncate", "truncate", "purge", "purge", "retain", "ask", "ask", "place cursor", "list"]
         if world.shape.deletes:
             actions += ["delete", "delete cursor"]
+        if world.shape.heals:
+            actions += ["heal"] * 6
         match rng.choice(actions):
             case "truncate":
                 await truncate(self, partial(namespace.truncate_log, log))
@@ -36,6 +39,10 @@ class OperatorProcess(StreamProcess):
             case "retain":
                 given_up = await self.do("retain", partial(namespace.retain_log, log))
                 world.counts["segment given up"] += len(given_up)
+            case "heal":
+                keep = datetime.timedelta(seconds=rng.choice([0, 0, 3]))
+                healed = await self.do("heal", partial(namespace.heal_log, log, keep=keep))
+                world.counts["segment healed"] += len(healed)
             case "place cursor":
                 position = some_position(self)
                 if position is not None:

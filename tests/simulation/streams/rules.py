@@ -17,6 +17,7 @@ from dlog.errors import RecordOutcome
 from dlog.format.dlsn import DLSN
 from dlog.segments.segment import LogSegment, TruncationStatus
 from dlog.testing.history import Submission
+from ledger.metadata import LedgerMetadata
 
 
 @attrs.define(eq=False)
@@ -102,6 +103,18 @@ RULES_OF_NODES = (
     a_segment_is_deleted_after_its_ledger,
     only_truncated_segments_are_deleted,
 )
+
+
+def a_segment_moves_only_to_a_complete_copy(
+    segment: LogSegment, original: LedgerMetadata | None, copy: LedgerMetadata | None
+) -> str | None:
+    """Judges the change of a completed segment's ledger."""
+    if original is None or copy is None:
+        return f"segment {segment.segment_seqno} moved, and one of its ledgers does not exist"
+    ends = [(each.is_closed, each.last_entry_id, each.length_bytes) for each in (original, copy)]
+    if ends[0] == ends[1]:
+        return None
+    return f"segment {segment.segment_seqno} moved from a ledger {ends[0]} to a copy {ends[1]}"
 
 
 def only_truncated_ledgers_are_deleted(segment: LogSegment, log: View) -> str | None:

@@ -34,6 +34,7 @@ class StreamShape(Shape):
     reopens: bool = False  # writers that stopped are reopened in place, and sessions are renewed
     is_large: bool = False  # some records are cut over several entries
     promotes: bool = False  # operators promote logs, and undo it, instead of what they do else
+    heals: bool = False  # operators heal segments, besides what they do else
 
     @classmethod
     def draw(cls, seed: int, kinds: frozenset[str], *, bookies: int | None = None) -> StreamShape:
@@ -66,7 +67,8 @@ class StreamShape(Shape):
             reopens=later.random() < 0.4,
             is_large=later.random() < 0.25,
         )
-        return drawn.promoting() if not drawn.deletes and later.random() < 0.28 else drawn
+        drawn = drawn.promoting() if not drawn.deletes and later.random() < 0.28 else drawn
+        return attrs.evolve(drawn, heals=not drawn.promotes and later.random() < 0.3)
 
     def promoting(self) -> StreamShape:
         """The same with a promotion: its rules know nothing of deletion, truncation and cursors."""

@@ -12,6 +12,7 @@ from dlog.metadata.log_metadata import LAYOUT_VERSION
 from dlog.promotion.record import SourcePhase, SourceRecord
 from dlog.segments.segment import LogSegment
 from dlog.testing.history import Submission
+from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from tests.simulation.streams.promotion import (
     a_copy_is_kept_once_it_takes_records,
     an_original_is_kept_until_the_target_takes_records,
@@ -24,6 +25,7 @@ from tests.simulation.streams.rules import (
     a_reopened_writer_has_told_every_outcome,
     a_reopened_writer_is_behind_every_durable_record,
     a_segment_is_deleted_after_its_ledger,
+    a_segment_moves_only_to_a_complete_copy,
     a_truncation_marks_every_segment_before_it,
     only_truncated_ledgers_are_deleted,
     only_truncated_segments_are_deleted,
@@ -148,3 +150,22 @@ def test_copies_go_only_before_they_take_records() -> None:
     assert rule(SEGMENT, LAYOUT_VERSION, has_records=True)
     assert rule(SEGMENT, LAYOUT_VERSION, has_records=False) is None
     assert rule(SEGMENT.truncated(), LAYOUT_VERSION, has_records=True) is None
+
+
+def test_a_segment_that_moves_to_an_open_or_shorter_copy_is_found() -> None:
+    original = LedgerMetadata(
+        ensemble_size=1,
+        write_quorum=1,
+        ack_quorum=1,
+        ensembles=(Ensemble(0, ("b1:1",)),),
+        state=LedgerState.CLOSED,
+        last_entry_id=3,
+        length_bytes=40,
+    )
+    rule = a_segment_moves_only_to_a_complete_copy
+    assert rule(SEGMENT, original, original) is None
+    shorter = attrs.evolve(original, last_entry_id=2)
+    unclosed = attrs.evolve(original, state=LedgerState.OPEN, last_entry_id=-1, length_bytes=0)
+    for wrong in (shorter, unclosed, None):
+        assert rule(SEGMENT, original, wrong) is not None
+    assert rule(SEGMENT, None, original) is not None

@@ -16,7 +16,7 @@ from tests.simulation.faults import KINDS, enabled
 from tests.simulation.playing import play
 from tests.simulation.replay_file import Replay, decode_replay, encode_replay
 from tests.simulation.runs import Setting, find_known_bug, play_seeds
-from tests.simulation.streams.known_bugs import STREAM_BUGS
+from tests.simulation.streams.known_bugs import HEALING, HEALING_FAULTS, STREAM_BUGS
 from tests.simulation.streams.shape import StreamShape
 from tests.simulation.streams.sweep import SWEEPS, sweep
 from tests.simulation.streams.world import StreamWorld
@@ -74,6 +74,19 @@ def test_promotions_are_interrupted_resumed_undone_and_purged_while_logs_are_use
         counts.update({name.removesuffix(", interrupted"): count for name, count in outcome.counts.items()})
     effects = ("promote", "resume promotion", "undo promotion", "purge promoted log", "log promoted")
     assert [name for name in effects if not counts[name]] == []
+
+
+@pytest.mark.slow
+def test_segments_are_healed_while_logs_are_used_and_operators_die() -> None:
+    counts: Counter[str] = Counter()
+    switches = {kind: kind in HEALING_FAULTS for kind in KINDS}
+    for seed in range(3):
+        drawn = StreamShape.draw(seed, enabled(switches))
+        shape = attrs.evolve(drawn, promotes=False, **HEALING)
+        outcome = play(seed, shape=shape, switches=switches, world_type=StreamWorld)
+        assert outcome.violation is None
+        counts.update(outcome.counts)
+    assert counts["segment healed"] > 0
 
 
 @pytest.mark.slow

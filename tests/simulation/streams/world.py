@@ -40,6 +40,7 @@ from tests.simulation.streams.rules import (
     Requests,
     View,
     a_cursor_moves_forward_to_a_commit,
+    a_segment_moves_only_to_a_complete_copy,
     a_truncation_marks_every_segment_before_it,
     only_truncated_ledgers_are_deleted,
 )
@@ -63,6 +64,7 @@ class StreamWorld(World):
         self.ruins: dict[str, LogHistory] = {}  # logs whose deletion has begun and has not ended: not judged
         self.past_ruins: dict[str, list[LogHistory]] = {log: [] for log in self.logs}  # and the present ones
         self.plans: dict[str, Plan] = {log: Plan() for log in self.logs}
+        self.completed: dict[tuple[int, str], LogSegment] = {}  # by life and node, as last seen
         self.is_recovered = False  # every log was, after the writers have ended
         self.stream_config = self.shape.namespace_config()
         self.sides = Sides(self)
@@ -160,6 +162,14 @@ class StreamWorld(World):
             new = self.segments_now(log).get(old.ledger_id)
         if after is not None:
             self.trace.note("store", f"{log}: {new}"[:200])
+        if new is not None and not new.in_progress:
+            place = self.life_number(log), path
+            seen, self.completed[place] = self.completed.get(place, new), new
+            if seen.ledger_id != new.ledger_id:
+                ledgers = (self.metadata_of(each.ledger_id) for each in (seen, new))
+                complaint = a_segment_moves_only_to_a_complete_copy(new, *ledgers)
+                if complaint is not None:
+                    self.violate(a_segment_moves_only_to_a_complete_copy.__name__, f"{log}: {complaint}")
         view = self._view(log)
         for rule in RULES_OF_NODES:
             complaint = rule(old, new, view)
