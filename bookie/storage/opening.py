@@ -60,6 +60,8 @@ async def open_storage(
         except (BookieServerError, DirectoryLostError):
             raise
         except OSError as exc:
+            if exc.errno is None:  # none of the system's, which name a file
+                raise
             raise StorageFileError(exc) from exc
         try:
             async with trio.open_nursery() as nursery:
