@@ -30,6 +30,9 @@ PROMOTING: Mapping[str, Any] = {
     "truncation": 0.0,
 }
 
+HEALER = "crash of an operator that heals"
+AWAY = Fault(0.1, "read-only bookie", "b1:3181", 3.0, 0)  # so that segments begin on two bookies
+
 # Name of a sweep -> kind and target of its fault, values of the shape.
 SWEEPS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "crash of a writer that rolls": ("client crash at any await", "log0-w0", {}),
@@ -43,6 +46,7 @@ SWEEPS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "crash of a reader that commits": ("client crash at any await", "log0-r0", {}),
     "crash of an operator": ("client crash at any await", "log0-o0", {"deletes": True}),
     "cancellation of an operator": ("cancellation", "log0-o0", {"deletes": True}),
+    HEALER: ("client crash at any await", "log0-o0", {"heals": True, "horizon_s": 8.0}),
     "crash of a promoter": ("client crash at any await", "log0-o0", PROMOTING),
     "crash of a writer whose log is promoted": ("client crash at any await", "log0-w0", PROMOTING),
     "crash of a writer of large records": ("client crash at any await", "log0-w0", {"is_large": True}),
@@ -69,7 +73,10 @@ def sweep(name: str, seed: int, *, first: int = 1, stride: int = 1) -> Iterator[
     switches = dict.fromkeys(KINDS, False)
     step = first
     while True:
-        plan = (Fault(AT_S, kind, target, 0.3, 0, step),)
+        at_s = AWAY.at_s + AWAY.seconds if shape.heals else AT_S
+        plan: tuple[Fault, ...] = (Fault(at_s, kind, target, 0.3, 0, step),)
+        if shape.heals:
+            plan = (AWAY, *plan)
         outcome = play(seed, shape=shape, switches=switches, plan=plan, world_type=StreamWorld)
         if not outcome.counts.get(STRUCK):
             return

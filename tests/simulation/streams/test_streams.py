@@ -18,7 +18,7 @@ from tests.simulation.replay_file import Replay, decode_replay, encode_replay
 from tests.simulation.runs import Setting, find_known_bug, play_seeds
 from tests.simulation.streams.known_bugs import HEALING, HEALING_FAULTS, STREAM_BUGS
 from tests.simulation.streams.shape import StreamShape
-from tests.simulation.streams.sweep import SWEEPS, sweep
+from tests.simulation.streams.sweep import HEALER, SWEEPS, sweep
 from tests.simulation.streams.world import StreamWorld
 
 STREAMS = Setting(streams=True)
@@ -111,11 +111,19 @@ def test_a_known_bug_of_logs_is_found_when_it_is_put_back(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sampled([name for name in SWEEPS if name != PROMOTER], 3))
+@pytest.mark.parametrize("name", sampled([name for name in SWEEPS if name not in (PROMOTER, HEALER)], 3))
 def test_a_client_of_a_log_may_be_struck_at_every_299th_step(name: str) -> None:
     struck = [(step, outcome.violation) for step, outcome in sweep(name, 1, stride=299)]
     assert struck
     assert [each for each in struck if each[1] is not None] == []
+
+
+@pytest.mark.slow
+def test_an_operator_that_heals_may_be_struck_at_every_299th_step() -> None:
+    outcomes = [outcome for _, outcome in sweep(HEALER, 2, stride=299)]
+    assert len(outcomes) >= 4
+    assert [each.violation for each in outcomes if each.violation is not None] == []
+    assert sum(each.counts.get("segment healed", 0) for each in outcomes) > 0
 
 
 @pytest.mark.slow
