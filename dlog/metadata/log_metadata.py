@@ -24,7 +24,7 @@ from dlog.errors import (
     TxidOutOfOrderError,
 )
 from dlog.metadata import paths
-from dlog.metadata.log_identity import log_id_in
+from dlog.metadata.log_identity import keeps_chain_in, log_id_in
 from dlog.metadata.namespace_uri import parse_namespace_uri
 from dlog.promotion_errors import LogPromotedError, PromotionError
 from dlog.segments.segment import (
@@ -66,6 +66,7 @@ class LogMetadata:
     log_id: str | None = attrs.field(
         default=None, eq=False
     )  # None: it has no identity yet (``log_identity``)
+    keeps_chain: bool = attrs.field(default=False, eq=False)  # every writer goes on with its hash chain
 
     @property
     def allocation_stamp(self) -> dict[str, bytes]:
@@ -132,6 +133,7 @@ def log_metadata_from(
     if allocation.value and ledger_id is None:
         raise _damaged(log_name, f"allocated ledger {allocation.value[:40]!r} is not a number")
     parsed_txid = _decimal(max_txid.value)
+    root = found[paths.log_root_path(namespace_path, log_name)].value
     return LogMetadata(
         namespace_path=namespace_path,
         log_name=log_name,
@@ -144,7 +146,8 @@ def log_metadata_from(
         allocation_version=allocation.stat.version,
         marks_version=version.stat.version,
         allocation_created_ms=allocation.stat.created_ms,
-        log_id=log_id_in(found[paths.log_root_path(namespace_path, log_name)].value),
+        log_id=log_id_in(root),
+        keeps_chain=keeps_chain_in(root),
     )
 
 

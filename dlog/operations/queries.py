@@ -98,10 +98,11 @@ class LogQueries(NamespaceBase):
         record = await log.last_record(await log.segments())
         return None if record is None else record.dlsn
 
-    @at_target
     @waits_for_store
     async def log_identity(self, name: str) -> str | None:
         """A number that no other log has, also none that gets the name later; it moves with the log.
+
+        A log that is promoted keeps it for those who open it here, and has another one at its target.
 
         None: Apache's programs or an older release created the log, and no writer of this release has opened
         it.
@@ -109,7 +110,9 @@ class LogQueries(NamespaceBase):
         Raises:
             LogNotFoundError
         """
-        name = await self._permitted(name, Right.READ)
+        name = self._checked(name)
+        with translated(name, "reading the policy"):
+            await self._permissions.check(name, Right.READ)
         with translated(name, "reading its identity"):
             try:
                 node = await self._store.get(paths.log_root_path(self._path, name))

@@ -253,13 +253,20 @@ async def forget(store: MetadataStore, namespace_path: str, log: str, seen: Sour
 
 
 async def create_target(
-    store: MetadataStore, namespace_path: str, log: str, record: TargetRecord, origin: str
+    store: MetadataStore,
+    namespace_path: str,
+    log: str,
+    record: TargetRecord,
+    origin: str,
+    *,
+    keeps_chain: bool,
 ) -> None:
     """Create the log at the target, closed to every change but those of this promotion.
 
     Args:
         origin: The name that the records are bound to. At the target, logs of other origins may have had the
             log's name.
+        keeps_chain: The log has a hash chain.
 
     Raises:
         LogExistsError: There is a log of this name.
@@ -272,7 +279,8 @@ async def create_target(
         if path == paths.version_path(namespace_path, log):
             data = PROMOTED_FROM + record.source.encode("utf-8")
         elif path == paths.log_root_path(namespace_path, log):
-            data = encode_log_id(new_log_id())  # the copies are ledgers of another log than the originals
+            # The copies are ledgers of another log than the originals.
+            data = encode_log_id(new_log_id(), keeps_chain=keeps_chain)
         if path != paths.log_path(namespace_path, log) or await store.exists(path) is None:
             operations.append(Create(path, data))
     operations += [

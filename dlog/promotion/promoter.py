@@ -30,6 +30,7 @@ from dlog.errors import (
     translated,
 )
 from dlog.metadata import logs, paths
+from dlog.metadata.log_identity import keeps_chain_in
 from dlog.metadata.log_metadata import LogMetadata
 from dlog.metadata.origin import read_origin
 from dlog.metadata.segment_nodes import delete_segment, list_segments, record_allocation
@@ -291,7 +292,10 @@ class Promoter:
             case Step.CREATE_TARGET:
                 copying = TargetRecord(source.id, here.uri, TargetPhase.COPYING)
                 origin = await read_origin(here.store, here.path, log)
-                await nodes.create_target(there.store, there.path, log, copying, origin)
+                root = (await here.store.get(paths.log_root_path(here.path, log))).value
+                await nodes.create_target(
+                    there.store, there.path, log, copying, origin, keeps_chain=keeps_chain_in(root)
+                )
             case Step.COPY:
                 assert target is not None  # the step follows from it
                 await self._copy(target)

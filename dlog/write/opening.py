@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
+import attrs
 import trio
 
 from dlog.config import WriterConfig
@@ -124,7 +125,7 @@ async def open_log_writer(
         origin = ""  # read when the writer is opened
 
         async def take_over(failed_before: Sequence[Batch]) -> SegmentRoller:
-            nonlocal newest, has_written, origin
+            nonlocal newest, has_written, origin, config
             has_written = has_written or (newest is not None and newest.has_written)
             while True:
                 with log.operation(LOCK, "lock"):
@@ -135,6 +136,7 @@ async def open_log_writer(
                     with lifecycle.operation(RECOVER, "recover"):
                         await lifecycle.recover_all()
                     # After the recovery, so that the value counts all records that the next writer follows.
+                    config = attrs.evolve(config, hash_chain=await lifecycle.keep_chain(config.hash_chain))
                     chain = await chain_at_end(log) if config.hash_chain else None
                     found = log.name if config.encryption is None else await log.origin()
                     if origin not in ("", found):

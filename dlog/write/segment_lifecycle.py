@@ -36,6 +36,7 @@ from dlog.format.large_record import is_in_parts
 from dlog.format.record import TXID_INVALID, TXID_MAX
 from dlog.metadata import paths
 from dlog.metadata.heal_node import read_heals
+from dlog.metadata.log_identity import ensure_log_id
 from dlog.metadata.log_metadata import LogMetadata, next_segment_seqno
 from dlog.metadata.logs import open_log
 from dlog.metadata.retention_node import read_retention
@@ -133,6 +134,20 @@ class SegmentLifecycle:
         ids = [segment.last_txid for segment in self._segments if not segment.in_progress]
         # A log without records stores 0, which is also a valid id. A record with that id is in ``ids``.
         return max([-1, self._metadata.max_txid or -1, *ids])
+
+    async def keep_chain(self, wanted: bool) -> bool:
+        """Whether the log has a hash chain; if ``wanted``, it has one from now on, for every writer.
+
+        If cancelled, it may or may not have one.
+
+        Raises: what ``ensure_log_id`` raises.
+        """
+        if wanted and not self._known.keeps_chain:
+            known = await with_identity(self._store, self._client, self._known, self._segments)
+            place = known.namespace_path, known.log_name
+            await ensure_log_id(self._store, *place, known.log_id, keeps_chain=True)
+            self._metadata = attrs.evolve(known, keeps_chain=True)
+        return self._known.keeps_chain
 
     async def refresh(self, *, for_promotion: bool = False) -> None:
         """Read the log's nodes and segments. Call it only once, right after acquiring the lock.

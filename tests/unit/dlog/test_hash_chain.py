@@ -30,6 +30,7 @@ from dlog.format.record import decode_records, encode_records
 from dlog.read.verifier import LogVerification, verify_log
 from dlog.segments.segment import TruncationStatus
 from dlog.write.batcher import Batch
+from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_writer import SegmentWriter
 from tests.fakes.log_by_hand import LOG, Log, open_log
 
@@ -282,14 +283,35 @@ async def test_the_chain_survives_restarts_rolls_and_large_records(
             assert [record.sequence_id async for record in reader] == list(range(129))
 
 
-async def test_a_writer_that_keeps_no_chain_is_noticed(tmp_path: Path) -> None:
+async def test_a_log_remembers_that_it_has_a_chain(tmp_path: Path) -> None:
     async with dlog.open_namespace(f"file://{tmp_path / 'log'}") as namespace:
         async with namespace.open_writer("orders", create=True) as writer:
             await writer.append(b"before the chain")
         async with namespace.open_writer("orders", config=CHAINED) as writer:
             await writer.append(b"in the chain")
-        found = await namespace.verify_log("orders")
-        assert (found.is_sound, found.records, found.chained_records) == (True, 2, 1)
+        identity = await namespace.log_identity("orders")
+        await namespace.rename_log("orders", "sold")
+    async with dlog.open_namespace(f"file://{tmp_path / 'log'}") as namespace:
+        async with namespace.open_writer("sold") as writer:
+            await writer.append(b"in the chain, though this writer was not told")
+            await writer.append(bytes(writer.payload_bytes_max))
+        found = await namespace.verify_log("sold")
+        assert (found.is_sound, found.records, found.chained_records) == (True, 4, 3)
+        assert await namespace.log_identity("sold") == identity
+
+
+async def test_records_of_a_writer_that_keeps_no_chain_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache's writers keep none."""
+
+    async def forget(lifecycle: SegmentLifecycle, wanted: bool) -> bool:
+        return wanted
+
+    async with dlog.open_namespace(f"file://{tmp_path / 'log'}") as namespace:
+        async with namespace.open_writer("orders", create=True, config=CHAINED) as writer:
+            await writer.append(b"in the chain")
+        monkeypatch.setattr(SegmentLifecycle, "keep_chain", forget)
         async with namespace.open_writer("orders") as writer:
             await writer.append(b"without")
         found = await namespace.verify_log("orders")

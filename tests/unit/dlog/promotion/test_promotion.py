@@ -411,6 +411,23 @@ async def test_encrypted_and_chained_records_are_copied_as_they_are(
         assert found.chained_records == (40 if hash_chain else 0)
 
 
+async def test_a_promoted_log_keeps_its_hash_chain_and_its_identity(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_world() as world, world.process("p") as namespace:
+        async with namespace.open_writer(
+            LOG, create=True, config=attrs.evolve(SMALL_SEGMENTS, hash_chain=True)
+        ) as writer:
+            await writer.append(b"before")
+        identity = await namespace.log_identity(LOG)
+        await namespace.promote_log(LOG, TARGET)
+        assert await namespace.log_identity(LOG) == identity
+        async with namespace.open_writer(LOG, config=SMALL_SEGMENTS) as writer:
+            await writer.append(b"after")
+        found = await namespace.verify_log(LOG)
+        assert (found.is_sound, found.chained_records) == (True, 2)
+
+
 async def test_only_logs_of_a_directory_are_promoted(autojump_clock: trio.testing.MockClock) -> None:
     async with open_world() as world, world.process("p") as namespace:
         assert namespace._open_target is not None

@@ -79,7 +79,9 @@ async def test_the_target_does_not_change_or_open_once_the_promotion_is_cancelle
 ) -> None:
     async with open_world() as world:
         store = MemoryStore(world.target.tree)
-        await nodes.create_target(store, THERE, LOG, TargetRecord("1", SOURCE, TargetPhase.COPYING), LOG)
+        await nodes.create_target(
+            store, THERE, LOG, TargetRecord("1", SOURCE, TargetPhase.COPYING), LOG, keeps_chain=False
+        )
         seen = await nodes.read_target(store, THERE, LOG)
         assert seen is not None
         await nodes.put_target(store, THERE, LOG, seen, TargetPhase.UNDOING)
