@@ -65,6 +65,7 @@ class ReplicationWorker:
         self.stats = stats or WorkerStats()
         self._marks, self._restorer, self._config = marks, restorer, config
         self._backoff = FailureBackoff(config.failed_ledger_pause_s)
+        self._listed: set[int] = set()  # at the last look at the marks
         self._waiting: set[int] = set()  # ledgers for which the registered bookies can do nothing
         self._bookies_changed = trio.Event()
         self._changed = trio.Event()  # there may be another ledger to take
@@ -103,23 +104,29 @@ class ReplicationWorker:
             self._changed.set()
 
     async def _restore_marked(self, waiting: trio.Nursery) -> None:
-        """Try each marked ledger once; if there is none to try, return when there may be another one."""
+        """Try marked ledgers, the new ones first; if there is none to try, return when there may be another.
+
+        The looks at ledgers that wait may take minutes, so the marks are listed again when they change.
+        """
         self._changed = changed = trio.Event()
-        bookies_changed = self._bookies_changed
+        bookies_changed, began_s = self._bookies_changed, trio.current_time()
         todo = await self._marks.untaken(changed)
+        list_at = began_s + max(LIST_PAUSE_S, (1 + REST) * (trio.current_time() - began_s))
         self._waiting.intersection_update(todo)
+        old, self._listed = self._listed, set(todo)
+        todo.sort(key=old.__contains__)
         left = iter([ledger_id for ledger_id in todo if ledger_id not in self._waiting])
         tried_before = self.stats.attempts
 
         async def lane(_: int) -> None:
             for ledger_id in left:  # the lanes share it; each ledger goes to one of them
+                if changed.is_set() and trio.current_time() >= list_at:
+                    return
                 if not await self._marks.is_enabled():
                     changed.set()
                     return
-                seen = await self._marks.seen(ledger_id)
-                if seen is None or await self._must_wait(seen):
-                    continue
-                taken = await self._marks.take_seen(seen)
+                seen = await self._look(ledger_id)
+                taken = None if seen is None else await self._marks.take_seen(seen)
                 if taken is None:
                     continue
                 try:
@@ -135,18 +142,20 @@ class ReplicationWorker:
         if self.stats.attempts == tried_before and self._bookies_changed is bookies_changed:
             with trio.move_on_after(POLL_S):
                 await changed.wait()
-            with trio.move_on_after(LIST_PAUSE_S):
+            with trio.move_on_at(max(list_at, trio.current_time() + LIST_PAUSE_S)):
                 await bookies_changed.wait()
 
-    async def _must_wait(self, seen: SeenMark) -> bool:
+    async def _look(self, ledger_id: int) -> SeenMark | None:
+        """The mark of a ledger that an attempt may restore; None if it has none, or waits for a bookie."""
         async with self._looking:
             began_s, bookies_changed = trio.current_time(), self._bookies_changed
-            if not await self._restorer.must_wait(seen.ledger_id, seen.replicas):
-                return False
-            self._wait_for_bookies(seen.ledger_id, bookies_changed)
+            seen = await self._marks.seen(ledger_id)
+            if seen is None or not await self._restorer.must_wait(ledger_id, seen.replicas):
+                return seen
+            self._wait_for_bookies(ledger_id, bookies_changed)
             with trio.move_on_after(REST * (trio.current_time() - began_s)):
                 await bookies_changed.wait()
-            return True
+            return None
 
     def _wait_for_bookies(self, ledger_id: int, bookies_changed: trio.Event) -> None:
         if not bookies_changed.is_set():  # else the look may be older than the change

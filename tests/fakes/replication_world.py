@@ -17,7 +17,7 @@ from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import LedgerRestorer
 from ledger.replication.marks import TakenLedger, UnderReplicatedLedgers
 from ledger.replication.worker import ReplicationWorker
-from namespace.memory import MemoryStore, MemoryTree, open_memory_store
+from namespace.memory import MemoryTree, open_memory_store
 from namespace.sessions.renewing_store import RenewingStore
 from namespace.store import MetadataStore
 from tests.fakes.dict_bookies import DictCluster, open_cluster
@@ -32,7 +32,7 @@ class ReplicationWorld:
 
     cluster: DictCluster
     client: LedgerClient
-    session: MemoryStore
+    session: WatchedStore
     marks: UnderReplicatedLedgers
     restorer: LedgerRestorer
     worker: ReplicationWorker

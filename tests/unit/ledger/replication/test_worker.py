@@ -144,6 +144,34 @@ async def is_unmarked_but(world: ReplicationWorld, ledger_id: int) -> bool:
     return [one.ledger_id for one in await world.marks.marked()] in ([], [ledger_id])
 
 
+async def test_a_new_mark_does_not_wait_for_the_looks_at_those_that_wait(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(3, CONFIG) as world, trio.open_nursery() as nursery:
+        whole = await world.closed_ledger()
+        await world.lose("b1:1")
+        metadata = await world.client.metadata(whole)
+        catalog = world.client.context.catalog
+        ledgers = [(await catalog.create(metadata, None)).ledger_id for _ in range(300)]
+        for ledger_id in ledgers:
+            await world.marks.mark(ledger_id, ["b1:1"])
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "get":
+                await trio.sleep(0.01)
+
+        world.session.before = slowly
+        nursery.start_soon(world.worker.run)
+        await trio.sleep(20)
+        assert len(world.worker._waiting) < 100
+        del world.cluster.bookies["b2:1"].ledgers[whole].entries[5]
+        await world.marks.mark(whole, ["b2:1"])
+        await trio.sleep(10)
+        assert 5 in world.cluster.bookies["b2:1"].ledgers[whole].entries  # the hole is filled
+        assert len(world.worker._waiting) < 200
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_look_that_is_older_than_a_change_of_the_bookies_is_repeated() -> None:
     async with open_world(3, CONFIG) as world:
         changed = trio.Event()
