@@ -339,12 +339,11 @@ def test_spark_and_the_commands_reach_logs_only_through_the_calls_of_a_namespace
 # The faces.
 
 
-@pytest.fixture
-async def places(tmp_path: Path) -> dict[str, Place]:
+async def places(tmp_path: Path, principal: str) -> dict[str, Place]:
     async with dlog.open_namespace(tmp_path.as_uri(), config=config_of("operator")) as operator:
         await operator.set_policy(POLICY)
         all_needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan"))
-        at = await prepared(operator, "reader/log", all_needs)
+        at = await prepared(operator, f"{principal}/log", all_needs)
     return dict.fromkeys(CALLS, at)
 
 
@@ -375,21 +374,22 @@ def make_blocking(call: Call, namespace: Any, at: Place) -> None:
                 call.then(inner)
 
 
-DENIED = {name: call for name, call in CALLS.items() if call.right not in (None, Right.READ)}
-
-
-async def test_the_calls_of_every_face_are_refused_and_change_nothing(
-    tmp_path: Path, places: dict[str, Place]
-) -> None:
-    uri = tmp_path.as_uri()
-    calls = {name: call for name, call in DENIED.items() if call.opens_with is None}
+@pytest.mark.parametrize("principal", ["stranger", "reader", "committer", "committer-of-mine", "writer"])
+async def test_the_calls_of_every_face_are_refused_and_change_nothing(tmp_path: Path, principal: str) -> None:
+    uri, at = tmp_path.as_uri(), await places(tmp_path, principal)
+    calls = {
+        name: call
+        for name, call in CALLS.items()
+        if not may(principal, call.right, call)
+        and (call.opens_with is None or not may(principal, call.opens_with, call))
+    }
 
     def blocking() -> list[str]:
         allowed = []
-        with dlog.blocking.open_namespace(uri, config=config_of("reader")) as namespace:
+        with dlog.blocking.open_namespace(uri, config=config_of(principal)) as namespace:
             for name, call in calls.items():
                 try:
-                    make_blocking(call, namespace, places[name])
+                    make_blocking(call, namespace, at[name])
                 except dlog.AccessDeniedError:
                     continue
                 allowed.append(name)
@@ -397,10 +397,10 @@ async def test_the_calls_of_every_face_are_refused_and_change_nothing(
 
     async def aio() -> list[str]:
         allowed = []
-        async with dlog.aio.open_namespace(uri, config=config_of("reader")) as namespace:
+        async with dlog.aio.open_namespace(uri, config=config_of(principal)) as namespace:
             for name, call in calls.items():
                 try:
-                    await make(call, namespace, dlog.aio, places[name], lambda: None)
+                    await make(call, namespace, dlog.aio, at[name], lambda: None)
                 except dlog.AccessDeniedError:
                     continue
                 allowed.append(name)
