@@ -14,7 +14,7 @@ Source: LedgerChecker.java; docs/autorecovery.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 import trio
@@ -93,11 +93,15 @@ class LedgerCheck:
         self._tasks_max = reads_max
         self._lists = EntryLists(context, self._limiter)
 
-    async def find(self, current: Versioned, lac: int, registered: RegisteredBookies) -> CheckResult:
+    async def find(
+        self, current: Versioned, lac: int, registered: RegisteredBookies, absent: Collection[str] = ()
+    ) -> CheckResult:
         """Look at all fragments of a ledger.
 
         Args:
             lac: As ``last_entry_of`` returns it.
+            absent: Bookies that may lack any entry, because they were away. All of their entries are read, if
+                they give no list.
         """
         metadata = current.metadata
         # Format version 1 stores no password. Then a reply counts without its digest.
@@ -106,11 +110,17 @@ class LedgerCheck:
         has_doubts = False
         fragments = fragments_of(metadata, lac)
         denied: dict[tuple[int, int], int] = {}  # the entry that the bookie did not return
+        lists: dict[str, Availability | None] = {}
+        if self._asks_lists:
+            members = {bookie for fragment in fragments for bookie in fragment.bookies}
+            lists = await self._lists.of_each(current.ledger_id, members & registered.all)
 
         def jobs() -> Iterator[tuple[int, int, list[int]]]:
             for number, fragment in enumerate(fragments):
                 for index, bookie in enumerate(fragment.bookies):
-                    entries = fragment.to_verify(index, self._percentage, self._context.rng)
+                    is_suspect = bookie in absent and lists.get(bookie) is None
+                    percentage = 100 if is_suspect else self._percentage
+                    entries = fragment.to_verify(index, percentage, self._context.rng)
                     if entries and bookie not in registered.all:
                         bad[number, index] = None
                     elif entries:
@@ -138,7 +148,7 @@ class LedgerCheck:
                 nursery.start_soon(verify)
         held: dict[tuple[int, int], Availability] = {}
         if self._asks_lists:
-            held = await self._find_holes(current.ledger_id, fragments, registered, bad)
+            held = await self._find_holes(current.ledger_id, fragments, lists, bad)
         indices_of: dict[int, list[int]] = {}
         for number, index in sorted(bad):
             indices_of.setdefault(number, []).append(index)
@@ -161,23 +171,17 @@ class LedgerCheck:
         self,
         ledger_id: int,
         fragments: list[Fragment],
-        registered: RegisteredBookies,
+        lists: Mapping[str, Availability | None],
         bad: dict[tuple[int, int], None],
     ) -> dict[tuple[int, int], Availability]:
         """Add members with holes to ``bad``; return the lists of all members that gave one."""
-        todo = [
-            (number, index)
-            for number, fragment in enumerate(fragments)
-            for index, bookie in enumerate(fragment.bookies)
-            if bookie in registered.all and fragment.ends_at(index) is not None
-        ]
-        bookies = {fragments[number].bookies[index] for number, index in todo}
-        lists = await self._lists.of_each(ledger_id, bookies)
         found: dict[tuple[int, int], Availability] = {}
-        for number, index in todo:
+        for number, index in [
+            (number, index) for number, one in enumerate(fragments) for index in range(len(one.bookies))
+        ]:
             fragment = fragments[number]
-            held = lists[fragment.bookies[index]]
-            if held is None:
+            held = lists.get(fragment.bookies[index])
+            if held is None or fragment.ends_at(index) is None:
                 continue
             found[number, index] = held
             if (number, index) not in bad and await lacks_any(fragment, index, held):

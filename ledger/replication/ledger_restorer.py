@@ -101,19 +101,22 @@ class LedgerRestorer:
         """The bookies that the client knows; a change of them may allow what was impossible."""
         return self._context.membership
 
-    async def restore(self, ledger_id: int) -> Outcome:
+    async def restore(self, ledger_id: int, absent: Collection[str] = ()) -> Outcome:
         """Copy what a check finds missing, in all final fragments. If cancelled, a part may be done.
+
+        Args:
+            absent: The bookies that the mark names; they may lack any entry.
 
         Raises:
             LedgerError: The metadata do not parse, or the ledger's LAC cannot be read.
             namespace.errors.NamespaceError: The metadata store failed, or the lock is gone.
         """
         try:
-            checked = await self._checked(ledger_id)
+            checked = await self._checked(ledger_id, absent)
             for one in checked.found.bad:
                 await self._restore_fragment(checked, one)
             if not checked.found.is_sound and not _is_stuck(checked):
-                checked = await self._checked(ledger_id)
+                checked = await self._checked(ledger_id, absent)
             may_move = self._config.repairs_placement and checked.found.is_sound and not _is_stuck(checked)
             if may_move and await self._repair_placement(checked):
                 checked = await self._checked(ledger_id)
@@ -299,11 +302,12 @@ class LedgerRestorer:
         await recover_ledger(self._context, current, codec)
         self.stats.ledgers_closed += 1
 
-    async def _checked(self, ledger_id: int) -> _Checked:
+    async def _checked(self, ledger_id: int, absent: Collection[str] = ()) -> _Checked:
         current = await self._catalog.get_newest(ledger_id)
         registered = await read_registered(self._session, self._catalog.root)
         lac = await last_entry_of(self._context, current)
-        return _Checked(current, lac, registered, await self._check.find(current, lac, registered))
+        found = await self._check.find(current, lac, registered, absent)
+        return _Checked(current, lac, registered, found)
 
     async def _try_copy(
         self,

@@ -98,6 +98,7 @@ class TakenLedger:
 
     ledger_id: int
     mark_version: int | None  # seen before the lock was taken; None: the lock was taken without a mark
+    replicas: tuple[str, ...] = attrs.field(default=(), eq=False)  # bookies that the mark names
 
 
 @attrs.frozen
@@ -258,7 +259,9 @@ class UnderReplicatedLedgers:
 
         If cancelled, a lock may be left; the next call takes it over.
         """
-        return TakenLedger(seen.ledger_id, seen.version) if await self._lock(seen.ledger_id) else None
+        if not await self._lock(seen.ledger_id):
+            return None
+        return TakenLedger(seen.ledger_id, seen.version, seen.replicas)
 
     async def take_unmarked(self, ledger_id: int) -> TakenLedger | None:
         """Take the lock of a ledger whether or not it is marked; None if another program holds it."""

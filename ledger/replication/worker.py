@@ -179,7 +179,7 @@ class ReplicationWorker:
         bookies_changed = self._bookies_changed
         self.stats.attempts += 1
         try:
-            outcome = await self._try_restore(ledger_id)
+            outcome = await self._try_restore(taken)
             if outcome in (Outcome.RESTORED, Outcome.GONE):
                 await self._marks.complete(taken)
                 self._backoff.on_healed(ledger_id)
@@ -203,10 +203,11 @@ class ReplicationWorker:
             if not is_waiting:
                 await self._marks.release(taken)
 
-    async def _try_restore(self, ledger_id: int) -> Outcome:
+    async def _try_restore(self, taken: TakenLedger) -> Outcome:
+        ledger_id = taken.ledger_id
         self._restorer.copied.discard(ledger_id)
         try:
-            return await self._restorer.restore(ledger_id)
+            return await self._restorer.restore(ledger_id, taken.replicas)
         except NoNodeError as exc:
             logger.warning(
                 "ledger %d: the lock was lost during the work: %s",

@@ -175,7 +175,7 @@ def _bookie_twice() -> Iterator[None]:
 def _mark_removed_too_early() -> Iterator[None]:
     original = LedgerRestorer.restore
 
-    async def restore(self: LedgerRestorer, ledger_id: int) -> Outcome:
+    async def restore(self: LedgerRestorer, ledger_id: int, absent: Collection[str] = ()) -> Outcome:
         find = self._check.find
 
         async def find_first(*args: Any) -> CheckResult:
@@ -183,7 +183,7 @@ def _mark_removed_too_early() -> Iterator[None]:
             return attrs.evolve(found, bad=found.bad[:1])
 
         with patch.object(self._check, "find", find_first):
-            outcome = await original(self, ledger_id)
+            outcome = await original(self, ledger_id, absent)
         return Outcome.RESTORED if outcome is Outcome.FAILED else outcome
 
     with patch.object(LedgerRestorer, "restore", restore):
@@ -219,8 +219,8 @@ def _closed_at_its_lac() -> Iterator[None]:
 def _closed_without_grace() -> Iterator[None]:
     original = LedgerRestorer.restore
 
-    async def restore(self: LedgerRestorer, ledger_id: int) -> Outcome:
-        outcome = await original(self, ledger_id)
+    async def restore(self: LedgerRestorer, ledger_id: int, absent: Collection[str] = ()) -> Outcome:
+        outcome = await original(self, ledger_id, absent)
         if outcome is Outcome.OPEN:
             await self.close_if_stuck(ledger_id)
         return outcome

@@ -15,7 +15,7 @@ from ledger.errors import LedgerFencedError, LedgerReadError
 from ledger.metadata import LedgerState
 from ledger.replication.config import ReplicationConfig
 from ledger.replication.ledger_restorer import Outcome
-from ledger.wire.messages import AddRequest, BatchReadRequest, ReadRequest
+from ledger.wire.messages import AddRequest, BatchReadRequest, ListEntriesRequest, ReadRequest
 from namespace.errors import ConnectionLostError, NoNodeError
 from tests.fakes.dict_bookies import DictBookie
 from tests.fakes.replication_world import PAYLOADS, ReplicationWorld, open_world
@@ -114,6 +114,21 @@ async def test_only_what_a_bookie_lacks_is_copied_into_it(ensemble_size: int) ->
         await world.locked(ledger_id)
         assert await world.restorer.restore(ledger_id) is Outcome.RESTORED
         assert sorted(adds_to(bookie)) == lost
+        world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
+
+
+async def test_all_entries_are_read_from_a_bookie_that_was_away_and_gives_no_list() -> None:
+    # Apache's bookie with DbLedgerStorage.
+    async with open_world(3) as world:
+        ledger_id = await world.closed_ledger()
+        (before,) = await world.members(ledger_id)
+        bookie = world.cluster.bookies[before[0]]
+        bookie.refuse = lambda one: Code.UNKNOWN_LEDGER_STATE if isinstance(one, ListEntriesRequest) else None
+        del bookie.ledgers[ledger_id].entries[5]
+        await world.locked(ledger_id)
+        assert await world.restorer.restore(ledger_id) is Outcome.RESTORED  # nobody says that it was away
+        assert 5 not in bookie.ledgers[ledger_id].entries
+        assert await world.restorer.restore(ledger_id, [before[0]]) is Outcome.RESTORED
         world.check_replicas(ledger_id, await world.client.metadata(ledger_id), LAST)
 
 
