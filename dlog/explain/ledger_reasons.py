@@ -9,9 +9,13 @@ Source: docs/autorecovery.md; docs/protocol.md 6.4 and 7.3.
 
 from __future__ import annotations
 
+import shlex
+
 from dlog.explain.cluster_reasons import absence, named, restoring
 from dlog.explain.facts import LedgerFacts, Reason
+from ledger.errors import MetadataFormatError
 from ledger.metadata import LedgerMetadata, LedgerState
+from ledger.policy import LogMark
 from ledger.replication_asked import AskedReplication
 
 
@@ -110,12 +114,18 @@ def _degraded(facts: LedgerFacts, metadata: LedgerMetadata) -> list[Reason]:
     if asked is None:
         return []
     size, quorum = metadata.ensemble_size, metadata.write_quorum
+    try:
+        mark = LogMark.of(metadata.custom)
+    except MetadataFormatError:
+        mark = None
+    show = f"dlog ledger show {facts.ledger_id}"
+    heal = show if mark is None or not metadata.is_closed else f"dlog log heal {shlex.quote(mark.log)}"
     return [
         Reason(
             f"ledger {facts.ledger_id} began on {size} bookies instead of {asked.ensemble_size}",
             f"no more were writable at that time, so each entry has {quorum} copies instead of"
             f" {asked.write_quorum}",
-            f"dlog ledger show {facts.ledger_id}",
+            heal,
         )
     ]
 

@@ -25,6 +25,7 @@ from dlog.explain.reasons import explain
 from dlog.format.dlsn import DLSN
 from dlog.segments.segment import TruncationStatus
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
+from ledger.policy import LogMark
 from ledger.replication_asked import AskedReplication
 
 FOUR = frozenset({"b1:1", "b2:1", "b3:1", "b4:1"})
@@ -184,6 +185,15 @@ def test_a_segment_may_begin_on_fewer_bookies_and_then_its_ledger_says_so() -> N
     found = evidence(attrs.evolve(LOG, ledgers=(attrs.evolve(CLOSED, metadata=began),)))
     assert "ledger 7 began on 3 bookies instead of 5" in found
     assert "each entry has 3 copies instead of 4" in found
+    marked = attrs.evolve(began, custom={**began.custom, **LogMark("/shop", "orders").custom})
+    for changed, command in (
+        (began, "dlog ledger show 7"),
+        (marked, "dlog log heal orders"),
+        (attrs.evolve(metadata(LedgerState.OPEN), custom=marked.custom), "dlog ledger show 7"),
+        (attrs.evolve(marked, custom={**began.custom, "dlog.log": b"x"}), "dlog ledger show 7"),
+    ):
+        (reason,) = (each for each in explain(attrs.evolve(CLOSED, metadata=changed)) if "began" in each.what)
+        assert reason.next_command == command
 
 
 def test_a_segment_in_progress_without_a_writer_is_to_be_recovered() -> None:
