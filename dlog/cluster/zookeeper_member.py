@@ -11,6 +11,7 @@ Source: ZooKeeper administrator's guide (configuration file, four letter words);
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def client_address(config: Path) -> tuple[str, int]:
     pairs = (line.partition("=") for line in lines if not line.lstrip().startswith(("#", "!")))
     settings = {key.strip(): value.strip() for key, _, value in pairs}
     port = settings.get("clientPort", str(DEFAULT_PORT))
-    if not port.isdecimal() or not 0 < int(port) < 65536:
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 65536:
         raise ZookeeperConfigError(f"{config}: clientPort must be a number from 1 to 65535")
     host = settings.get("clientPortAddress", "")
     return ("127.0.0.1" if host in ("", "0.0.0.0") else host), int(port)

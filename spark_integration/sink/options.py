@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import attrs
@@ -89,7 +90,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
         raise OptionError("option number is for batch writes; Spark numbers the batches of a streaming query")
     if not streaming and (series is None) != (number is None):
         raise OptionError("options series and number belong together: give both, or none")
-    if number is not None and not (number.isascii() and number.isdecimal()):
+    if number is not None and not re.fullmatch("[0-9]{1,18}", number):
         raise OptionError(f"option number must be a whole number of at least 0, not {number!r}")
     sharded, key_column = options.get("shardedstream"), options.get("keycolumn")
     if (sharded is None) != (key_column is None):

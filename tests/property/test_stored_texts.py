@@ -17,6 +17,7 @@ from dlog.bulk.plan import BatchPlan
 from dlog.cluster.daemons import DaemonError, Daemons
 from dlog.cluster.hosts.hosted_cluster import _json
 from dlog.cluster.layout import ClusterStateError, decode_state
+from dlog.cluster.zookeeper_member import ZookeeperConfigError, client_address
 from dlog.errors import LogMetadataError
 from dlog.metadata.properties import LogProperties
 from dlog.shards.creation import _is_later_shard
@@ -32,6 +33,7 @@ from spark_integration.pipelines.copying.note import PROPERTY, decode_note
 from spark_integration.pipelines.verifying.report import parse_report
 from spark_integration.places import _json as json_of_option
 from spark_integration.sink.contents import BatchRecord
+from spark_integration.sink.options import parse_sink_options
 
 SERIES = BatchPlan(series="s", number=1, record_log="a", logs={})
 TEXTS = {
@@ -61,6 +63,11 @@ def in_file(name: str, read: Callable[[Path], object]) -> Callable[[str, Path], 
     return parse
 
 
+def config_in(directory: Path, text: str) -> Path:
+    (directory / "zoo.cfg").write_text(text)
+    return directory / "zoo.cfg"
+
+
 PARSERS: dict[str, Callable[[str, Path], object]] = {
     "number of a batch": lambda text, _: _number_in(LogProperties({"dlog.batch.s": text}, 1), SERIES),
     "shards": lambda text, _: layout_in("a", {COUNT_KEY: text, HASH_KEY: HASH, STATE_KEY: "complete"}),
@@ -78,9 +85,21 @@ PARSERS: dict[str, Callable[[str, Path], object]] = {
     "contents of a batch": lambda text, _: BatchRecord.decode(text, 1),
     "streams": lambda text, _: _list(text),
     "starting offsets": lambda text, _: json_of_option(text),
+    "number of a batch write": lambda text, _: parse_sink_options(
+        {"uri": "file:///a", "stream": "a", "series": "s", "number": text}, streaming=False
+    ),
+    "port of ZooKeeper": lambda text, directory: client_address(config_in(directory, f"clientPort={text}")),
     "count of an option": lambda text, _: positive({"n": text}, "n"),
 }
-OURS = (dlog.DLogError, LogMetadataError, SparkDlogError, PipelineError, ClusterStateError, DaemonError)
+OURS = (
+    dlog.DLogError,
+    LogMetadataError,
+    SparkDlogError,
+    PipelineError,
+    ClusterStateError,
+    DaemonError,
+    ZookeeperConfigError,
+)
 
 
 @pytest.mark.parametrize("parser", PARSERS)
