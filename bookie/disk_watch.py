@@ -5,7 +5,8 @@ operator's read-only switch. Not inside: the rule (``fullness``), the nodes (``r
 the file (``bookie_status``).
 Always: a bookie that a full disk made read-only becomes writable when there is space again; one that an
 operator made read-only stays so until an operator changes it. A directory that cannot be read or written
-raises an error that stops the bookie, before an add or a flush meets the same failure.
+raises an error that stops the bookie, before an add or a flush meets the same failure. Space that a reserve
+has given is not space for clients: without it the bookie could not be started again.
 
 Source: LedgerDirsMonitor.java, DiskChecker.java, BookieStateManager.java; docs/storage-format.md 10.
 """
@@ -24,7 +25,7 @@ from bookie.cluster.registration import Registration
 from bookie.disk.disk import Disk
 from bookie.disk.fullness import Fullness, FullnessConfig, evaluate_fullness
 from bookie.disk.reserve import Reserve
-from bookie.errors import DirectoryError, FormatError, StateError
+from bookie.errors import DirectoryError, FormatError, SpaceAgainError, StateError
 from bookie.requests.rights import Rights
 from ledger.tasks.failure_domain import report_contained
 from namespace.errors import NamespaceError
@@ -51,6 +52,8 @@ class DiskWatch:
         is_forced: bool = False,
         persists: bool = False,
         reserves: Sequence[Reserve] = (),
+        other_reserves: Sequence[Reserve] = (),
+        backlog_bytes: Callable[[], int | None] = lambda: None,
         wall_ms: Callable[[], int],
         on_fullness: Callable[[Fullness], None] = lambda fullness: None,
     ) -> None:
@@ -61,6 +64,9 @@ class DiskWatch:
             is_forced: Read-only until the next start, however full the disks are.
             persists: Keep the state over restarts (``BOOKIE_STATUS``).
             reserves: Filled while there is enough space; the flush that needs one frees it.
+            other_reserves: Filled elsewhere.
+            backlog_bytes: What a storage that was opened on a full disk has to flush when it is opened again;
+                None for another one.
         """
         assert ledger_directories  # ``StorageConfig`` has at least one
         self._rights = rights
@@ -72,6 +78,9 @@ class DiskWatch:
         self._is_forced = is_forced
         self._persists = persists
         self._reserves = reserves
+        self._all_reserves = (*reserves, *other_reserves)
+        self._backlog_bytes = backlog_bytes
+        self._free_bytes = 0  # of the fullest disk, for clients
         self._wall_ms = wall_ms
         self._on_judged = on_fullness
         self._has_space = True
@@ -149,7 +158,7 @@ class DiskWatch:
         if fullness.is_near and not self._is_nearly_full:
             log.warning("%s: the disk is nearly full", self._usage_text(fullness))
         self._is_nearly_full = fullness.is_near
-        self._rights.high_priority_writable = fullness.high_priority_writable
+        self._rights.high_priority_writable = fullness.high_priority_writable and self._rights.takes_records
         self._set_rights()
 
     async def run(self) -> None:
@@ -159,6 +168,7 @@ class DiskWatch:
 
         Raises:
             DirectoryError: As ``check``.
+            SpaceAgainError: The storage must be opened again to take adds.
         """
         announced = self._rights.writable
         while True:
@@ -167,6 +177,9 @@ class DiskWatch:
             self._changed = trio.Event()
             try:
                 await self.check()
+                backlog_bytes = self._backlog_bytes()
+                if backlog_bytes is not None and self._has_space and self._free_bytes >= backlog_bytes:
+                    raise SpaceAgainError("there is space again")
                 writable = self._rights.writable
                 await self._store_status()
                 if writable != announced and await self._announce(writable):
@@ -175,7 +188,7 @@ class DiskWatch:
                 # announcement.
                 if self._has_space and not self._is_nearly_full:
                     await self._fill_reserves()
-            except DirectoryError:
+            except (DirectoryError, SpaceAgainError):
                 raise
             except Exception as exc:
                 report_contained("watch of the disks", exc)
@@ -210,20 +223,30 @@ class DiskWatch:
         self._changed.set()
 
     def _set_rights(self) -> None:
-        self._rights.writable = self._has_space and not self._is_forced and not self._is_by_hand
+        is_held = self._backlog_bytes() is not None
+        self._rights.writable = not (is_held or self._is_forced or self._is_by_hand) and self._has_space
 
     async def _measure(self) -> Fullness:
         usages = []
         for directory in self._ledger_directories:
-            usages.append(await self._in_thread(self._disk.usage, directory))
+            usages.append(await self._in_thread(self._usage, directory))
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
         for directory in self._journal_directories:
             await self._in_thread(self._disk.check_directory, directory / _CURRENT)
+        self._free_bytes = min(free_bytes for _, free_bytes in usages)
         return evaluate_fullness(
-            [(usage.total_bytes, usage.free_bytes) for usage in usages],
+            usages,
             was_writable=self._has_space,
             config=self._config,
         )
+
+    def _usage(self, directory: Path) -> tuple[int, int]:
+        usage = self._disk.usage(directory)
+        here = directory / _CURRENT
+        given_bytes = sum(
+            reserve.given_bytes() for reserve in self._all_reserves if reserve.directory == here
+        )
+        return usage.total_bytes, max(0, usage.free_bytes - given_bytes)
 
     async def _in_thread(self, job: Callable[[Path], T], directory: Path) -> T:
         try:

@@ -85,6 +85,10 @@ class StorageFailedError(BookieServerError):
     """A write or a sync failed. The bookie acknowledges nothing more and must stop."""
 
 
+class SpaceAgainError(BookieServerError):
+    """A storage that was opened on a full disk can be opened again, and take adds: there is space."""
+
+
 class AccountingError(BookieServerError):
     """Counts that all connections share contradict each other: the bookie's own state is wrong."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -32,11 +32,11 @@ from bookie.config.bookie_config import BookieConfig
 from bookie.damage.digest_checker import DigestTypeOf
 from bookie.disk.descriptor_limit import SPARES
 from bookie.disk.descriptors import Descriptors
-from bookie.disk.disk import Disk
+from bookie.disk.disk import Disk, no_space
 from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
 from bookie.disk_watch import DiskWatch
-from bookie.errors import StorageFailedError
+from bookie.errors import DirectoryError, SpaceAgainError, StorageFailedError, StorageFileError
 from bookie.gc.collector import GarbageCollector
 from bookie.healing.damage_healing import DamageHealing, HealingStats
 from bookie.healing.integrity import IntegrityRepair
@@ -80,6 +80,7 @@ from namespace.readiness import READY, STOPPING, notify
 
 DRAIN_S = 3.0  # for the replies still to be sent when a bookie stops
 WITHDRAW_S = 2.0
+FULL_PAUSE_S = 1.0  # before a storage that met a full disk is opened again
 SWITCH_INTERVAL_S = 0.0002  # a journal thread needs the interpreter after each sync; the default is 5 ms
 _REPLY_OVERHEAD_BYTES = 1024  # of a frame, besides the entry in it
 
@@ -154,6 +155,8 @@ async def open_bookie(
         if permissions is not None:
             service = GuardedService(storage, permissions, sync_adds=sync_adds)
         service.digest_type_of = digest_type_of
+        if storage.full is not None:
+            service.rights.hold(takes_records=storage.takes_records)
         server = Server(service, server_config)
         bookie = Bookie(storage, service, server)
         descriptors = disk.descriptors or Descriptors()
@@ -196,7 +199,7 @@ async def run_bookie(
         BookieConfigError, ListenError, CookieError, DirectoryError, StartError: It did not start.
         LedgerListingError: It may have lost entries, and the ledgers concerned could not be listed.
         RegistrationError: It could not be announced, or not again after its session expired.
-        StorageFailedError: Its disk failed.
+        StorageFailedError: Its disk failed. If it is only full, the bookie is started again, read-only.
         StoreUnreachableError: The metadata store does not reply.
     """
     stop = trio.Event() if stop is None else stop
@@ -206,6 +209,43 @@ async def run_bookie(
     for warning in config.warnings:
         log.warning("%s", warning)
     secrets = secrets or await open_secrets(config.tls, config.server.auth)
+    started: list[int] = []
+
+    def note_started(port: int) -> None:
+        if not started:
+            task_status.started(port)
+        started.append(port)
+
+    while True:
+        if started:  # the same port again
+            config = attrs.evolve(config, address=attrs.evolve(config.address, port=started[0]))
+        try:
+            await _run(config, open_store, stop, disk, machine, secrets, open_routes, note_started)
+        except SpaceAgainError as exc:
+            log.info("%s: the storage is opened again", exc)
+        except (StorageFailedError, DirectoryError, StorageFileError) as exc:
+            if no_space(exc) is None or not started or not config.fullness.may_be_read_only:
+                raise
+            log.warning("the disk is full: the storage is opened again, for reads: %s", exc)
+            with trio.move_on_after(FULL_PAUSE_S):
+                await stop.wait()
+        else:
+            return
+        if stop.is_set():
+            return
+
+
+async def _run(
+    config: BookieConfig,
+    open_store: OpenStore,
+    stop: trio.Event,
+    disk: Disk,
+    machine: Machine | None,
+    secrets: Secrets,
+    open_routes: OpenRoutes | None,
+    note_started: Callable[[int], None],
+) -> None:
+    """Run the bookie from its directories as they are, until its storage has to be opened again."""
     identity = resolve_identity(config.address, machine)
     sockets = await bind(identity.listen_host, config.address.port)
     try:
@@ -338,7 +378,7 @@ async def run_bookie(
                         cookie,
                         healing.stats,
                         open_routes,
-                        task_status,
+                        note_started,
                     )
                     background.cancel_scope.cancel()
             await startup_check.mark_clean_stop()
@@ -376,7 +416,7 @@ async def _serve(
     cookie: Cookie,
     healing: HealingStats,
     open_routes: OpenRoutes | None,
-    task_status: trio.TaskStatus[int],
+    note_started: Callable[[int], None],
 ) -> None:
     watch = DiskWatch(
         bookie.service.rights,
@@ -391,6 +431,11 @@ async def _serve(
             Reserve(disk, path / CURRENT, config.fullness.reserve_bytes, name=FLUSH_RESERVE)
             for path in config.storage.ledger_directories
         ],
+        other_reserves=[
+            Reserve(disk, path / CURRENT, config.storage.compaction.reserve_bytes)
+            for path in config.storage.ledger_directories
+        ],
+        backlog_bytes=lambda: None if bookie.storage.full is None else bookie.storage.backlog_bytes,
         wall_ms=wall_ms,
         on_fullness=garbage.on_fullness,
     )
@@ -439,7 +484,7 @@ async def _serve(
                 )
                 admin.is_ready = True
                 notify(READY)
-                task_status.started(port)
+                note_started(port)
                 async with trio.open_nursery() as watching:
                     watching.start_soon(registration.keep, open_store)
                     watching.start_soon(watch.run)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dlog.errors import CorruptLogError as CorruptLogError
     from dlog.errors import CursorConflictError as CursorConflictError
     from dlog.errors import DecryptionError as DecryptionError
+    from dlog.errors import DiskFullError as DiskFullError
     from dlog.errors import DLogError as DLogError
     from dlog.errors import EmbeddedStoreError as EmbeddedStoreError
     from dlog.errors import EncryptionKeyError as EncryptionKeyError
@@ -146,6 +147,8 @@ _NAMES = {
         "CorruptLogError",
         "CursorConflictError",
         "DecryptionError",
+        "DiskFullError",
+        "DiskFullError",
         "DLogError",
         "EmbeddedStoreError",
         "EncryptionKeyError",

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from dlog.config import NamespaceConfig
-from dlog.errors import NamespaceNotBoundError, as_dlog_error
+from dlog.errors import DiskFullError, NamespaceNotBoundError, as_dlog_error, error_of_system
 from dlog.federation.federated_store import FederatedStore
 from dlog.metadata.binding import Binding, new_binding
 from dlog.metadata.bindings import access_control_path, bind, resolve_binding
@@ -189,7 +189,8 @@ async def _hold_open(
             task_status.started(parts)
             await stop.wait()
     except (NamespaceError, LedgerError) as exc:
-        raise as_dlog_error(exc, None, "opening the namespace") from exc
+        error = as_dlog_error(exc, None, "opening the namespace")
+        raise error from (error_of_system(exc) if isinstance(error, DiskFullError) else None) or exc
     finally:
         stopped.set()
 

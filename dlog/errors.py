@@ -452,6 +452,19 @@ class EmbeddedStoreError(DLogError):
     """The directory of a ``file://`` namespace cannot be used; the message names the remedy."""
 
 
+class DiskFullError(EmbeddedStoreError):
+    """The disk of a ``file://`` namespace is full. Acknowledged records are kept, and can be read.
+
+    Truncating and deleting logs still works, and frees space. Once there is space, the same namespace takes
+    records again, and its writers do after ``reopen``. The cause of the error, or of its cause, is the
+    ``OSError``.
+    """
+
+
+class WriterDiskFullError(LogWriteError, DiskFullError):
+    """The writer has stopped, because the disk is full. See both classes."""
+
+
 class translated:  # noqa: N801 - used as a function, on hot paths
     """Turn an error of ``ledger`` or ``namespace`` into one of this package, with the log's name.
 
@@ -467,7 +480,15 @@ class translated:  # noqa: N801 - used as a function, on hot paths
 
     def __exit__(self, exc_type: object, exc: BaseException | None, traceback: object) -> None:
         if isinstance(exc, ledger_errors.LedgerError | namespace_errors.NamespaceError):
-            raise as_dlog_error(exc, self._log, self._doing) from exc
+            error = as_dlog_error(exc, self._log, self._doing)
+            raise error from (error_of_system(exc) if isinstance(error, DiskFullError) else None) or exc
+
+
+def error_of_system(error: BaseException | None) -> OSError | None:
+    """The first ``OSError`` among an error and its causes that is no error of these packages."""
+    while error is not None and type(error) is not OSError:
+        error = error.__cause__
+    return error
 
 
 def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
@@ -495,6 +516,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
         case namespace_errors.SessionExpiredError():
             over = f"{place}: the session with the metadata store is over"
             return NamespaceLostError(f"{over} ({exc}); open the namespace again")
+        case namespace_errors.StoreFullError():
+            return DiskFullError(f"{place}: {exc}")
         case namespace_errors.ConnectionLostError() | namespace_errors.StoreUnreachableError():
             return LogUnavailableError(
                 f"{place}: the metadata store cannot be reached ({exc}); try again later"
@@ -503,6 +526,8 @@ def as_dlog_error(exc: Exception, log: str | None, doing: str) -> DLogError:
             return LogMetadataError(f"{place}: unexpected state of the metadata: {exc}")
         case ledger_errors.DirectoryMovedError():
             return NamespaceLostError(str(exc))
+        case ledger_errors.DirectoryFullError():
+            return DiskFullError(f"{place}: {exc}")
         case ledger_errors.DirectoryUnusableError():
             return EmbeddedStoreError(str(exc))
         case ledger_errors.NotEnoughBookiesError():

@@ -25,7 +25,7 @@ from ledger.codes import Code
 from ledger.config import ClientConfig
 from ledger.context import ClientContext, OpenEntryLog
 from ledger.digest import DigestType, EntryCodec
-from ledger.errors import SECURITY_HINT, BookieError, ReadOnlyError, WrongPasswordError
+from ledger.errors import SECURITY_HINT, BookieError, LedgerError, ReadOnlyError, WrongPasswordError
 from ledger.metadata import Ensemble, LedgerMetadata
 from ledger.placement.bookie_health import BookieHealth
 from ledger.placement.membership import Membership, open_membership
@@ -470,6 +470,7 @@ async def open_ledger_client(
     on_deleted: Callable[[int], None] = lambda _: None,
     read_only: bool = False,
     open_entry_log: OpenEntryLog | None = None,
+    why_read_only: Callable[[], LedgerError] | None = None,
 ) -> AsyncIterator[LedgerClient]:
     """Open a client. Leaving the block closes its connections and ends its handles; no ledger is closed.
 
@@ -479,6 +480,7 @@ async def open_ledger_client(
         on_deleted: Called with the id of each ledger deleted through this client.
         read_only: Refuse the calls that change ledgers. The store must refuse changes as well.
         open_entry_log: Opens the entry logs of the only bookie, if they are files that this process can read.
+        why_read_only: The error of a write that the only bookie refuses as read-only.
 
     Raises:
         MetadataFormatError: The LAYOUT of the root cannot be parsed, or differs from ``layout``.
@@ -510,6 +512,7 @@ async def open_ledger_client(
             config,
             placer,
             open_entry_log=open_entry_log,
+            why_read_only=why_read_only,
             recorder=recorder,
         )
         client = LedgerClient(context, nursery, wall_ms, on_deleted, secret_rng, read_only)

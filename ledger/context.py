@@ -10,6 +10,7 @@ import attrs
 
 from ledger.catalog.catalog import LedgerCatalog
 from ledger.config import ClientConfig
+from ledger.errors import LedgerError
 from ledger.placement.membership import Membership
 from ledger.placement.placer import Placer
 from ledger.statistics.recorder import Recorder
@@ -54,4 +55,5 @@ class ClientContext:
     placer: Placer
     takes_hints: dict[str, bool] = attrs.field(factory=dict)  # by bookie; missing: not known (``lac_hints``)
     open_entry_log: OpenEntryLog | None = None  # None: the bookies' files are out of reach
+    why_read_only: Callable[[], LedgerError] | None = None  # why the only bookie takes no writes
     recorder: Recorder = attrs.field(factory=Recorder)  # of what the client does

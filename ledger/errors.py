@@ -369,6 +369,14 @@ class DirectoryMovedError(DirectoryUnusableError):
     """
 
 
+class DirectoryFullError(DirectoryUnusableError):
+    """The disk of a ``file:`` directory is full. What was acknowledged is kept, and can be read.
+
+    Free some space on the disk, or delete ledgers. The same client goes on then. ``__cause__`` is the
+    ``OSError``.
+    """
+
+
 class ReadOnlyError(LedgerError):
     """The client was opened with ``read_only=True``, and the call would change something. Nothing changed."""
 

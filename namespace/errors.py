@@ -76,6 +76,10 @@ class StoreDiskError(ConnectionLostError):
     """
 
 
+class StoreFullError(StoreDiskError):
+    """The disk of a store in a file is full. What was written before is kept."""
+
+
 class SessionExpiredError(StoreError):
     """This session is over: its ephemeral nodes are deleted, its locks are lost. Open a new store."""
 

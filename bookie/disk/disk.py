@@ -30,6 +30,17 @@ from bookie.disk.key_values import KeyValues
 from ledger.tasks.next_turn import call_next_turn
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # the disk is full, not broken
+
+
+def no_space(error: BaseException | None) -> OSError | None:
+    """The lack of space that an error comes from; None if it comes from something else."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            return error
+        error = error.__cause__
+    return None
+
+
 BLOCK_BYTES = 4096  # direct writes begin and end on a multiple of this, in the file and in memory
 
 T = TypeVar("T")

@@ -66,6 +66,7 @@ _CRC = Struct(">I")
 _SCAN_WAITS_MAX = 250
 _LOCK_WAITS_MAX = 500
 _SHORTAGES = (os.strerror(errno.EMFILE), os.strerror(errno.ENFILE))
+_FULL = os.strerror(errno.ENOSPC)
 _LOCKED = "lock hold by current process"  # the old database is not closed yet
 
 T = TypeVar("T")
@@ -141,6 +142,8 @@ class RocksKeyValues(KeyValues):
         except Exception as exc:  # rocksdict raises a bare Exception for every failure
             if self._is_shortage(exc):
                 raise _no_descriptor(str(exc)) from exc
+            if _FULL in str(exc):
+                raise OSError(errno.ENOSPC, f"the index cannot be opened: {exc}", str(self._path)) from exc
             raise StartError(
                 f"the index {self._path} cannot be opened: {exc}. `dlog bookie rebuild-index` rebuilds it"
                 " from the entry logs"
@@ -343,7 +346,8 @@ class RocksKeyValues(KeyValues):
 
     def _broken(self, reason: Exception | str) -> OSError:
         # rocksdict raises a bare Exception for every failure; the engine treats each as a failing disk.
-        return IndexFailedError(errno.EIO, f"index: {reason}", str(self._path))
+        is_full = _FULL in str(reason)
+        return IndexFailedError(errno.ENOSPC if is_full else errno.EIO, f"index: {reason}", str(self._path))
 
 
 class NewRocksKeyValues(RocksKeyValues):

@@ -129,9 +129,19 @@ class JournalFiles:
     def _first_bytes(self) -> int:
         return min(self._config.preallocate_bytes, self._config.file_bytes_max)
 
+    @property
+    def has_file_at_hand(self) -> bool:
+        """True if ``create`` needs no space, at a start."""
+        return self._has_reserve or bool(self._spares)
+
     def _make(self, journal_id: int) -> Path:
         path = self.directory / f"{journal_name(journal_id)}.new"
-        self._make_filled(path, self._first_bytes)
+        try:
+            self._make_filled(path, self._first_bytes)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE or self._first_bytes <= RESERVE_BYTES:
+                raise
+            self._make_filled(path, RESERVE_BYTES)  # what is left of the disk
         return path
 
     def _make_filled(self, path: Path, size_bytes: int) -> None:
@@ -150,9 +160,15 @@ class JournalFiles:
         """Write zeros, so that later writes find their blocks allocated. Return the end of the zeros."""
         stop = -(-stop // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         zeros = memoryview(self._disk.aligned_buffer(min(_FILL_BYTES, stop - start)))
-        for offset in range(start, stop, _FILL_BYTES):
-            file.pwrite(zeros[: stop - offset], offset)
-        file.sync()
+        try:
+            for offset in range(start, stop, _FILL_BYTES):
+                file.pwrite(zeros[: stop - offset], offset)
+            file.sync()
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                with contextlib.suppress(OSError):
+                    file.truncate(start)  # or a full disk would stay full of zeros
+            raise
         return stop
 
     def retire_below(self, journal_id: int) -> None:

@@ -70,6 +70,7 @@ async def open_journal(
     next_id: int,
     previous: Predecessor,
     on_committed: OnCommitted,
+    is_lazy: bool = False,
 ) -> Journal:
     """Create the journal's next file and return the journal, ready to write.
 
@@ -78,6 +79,7 @@ async def open_journal(
         next_id: The id of the next file.
         previous: The file before it, and how far that one was synced.
         on_committed: Called on the loop after each group, in order of submission.
+        is_lazy: Create the file with the first record. It may be the reserve.
 
     Raises:
         OSError: The file cannot be created. The journal's thread has ended then.
@@ -85,6 +87,9 @@ async def open_journal(
     journal = Journal(
         disk, files, config, number=number, next_id=next_id, previous=previous, on_committed=on_committed
     )
+    if is_lazy:
+        journal._is_lazy = True
+        return journal
     try:
         await journal._thread.call(partial(journal._open_next, may_use_reserve=True))
     except BaseException:
@@ -131,6 +136,7 @@ class Journal:
         self._next_id = next_id
         self._previous = previous
         self._file: File | None = None
+        self._is_lazy = False  # the file is made for the first record, and nothing is filled ahead
         self._journal_id = 0
         self._position = 0
         self._allocated = 0
@@ -280,13 +286,10 @@ class Journal:
         if (
             self._position + needed > self._config.file_bytes_max and self._position > FIRST_GROUP_OFFSET
         ) or self._file is None:
-            self._open_next()
+            self._open_next(may_use_reserve=self._is_lazy)
         assert self._file is not None  # ``_open_next`` has set it, and only ``_close`` clears it
         if self._position + needed > self._allocated:
-            step = min(self._allocated + self._config.preallocate_bytes, self._config.file_bytes_max)
-            self._allocated = self._files.fill(
-                self._file, self._allocated, max(self._position + needed, step)
-            )
+            self._allocate(self._file, self._position + needed)
         if needed > len(self._buffer):
             self._buffer = memoryview(self._disk.aligned_buffer(needed))
         view = self._buffer
@@ -325,6 +328,16 @@ class Journal:
         self._position += end
         self._publish()
 
+    def _allocate(self, file: File, needed: int) -> None:
+        step = min(self._allocated + self._config.preallocate_bytes, self._config.file_bytes_max)
+        step = needed if self._is_lazy else step
+        try:
+            self._allocated = self._files.fill(file, self._allocated, max(needed, step))
+        except OSError as exc:
+            if exc.errno not in NO_SPACE or self.has_unsynced or step <= needed:
+                raise
+            self._allocated = self._files.fill(file, self._allocated, needed)  # what is left of the disk
+
     def _sync(self) -> None:
         if self.has_unsynced:
             assert self._file is not None  # ``_open_next`` has set it, and only ``_close`` clears it
@@ -354,7 +367,7 @@ class Journal:
         self._journal_id = self._next_id
         self._next_id += 1
         self._position = FIRST_GROUP_OFFSET
-        self._fills_ahead = True
+        self._fills_ahead = not self._is_lazy
         self._publish()
 
     def _lacks_zeros(self) -> bool:
@@ -388,6 +401,11 @@ class Journal:
                 self._error = self._error or StorageFailedError("the journal is closed")
 
     # --- on the loop ---
+
+    @property
+    def can_write(self) -> bool:
+        """True if there is a file, or one in reserve for the first record."""
+        return self._file is not None or self._files.has_file_at_hand
 
     @property
     def waiting_count(self) -> int:

@@ -106,16 +106,25 @@ class Journals:
         return nexts
 
     async def start(
-        self, nexts: Sequence[NextFile], on_acknowledged: Callable[[StorageFailedError | None], None]
+        self,
+        nexts: Sequence[NextFile],
+        on_acknowledged: Callable[[StorageFailedError | None], None],
+        *,
+        is_lazy: bool = False,
     ) -> None:
         """Create the next file of each journal and begin to write. ``OSError`` if a file cannot be created.
+
+        Then it may be called again, to go on ``is_lazy``.
 
         Args:
             nexts: The result of ``replay``.
             on_acknowledged: Called after each group; with the error once the journals have failed.
+            is_lazy: Create a file only for its first record, so that a full disk's reserve stays.
         """
         self._on_acknowledged = on_acknowledged
         for number, (files, one) in enumerate(zip(self.files, nexts, strict=True)):
+            if number < len(self._journals):
+                continue
             journal = await open_journal(
                 self._disk,
                 files,
@@ -124,6 +133,7 @@ class Journals:
                 next_id=one.journal_id,
                 previous=one.previous,
                 on_committed=self._acknowledge,
+                is_lazy=is_lazy,
             )
             self._journals.append(journal)
 
@@ -143,6 +153,11 @@ class Journals:
         if len(self._journals) == 1:  # called for each chunk that arrives
             return self._journals[0].queued_bytes
         return sum([journal.queued_bytes for journal in self._journals])
+
+    @property
+    def can_write(self) -> bool:
+        """True if each journal has a file, or one in reserve for its first record."""
+        return all(journal.can_write for journal in self._journals)
 
     @property
     def has_unsynced(self) -> bool:

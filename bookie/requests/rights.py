@@ -13,4 +13,10 @@ class Rights:
     """See the module."""
 
     writable: bool = True
+    takes_records: bool = True  # False: not even a fence has space in the journal
     high_priority_writable: bool = True  # accept adds of recoveries while the bookie is read-only
+
+    def hold(self, *, takes_records: bool) -> None:
+        """For a storage that was opened on a full disk; ``takes_records``: its journal has some space."""
+        self.writable = False
+        self.takes_records = self.high_priority_writable = takes_records

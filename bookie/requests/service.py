@@ -424,6 +424,8 @@ class ClientSession:
             return self._refuse(incoming, Code.BAD_REQUEST)
         if self._storage.ledger(ledger_id) is None and self._service.was_fenced_and_deleted(ledger_id):
             return self._refuse(incoming, Code.NO_LEDGER)
+        if not self._rights.takes_records:
+            return self._refuse(incoming, Code.READ_ONLY)
         ledger = self._ledger_for_writing(ledger_id, request.master_key)
         if isinstance(ledger, Code):
             return self._refuse(incoming, ledger)

@@ -62,6 +62,13 @@ class Checkpointer:
         """Up to where each journal is no longer needed."""
         return self._checkpoints.marks
 
+    def dropped(self, size_bytes: int) -> None:
+        """So much of the caches was given up, because its ledgers were deleted."""
+        of_active = min(size_bytes, self.active_bytes)
+        self.active_bytes -= of_active
+        if self._failure.full is not None:  # else the sealed caches are flushed as they are
+            self.sealed_bytes = max(0, self.sealed_bytes - (size_bytes - of_active))
+
     def begin(self, marks: Marks) -> None:
         """Begin a checkpoint, all in one step of the loop: otherwise a mark could pass an unsealed record.
 
@@ -96,10 +103,12 @@ class Checkpointer:
     async def wait_marked(self, checkpoint_id: int | None = None) -> None:
         """Return when a checkpoint, by default the last that has begun, is durable and its marks are written.
 
-        Raises ``StorageFailedError`` if the storage has failed.
+        Or when a start found no space for it: see ``Failure.full``. Raises ``StorageFailedError`` if the
+        storage has failed.
         """
         wanted_id = self._checkpoints.begun_id if checkpoint_id is None else checkpoint_id
-        while self._marked_id < wanted_id and self._failure.error is None:
+        failure = self._failure
+        while self._marked_id < wanted_id and failure.error is None and failure.full is None:
             await self._progress.wait()
         self._failure.check()
 
@@ -111,7 +120,8 @@ class Checkpointer:
 
     def _marked(self, checkpoint_id: int, _: None, error: BaseException | None) -> None:
         if error is not None:
-            self._failure.report(error, "writing lastMark")
+            if not self._failure.hold(error):
+                self._failure.report(error, "writing lastMark")
             return
         self._marked_id = max(self._marked_id, checkpoint_id)
         self._wake()

@@ -110,8 +110,18 @@ class DirectoryFiles:
         self.writer.keep()
         self._is_broken = False
 
+    def _check_space(self, sealed: SealedCache) -> None:
+        """Raise ``ENOSPC`` at once: a flush in vain would take all that is free from others for a while."""
+        free_bytes = self._disk.usage(self._directory).free_bytes
+        if free_bytes < START_FREE_BYTES:
+            needed_bytes = sum(sum(map(len, entries.values())) for entries in sealed.entries.values())
+            if free_bytes < needed_bytes:
+                message = f"no space left to flush {needed_bytes} bytes; {free_bytes} are free"
+                raise OSError(errno.ENOSPC, message, str(self._directory))
+
     def _append(self, sealed: SealedCache) -> list[EntryRange]:
         try:
+            self._check_space(sealed)
             ranges = list(self.writer.append(sealed.entries))
             self.writer.sync()  # before the index
         except BaseException:

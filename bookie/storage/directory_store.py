@@ -179,7 +179,8 @@ class DirectoryStore:
         now_s = trio.current_time()
         (self.flushes if error is None else self.failed_flushes).add(now_s - began_s, now_s)
         if error is not None:
-            self._failure.report(error, f"{self.directory}: flushing to the entry logs")
+            if not self._failure.hold(error):
+                self._failure.report(error, f"{self.directory}: flushing to the entry logs")
             return
         self.cache.remove_flushed(checkpoint_id)
         self.files.index.forget_cached()
@@ -198,6 +199,8 @@ class DirectoryStore:
             ledger_id = record.ledger_id
             del self.ledgers[ledger_id]
             freed_bytes += self.cache.drop_ledger(record)
+            if self._failure.full is not None:
+                freed_bytes += self.cache.drop_sealed(ledger_id)  # never flushed
             self.reads.drop_ledger(ledger_id)
             self.dirty.pop(ledger_id, None)
             self.deleting[ledger_id] = self.deleting.get(ledger_id, 0) + 1

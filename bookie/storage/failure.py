@@ -7,7 +7,8 @@ stops, and the next start replays the journal.
 Inside: keeping and logging the first error, waking the tasks that wait for something that can no longer
 happen. Not inside: stopping the bookie (``bookie.main``), errors that end one connection or one round
 (``ledger.tasks.failure_domain``).
-Always: the first error stays; later ones are ignored.
+Always: the first error stays; later ones are ignored. A lack of space while the storage starts is no failure:
+it stays open for reads, with what it could not flush in memory and in the journal.
 
 Source: BookieCriticalThread.java, BookieImpl.java (shutdown after an I/O error) for the purpose.
 """
@@ -20,6 +21,7 @@ from typing import ParamSpec
 
 import trio
 
+from bookie.disk.disk import no_space
 from bookie.errors import StorageFailedError
 
 P = ParamSpec("P")
@@ -31,6 +33,8 @@ class Failure:
 
     def __init__(self) -> None:
         self.error: StorageFailedError | None = None
+        self.is_starting = True
+        self.full: OSError | None = None  # the start found no space for what it had to write
         self._has_failed = trio.Event()
         self._callbacks: list[Callable[[], None]] = []
 
@@ -51,6 +55,18 @@ class Failure:
             self._has_failed.set()
         for callback in self._callbacks:
             callback()
+
+    def hold(self, error: BaseException) -> bool:
+        """Note a lack of space while the storage starts, and go on; False for any other error."""
+        full = no_space(error)
+        if full is None or not self.is_starting or self.error is not None:
+            return False
+        if self.full is None:
+            log.warning("the disk is full: %s. What is stored is served, and nothing is added", full)
+            self.full = full
+        for callback in self._callbacks:
+            callback()
+        return True
 
     def half_made(self, error: Exception, doing: str) -> StorageFailedError:
         """Report an error out of a change of several steps; return the one to raise in its place."""

@@ -50,7 +50,8 @@ async def open_storage(
     Raises:
         DirectoryInUseError: Another process serves one of the directories.
         StartError: The stored data cannot be served as they are. Nothing was changed.
-        StorageFileError: A file or a directory cannot be read or written.
+        StorageFileError: A file or a directory cannot be read or written. On a full disk it opens all the
+            same, for reads and deletions (``Storage.full``), if the index can be opened.
         namespace.held_directories.DirectoryLostError: Another directory has the place of one.
     """
     raised: BaseException | None = None
@@ -136,14 +137,24 @@ async def _start(
         skip_damaged=config.skip_damaged_journal,
         accepts_losses=config.accepts_losses,
     )
+    # On a full disk the flushes fail. What was replayed then stays in memory, which held it before, and in
+    # the journal; the marks do not move, and no file of the journal is removed.
     # All that was replayed becomes durable before a mark moves: until then a crash replays it again. The
     # checkpoint removes journal files below the marks, and on a full disk the next file needs their space.
-    storage.checkpointer.begin(tuple([one.end for one in nexts]))
-    await storage.checkpointer.wait_marked()
+    if failure.full is None:
+        storage.checkpointer.begin(tuple([one.end for one in nexts]))
+        await storage.checkpointer.wait_marked()
     _close_later(stack, journals.aclose)
-    await journals.start(nexts, storage.on_acknowledged)
-    storage.checkpointer.begin(journals.marks)
-    await storage.checkpointer.wait_marked()
+    try:
+        await journals.start(nexts, storage.on_acknowledged, is_lazy=failure.full is not None)
+    except OSError as exc:
+        if not failure.hold(exc):
+            raise
+        await journals.start(nexts, storage.on_acknowledged, is_lazy=True)
+    if failure.full is None:
+        storage.checkpointer.begin(journals.marks)
+        await storage.checkpointer.wait_marked()
+    failure.is_starting = False
     if config.scrub.on_start:
         await scrub_before_serving([store.scrubber for store in stores])
     _close_later(stack, partial(_checkpoint, storage))
@@ -176,7 +187,7 @@ def _check_homes(stores: Sequence[DirectoryStore]) -> None:
 
 
 async def _checkpoint(storage: Storage) -> None:
-    if storage.failure.error is None:
+    if storage.failure.error is None and storage.full is None:
         await storage.journals.sync()
         with contextlib.suppress(StorageFailedError):  # logged; the next start replays the journals
             await storage.flush()

@@ -92,6 +92,21 @@ class Storage:
         places = ", ".join(str(store.directory) for store in self.stores)
         return f"<Storage {places} {state}, {len(self._ledgers)} ledgers>"
 
+    @property
+    def full(self) -> OSError | None:
+        """The lack of space that this start has met: nothing is flushed until the storage is opened again."""
+        return self.failure.full
+
+    @property
+    def takes_records(self) -> bool:
+        """False if the journals have no space for a record, not even in reserve."""
+        return self.failure.full is None or self.journals.can_write
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What is not flushed, with its overhead in memory."""
+        return self.checkpointer.active_bytes + self.checkpointer.sealed_bytes
+
     # --- writing ---
 
     def new_batch(self) -> WriteBatch:
@@ -243,7 +258,7 @@ class Storage:
             count, body_bytes = self.journals.submit(batch, on_durable, sync=sync)
             checkpointer = self.checkpointer
             checkpointer.active_bytes += body_bytes + _OVERHEAD_BYTES * count
-            if checkpointer.active_bytes >= self._seal_at_bytes:
+            if checkpointer.active_bytes >= self._seal_at_bytes and self.failure.full is None:
                 checkpointer.begin(self.journals.marks)
             elif not self._is_dirty.is_set():
                 self._is_dirty.set()
@@ -274,7 +289,8 @@ class Storage:
 
     def _has_capacity(self) -> bool:
         checkpointer = self.checkpointer
-        return self.failure.error is not None or (
+        # On a full disk nothing is flushed, and only what the journal has in reserve is added.
+        return bool(self.failure.error or self.failure.full) or (
             checkpointer.active_bytes + checkpointer.sealed_bytes < self._config.write_cache_bytes_max
             and self.journals.queued_bytes < self._config.journal_queue_bytes_max
         )
@@ -402,7 +418,7 @@ class Storage:
                 for record in gone:
                     self._ledgers.pop(record.ledger_id, None)  # it may be the store's dictionary
                     self.limbo_count -= record.limbo
-                self.checkpointer.active_bytes = max(0, self.checkpointer.active_bytes - freed_bytes)
+                self.checkpointer.dropped(freed_bytes)
                 deletions.append(deleted)
         except Exception as exc:
             raise self.failure.half_made(exc, "deleting ledgers") from exc
@@ -433,6 +449,8 @@ class Storage:
         Raises ``StorageFailedError`` if the storage fails. A cancelled call does not stop the checkpoint.
         """
         self.failure.check()
+        if self.failure.full is not None:
+            raise StorageFailedError("the disk is full: nothing can be flushed") from self.failure.full
         if self.journals.has_unsynced:
             await self.journals.sync()
             self.failure.check()
@@ -478,6 +496,6 @@ class Storage:
         apply_records(self, self.new_batch(), records)  # dropped: the records are in the journal already
         checkpointer = self.checkpointer
         checkpointer.active_bytes += sum(map(len, records)) + _OVERHEAD_BYTES * len(records)
-        if checkpointer.active_bytes >= self._seal_at_bytes:
+        if checkpointer.active_bytes >= self._seal_at_bytes and self.failure.full is None:
             checkpointer.begin(checkpointer.marks)
             await checkpointer.wait_marked()

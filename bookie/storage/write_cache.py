@@ -3,7 +3,8 @@
 Inside: the active cache, the sealed caches, look-ups. Not inside: when to seal and flush, and how much memory
 all caches together may take (``storage``).
 Always: an entry stays in a cache from the moment it is staged until the index that names it is durable; a
-sealed cache never changes; the oldest cache is flushed first and stays if its flush fails.
+sealed cache never changes while it may be flushed; the oldest cache is flushed first and stays if its flush
+fails.
 
 Bodies are the immutable ``bytes`` cut out of the frames. The journal shares them: one copy of each entry.
 
@@ -104,4 +105,12 @@ class WriteCache:
             del self._active[record.ledger_id]
             self._records.remove(record)
             record.active = None
+        return freed_bytes
+
+    def drop_sealed(self, ledger_id: int) -> int:
+        """Forget a ledger's entries in sealed caches, of which none will be flushed; as ``drop_ledger``."""
+        freed_bytes = 0
+        for sealed in self.sealed:
+            entries = sealed.entries.pop(ledger_id, {})
+            freed_bytes += sum(map(len, entries.values())) + ENTRY_OVERHEAD_BYTES * len(entries)
         return freed_bytes

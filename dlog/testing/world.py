@@ -10,7 +10,9 @@ Source: SQLite's tests of power cuts; FoundationDB's simulator.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import random
 import threading
 from collections import Counter
@@ -41,6 +43,7 @@ from dlog.testing.recording import RecordedStore, recording
 from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, available_path
 from ledger.client import open_ledger_client
+from ledger.errors import DirectoryFullError
 from ledger.tasks.service_tasks import open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
@@ -236,7 +239,12 @@ class World:
                 seen = ReadOnlyStore(store) if read_only else store
                 with scope:  # a power cut closes the client, so that nothing waits for the dead bookie
                     async with open_ledger_client(
-                        seen, self._dial, client_config(config), root=LEDGERS_ROOT, read_only=read_only
+                        seen,
+                        self._dial,
+                        client_config(config),
+                        root=LEDGERS_ROOT,
+                        read_only=read_only,
+                        why_read_only=self._full,
                     ) as client:
                         yield Parts(seen, client, await prepare_embedded_namespace(store))
             finally:
@@ -292,6 +300,11 @@ class World:
                 raise EmbeddedStoreError(f"{self!r}: the power was cut") from None
         finally:
             stopped.set()
+
+    def _full(self) -> DirectoryFullError:
+        full = DirectoryFullError(f"{self!r}: its disk is full. What was acknowledged is kept")
+        full.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return full
 
     async def _dial(self, _address: Address) -> trio.abc.Stream:
         await trio.lowlevel.checkpoint()

@@ -25,6 +25,7 @@ import trio
 
 from dlog.config import WriterConfig
 from dlog.errors import (
+    DiskFullError,
     DLogError,
     LogFencedError,
     LogUnavailableError,
@@ -34,6 +35,9 @@ from dlog.errors import (
     TooFewBookiesError,
     WriteError,
     WriterClosedError,
+    WriterDiskFullError,
+    as_dlog_error,
+    error_of_system,
 )
 from dlog.format.dlsn import DLSN
 from dlog.format.hash_chain import ChainValue
@@ -50,6 +54,7 @@ from dlog.write.segment_lifecycle import SegmentLifecycle
 from dlog.write.segment_sender import SegmentInUse, SegmentSender
 from dlog.write.segment_writer import SegmentWriter
 from dlog.write.space import Purger
+from ledger.errors import LedgerError
 from ledger.handle import WriteHandle
 from ledger.tasks.failure_domain import first_line, report_contained
 from ledger.tasks.task_errors import first_error
@@ -314,6 +319,10 @@ class SegmentRoller:
         writer = in_use.writer
         segment_events.segment_failed(self.log, writer.segment_seqno, cause)
         in_use.handle.abandon()  # so that no acknowledgement arrives during the recovery
+        if isinstance(cause, LedgerError):
+            known = as_dlog_error(cause, self.log, "writing")
+            if isinstance(known, DiskFullError):  # the next segment would meet the same
+                self._stop(self._write_error(known), cause)
         try:
             last_entry_id = await self._persistently(
                 lambda: self._lifecycle.recovered_end(in_use.segment), even_if_stopped=True
@@ -448,13 +457,14 @@ class SegmentRoller:
     # Stopping.
 
     def _write_error(self, exc: DLogError) -> WriteError:
-        return LogWriteError(self.log, str(exc), RecordOutcome.NOT_WRITTEN)
+        kind = WriterDiskFullError if isinstance(exc, DiskFullError) else LogWriteError
+        return kind(self.log, str(exc), RecordOutcome.NOT_WRITTEN)
 
     def _stop(self, error: WriteError, cause: BaseException | None = None) -> None:
         """Send nothing more. A batch never sent is not written; the ledger decides about one in flight."""
         if self.sender.stopped is None:
             if cause is not None and cause is not error:
-                error.__cause__ = cause
+                error.__cause__ = error_of_system(cause) or cause
             segment_events.writer_stopped(self.log, error)
         for batch in self.sender.stop(error):
             self._fail(batch, RecordOutcome.NOT_WRITTEN)
@@ -463,7 +473,8 @@ class SegmentRoller:
 
     def _give_up(self, evidence: str, cause: BaseException | None = None) -> None:
         """Stop and abandon the ledger in use. The outcome of records in flight stays unknown."""
-        self._stop(LogWriteError(self.log, evidence), cause)
+        kind = WriterDiskFullError if isinstance(cause, DiskFullError) else LogWriteError
+        self._stop(kind(self.log, evidence), cause)
         for batch in self.sender.give_up():
             self._fail(batch, RecordOutcome.UNKNOWN)
 

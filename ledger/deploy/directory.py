@@ -9,6 +9,7 @@ entry logs are reached through the descriptor: those of a directory that took it
 
     metadata.sqlite   the metadata store, shared by all processes
     metadata.copy     its second copy, from which `dlog repair` makes it again
+    metadata.reserve  1 MiB that is given to the metadata when the disk is full
     bookie/           the bookie's journal and ledgers in Apache's formats; ``METADATA`` (``bound_metadata``)
     bookie.sock       the socket at which the host serves the other processes
     host.lock         locked (flock) by the host
@@ -32,7 +33,7 @@ import attrs
 import trio
 
 from ledger.deploy.local_socket import LocalListener, is_trusted, peer_uid
-from ledger.errors import DirectoryMovedError, DirectoryUnusableError
+from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.read.log_file import DescriptorLog
 from namespace.events import event
 from namespace.held_directories import DirectoryLostError, HeldDirectory, open_directory
@@ -51,6 +52,8 @@ BINDING = (
     "METADATA"  # of the bookie: written when it has seen its metadata (``bookie.cluster.bound_metadata``)
 )
 ACCEPT = "ACCEPT_METADATA"  # made by an operator who gives up what the metadata does not name
+METADATA_RESERVE = "metadata.reserve"  # space for the metadata on a full disk
+BOOKIE_RESERVE = f"{BOOKIE}/current/flush.reserve"  # and for its bookie
 COPY = "metadata.copy"  # the second copy of the metadata
 SOCKET_BACKLOG = 128
 
@@ -220,6 +223,17 @@ class Directory:
     def moved(self, lost: DirectoryLostError) -> DirectoryMovedError:
         """The error of this directory, or of one below it, that is not at its path any more."""
         return DirectoryMovedError(f"directory {lost.filename}: {lost.strerror}")
+
+    def full(self, cause: OSError | None = None) -> DirectoryFullError:
+        """The error of a change for which the disk has no space; its cause is the ``OSError``."""
+        cause = cause or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        full = DirectoryFullError(
+            f"directory {self.path}: its disk is full ({cause.strerror}). What was acknowledged is kept, and"
+            " can be read. Free some space, or truncate or delete logs; then the same namespace goes on, and"
+            " its writers do after reopen()"
+        )
+        full.__cause__ = cause
+        return full
 
     @property
     def socket_address(self) -> str:

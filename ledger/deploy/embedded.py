@@ -29,14 +29,15 @@ from ledger.catalog.catalog import open_catalog
 from ledger.catalog.paths import READONLY, Layout, available_path
 from ledger.client import LedgerClient, open_ledger_client
 from ledger.config import ClientConfig
-from ledger.deploy.directory import METADATA, Directory, HostLock
+from ledger.deploy.directory import BOOKIE_RESERVE, METADATA, Directory, HostLock
 from ledger.deploy.directory_store import DirectoryStore, open_directory_store
-from ledger.errors import DirectoryMovedError, DirectoryUnusableError
+from ledger.errors import DirectoryFullError, DirectoryMovedError, DirectoryUnusableError
 from ledger.tasks.service_tasks import ServiceTasks, open_service_tasks
 from ledger.transport.dial import Address
 from ledger.transport.pipe import stream_pair
-from namespace.errors import NamespaceError, NodeExistsError
+from namespace.errors import NamespaceError, NodeExistsError, StoreFullError
 from namespace.sqlite_store.failures import is_refused_write
+from namespace.sqlite_store.reserve import SpaceReserve
 from namespace.store import MetadataStore
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 BOOKIE_ID = "embedded:1"  # never changes: the metadata of every ledger names it
 LEDGERS_ROOT = "/ledgers"
 LOCK_TIMEOUT_S = 30.0
+FULL_PAUSE_S = 1.0  # before the bookie is opened again on a disk that had no space for that
+MORE_BYTES = 64 << 10  # must be freed until a start that was in vain is repeated
 DIAL_PAUSE_S = 0.02  # between a host that is gone and one that serves
 
 
@@ -74,6 +77,7 @@ class Hosting:
         self._metadata_identity = directory.identity_of(METADATA)
         self._hosted: HostedBookie | None = None
         self._is_hosting = self._has_failed = False
+        self._full: DirectoryFullError | None = None  # there is no space to host the bookie
         self._moved: DirectoryMovedError | None = None
         self._changed = trio.Event()  # from starting to serving, from serving to gone
         self._stop = trio.Event()
@@ -89,6 +93,7 @@ class Hosting:
 
         Raises:
             OSError: The present host cannot be reached.
+            DirectoryFullError: There is no space to open the bookie, not even for reads.
             DirectoryMovedError: The directory is not at its path any more.
             DirectoryUnusableError: The bookie cannot be started here either, or another process has the lock
                 and has not served for ``lock_timeout_s``.
@@ -103,6 +108,8 @@ class Hosting:
                 self._hosted.serve(theirs)
                 return ours
             if self._is_hosting:
+                if self._full is not None:
+                    raise self._full
                 await self._changed.wait()
                 continue
             stream = await self._directory.connect()
@@ -137,16 +144,10 @@ class Hosting:
         self._stop.set()
 
     async def _host(self, lock: HostLock) -> None:
-        # Only a host needs the bookie, whose import takes longer than all the rest.
-        from ledger.deploy.host import open_hosted_bookie
-
+        free_bytes = 0  # when the bookie was opened on a full disk
         try:
-            async with open_hosted_bookie(
-                self._directory, self._store, LEDGERS_ROOT, self._layout, self._metadata_identity
-            ) as self._hosted:
-                self._change()
-                await self._stop.wait()
-                self._hosted = None
+            while not self._stop.is_set():
+                free_bytes = await self._host_once(free_bytes)
         except DirectoryMovedError as exc:
             self._lose(exc)  # no failure of this task: each call gets the error
         except BaseException:
@@ -157,6 +158,47 @@ class Hosting:
             self._directory.unlock(lock)
             self._is_hosting = False
             self._change()
+
+    async def _host_once(self, free_before: int) -> int:
+        """Host until the namespace is closed, or until the bookie must be opened again.
+
+        It must if its disk is full: opened on a full disk it serves reads and deletions. And if there is
+        space again. Returns the bytes that were free when it was opened on a full disk; then more are needed.
+        """
+        # Only a host needs the bookie, whose import takes longer than all the rest.
+        from ledger.deploy.host import open_hosted_bookie
+
+        was_open, free_bytes = False, 0
+        try:
+            async with open_hosted_bookie(
+                self._directory,
+                self._store,
+                LEDGERS_ROOT,
+                self._layout,
+                self._metadata_identity,
+                more_than_bytes=free_before + MORE_BYTES if free_before else 0,
+            ) as self._hosted:
+                was_open, self._full = True, None
+                space = self._hosted.space
+                if self._hosted.bookie.storage.full is not None:
+                    free_bytes = await trio.to_thread.run_sync(space.free_bytes)
+                self._change()
+                async with trio.open_nursery() as nursery:
+                    for event in (self._stop, space.is_enough):
+                        nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+                self._hosted = None
+        except DirectoryFullError as exc:
+            self._hosted = None
+            if not was_open:
+                self._full = exc
+                self._change()
+                with trio.move_on_after(FULL_PAUSE_S):
+                    await self._stop.wait()
+        return free_bytes
+
+    def full(self) -> DirectoryFullError:
+        """The error of a write that the bookie refused: it does so only while its disk is full."""
+        return self._full or self._directory.full()
 
     def _change(self) -> None:
         self._changed.set()
@@ -209,6 +251,7 @@ async def open_embedded_stack(
                         root=LEDGERS_ROOT,
                         on_deleted=hosting.ledger_deleted,
                         open_entry_log=directory.open_entry_log,
+                        why_read_only=hosting.full,
                     ) as client:
                         is_open = True
                         yield EmbeddedStack(store, client, hosting)
@@ -216,14 +259,26 @@ async def open_embedded_stack(
                     with trio.CancelScope(shield=True):
                         await hosting.stop()
         finally:
+            # What the metadata store gave back when it was closed; before, its own reserve came first.
+            SpaceReserve(directory.fd, BOOKIE_RESERVE).fill(makes=False)
             directory.close()
     except (DirectoryUnusableError, NamespaceError) as exc:
         if is_open or not is_refused_write(exc):
             raise
+        if isinstance(exc, DirectoryFullError | StoreFullError):
+            raise DirectoryFullError(
+                f"directory {path} cannot be opened, because its disk is full: {exc}. To read what it holds,"
+                " open it with read_only=True, or --read-only on the command line"
+            ) from exc
         raise DirectoryUnusableError(
             f"directory {path} cannot be written, and opening it writes: {exc}. To read what it holds, open"
             " it with read_only=True, or --read-only on the command line"
         ) from exc
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 async def _prepare(store: MetadataStore) -> Layout:

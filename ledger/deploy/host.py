@@ -16,24 +16,28 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
 import trio
 
+from bookie.disk.disk import no_space
 from bookie.disk.real_disk import RealDisk
 from bookie.errors import BookieServerError, MetadataLostError
 from bookie.ledger_metadata.digest_types import DigestTypes
 from bookie.main import Bookie, open_bookie
-from bookie.storage.config import StorageConfig
+from bookie.storage.config import CURRENT, StorageConfig
 from bookie.storage.entry_places import EntryPlace
 from ledger.catalog.paths import Layout
-from ledger.deploy.directory import BOOKIE, METADATA, Directory, not_for_children
+from ledger.deploy.directory import BOOKIE, METADATA, METADATA_RESERVE, Directory, not_for_children
 from ledger.deploy.garbage import COMPACTION, ENTRY_LOG_BYTES_MAX, EmbeddedGarbage, open_garbage
+from ledger.deploy.space import Space
 from ledger.digest import DigestType
 from ledger.errors import DirectoryUnusableError
 from namespace.events import event
 from namespace.held_directories import DirectoryLostError
+from namespace.sqlite_store.reserve import SpaceReserve
 from namespace.store import MetadataStore
 
 CLOSE_S = 5.0  # the time for the last requests of other processes when the host closes
@@ -48,6 +52,7 @@ class HostedBookie:
     bookie: Bookie
     streams: trio.Nursery  # of the tasks that serve connections
     garbage: EmbeddedGarbage | None  # None: metadata and bookie do not belong together
+    space: Space
 
     def serve(self, stream: trio.abc.Stream) -> None:
         """Serve a connection in a task."""
@@ -61,14 +66,22 @@ class HostedBookie:
 
 @asynccontextmanager
 async def open_hosted_bookie(
-    directory: Directory, store: MetadataStore, root: str, layout: Layout, identity: tuple[int, int] | None
+    directory: Directory,
+    store: MetadataStore,
+    root: str,
+    layout: Layout,
+    identity: tuple[int, int] | None,
+    *,
+    more_than_bytes: int = 0,
 ) -> AsyncIterator[HostedBookie]:
     """Start the directory's bookie and serve it at the socket; leaving the block closes it in order.
 
     Args:
         identity: Device and inode of the metadata file. Garbage is collected only while the file is the same.
+        more_than_bytes: See ``Space.run``.
 
     Raises:
+        DirectoryFullError: A write found no space, or there is none to open the bookie.
         DirectoryMovedError: The directory is not at its path any more. Nothing more is acknowledged.
         DirectoryUnusableError: The bookie cannot run, or failed; the message has the reason.
     """
@@ -96,6 +109,7 @@ async def open_hosted_bookie(
         return directory.identity_of_entry_log(place.log_id)
 
     release = disk.hold(path, directory.fd)
+    space: Space | None = None
     try:
         async with open_bookie(config, disk=disk, digest_type_of=digest_type_of) as bookie:
             bookie.storage.identify_log = identify_log
@@ -108,6 +122,8 @@ async def open_hosted_bookie(
                 path / BOOKIE,
                 is_in_place,
             )
+            space = Space(bookie, disk, path / BOOKIE / CURRENT, SpaceReserve(directory.fd, METADATA_RESERVE))
+            await space.check()
             listener = directory.listen()
             try:
                 async with trio.open_nursery() as streams:
@@ -121,7 +137,8 @@ async def open_hosted_bookie(
                     async with trio.open_nursery() as rounds:
                         if garbage is not None:
                             rounds.start_soon(garbage.run)
-                        yield HostedBookie(bookie, streams, garbage)
+                        rounds.start_soon(partial(space.run, more_than_bytes=more_than_bytes))
+                        yield HostedBookie(bookie, streams, garbage, space)
                         rounds.cancel_scope.cancel()
                     if garbage is not None:
                         await garbage.finish()
@@ -135,10 +152,14 @@ async def open_hosted_bookie(
     except (BookieServerError, OSError) as exc:
         if (lost := _loss(exc)) is not None:
             raise directory.moved(lost) from exc
+        if (full := no_space(exc)) is not None:
+            raise directory.full(full) from full
         if isinstance(exc, MetadataLostError):
             raise DirectoryUnusableError(f"directory {path}: {exc}") from exc
         raise DirectoryUnusableError(f"directory {path}: its bookie cannot run: {exc}") from exc
     finally:
+        if space is not None:
+            space.take_back()
         release()
 
 

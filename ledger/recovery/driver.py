@@ -277,6 +277,12 @@ class RecoveryDriver:
         def on_reply(reply: Reply | BookieError) -> None:
             nonlocal pauses
             del self._requests[pending]
+            why_read_only = self._context.why_read_only
+            code = None if isinstance(reply, BookieError) else reply.code
+            if code is Code.READ_ONLY and why_read_only is not None:
+                self._outcome = GiveUp(why_read_only())
+                self._stop()
+                return
             if isinstance(reply, BookieError) or reply.code is not Code.TOO_MANY_REQUESTS:
                 self._guarded(lambda: take(reply))
                 return

@@ -420,6 +420,8 @@ class WriteHandle:
                 self._window.released()
         elif code is Code.FENCED:
             self._end(lambda: LedgerFencedError(self.ledger_id, f"bookie {bookie} has fenced it"))
+        elif code is Code.READ_ONLY and self._context.why_read_only is not None:
+            self._end(self._context.why_read_only)
         elif code is Code.UNAUTHORIZED:
             self._end(lambda: AccessDeniedError(self.ledger_id, bookie, "write"))
         else:

@@ -44,8 +44,9 @@ from namespace.sqlite_store.copy_format import (
     compare,
     encode_change,
 )
-from namespace.sqlite_store.failures import is_busy
+from namespace.sqlite_store.failures import is_busy, is_full
 from namespace.sqlite_store.image import begin_use, check_identity, end_use
+from namespace.sqlite_store.reserve import SpaceReserve
 from namespace.sqlite_store.second_copy import SecondCopy, copy_name
 from namespace.sqlite_store.session import SessionLock, is_dead, remove_lock, remove_stray_locks
 from namespace.store import parent_of
@@ -122,6 +123,9 @@ class SqliteDatabase(abc.ABC):
         self._locks = HeldDirectory(locks, open_directory(locks))
         self._home_fd = open_directory(path.parent)
         self._copy = SecondCopy(path, self._home_fd)
+        self._reserve = SpaceReserve(self._home_fd, f"{path.stem}.reserve")
+        if self._reserve.is_wanted():
+            self._reserve.release()
         try:
             mode = "rwc" if identity is None else "rw"
             self._db = sqlite3.connect(
@@ -151,6 +155,7 @@ class SqliteDatabase(abc.ABC):
         self._removed_dead = False  # since the last ``changed``
         self._wal_pages = _wal_pages(path)  # about, since the last checkpoint
         self.closed = False
+        self._reserve.fill()
 
     def close(self) -> None:
         """End the session and delete its ephemeral nodes. Release the lock even if the database fails."""
@@ -163,6 +168,7 @@ class SqliteDatabase(abc.ABC):
             self._db.close()
             end_use(self._use)
             self._lock.release()
+            self._reserve.fill()
             self._close_directories()
 
     def _close_directories(self) -> None:
@@ -173,17 +179,35 @@ class SqliteDatabase(abc.ABC):
     def patiently(self, work: Callable[[], T]) -> T:
         """Do the work; repeat it while other processes lock the database, for ``BUSY_TIMEOUT_S``.
 
-        A transaction that finds the database locked does nothing.
+        Once more if the disk is full: in the reserve, or in the space of the WAL. A transaction that finds
+        the database locked, or the disk full, does nothing.
         """
         deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+        has_made_space = False
         for attempt in itertools.count():
             try:
-                return work()
+                result = work()
             except sqlite3.OperationalError as exc:
+                if is_full(exc, self.path) and not has_made_space:
+                    has_made_space = True
+                    self._make_space()
+                    continue
                 if not is_busy(exc) or time.monotonic() >= deadline_s:
                     raise
+            else:
+                if has_made_space:
+                    self._reserve.fill()  # or others would take what is left of it
+                return result
             time.sleep(BUSY_PAUSES_S[min(attempt, len(BUSY_PAUSES_S) - 1)])
         raise AssertionError
+
+    def _make_space(self) -> None:
+        """For the next change on a full disk."""
+        if not self._reserve.release():
+            with contextlib.suppress(
+                sqlite3.Error
+            ):  # the next change is written over the beginning of the WAL
+                self._db.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     @property
     def is_checkpoint_due(self) -> bool:

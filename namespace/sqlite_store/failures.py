@@ -7,16 +7,24 @@ themselves. Not inside: the calls (``tree``).
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
 from pathlib import Path
 
-from namespace.errors import ConnectionLostError, StoreDiskError, StoreError
+from namespace.errors import ConnectionLostError, StoreDiskError, StoreError, StoreFullError
 
 FAILURES = (sqlite3.Error, OSError)  # a call may raise these besides this package's errors
 
 
 def translated(database: Path, path: str, failure: Exception) -> StoreError:
     """The store's error for one of ``FAILURES`` of a call about a node."""
+    if is_full(failure, database):
+        if failure.__cause__ is None and not isinstance(failure, OSError):
+            failure.__cause__ = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(database))
+        return StoreFullError(
+            path,
+            f"{database}: its disk is full. What was written before is kept. Free some space",
+        )
     if isinstance(failure, sqlite3.OperationalError):  # locked too long, disk full, input or output failed
         kind = StoreDiskError if is_refused_write(failure) else ConnectionLostError
         return kind(path, f"{database}: {failure}; a write may be applied")
@@ -28,6 +36,21 @@ def is_busy(failure: Exception) -> bool:
     return getattr(failure, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def is_full(failure: BaseException, database: Path) -> bool:
+    """True if the disk has no space. The transaction did nothing, or is rolled back."""
+    if isinstance(failure, OSError):
+        return failure.errno in (errno.ENOSPC, errno.EDQUOT)
+    kind = getattr(failure, "sqlite_errorcode", 0) & 0xFF
+    if kind != sqlite3.SQLITE_IOERR:
+        return kind == sqlite3.SQLITE_FULL
+    try:  # SQLite does not say why it could not make its index of the WAL
+        found = os.statvfs(database.parent)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < _FULL_BYTES
+
+
+_FULL_BYTES = 128 << 10
 _REFUSED_WRITES = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES)
 _REFUSED_BY_SQLITE = (
     sqlite3.SQLITE_FULL,

@@ -96,6 +96,8 @@ class SecondCopy:
             os.fsync(self._directory_fd)
         except BaseException:
             os.close(fd)
+            with contextlib.suppress(OSError):  # on a full disk it would keep the space
+                os.unlink(new, dir_fd=self._directory_fd)
             raise
         self._fd, self._end, self._snapshot_bytes, self._at = fd, len(data), len(data), (number, digest)
 

@@ -35,7 +35,7 @@ from namespace.errors import (
 from namespace.events import event
 from namespace.loop_calls import LoopCalls
 from namespace.sessions.session import Session, Watched, WatchKind
-from namespace.sqlite_store.failures import FAILURES, is_busy, translated
+from namespace.sqlite_store.failures import FAILURES, is_busy, is_full, translated
 from namespace.sqlite_store.tree import SqliteTree
 from namespace.store import (
     ANY_VERSION,
@@ -242,9 +242,10 @@ class SqliteStore(MetadataStore):
                 try:
                     return work()
                 except FAILURES as exc:
-                    if not is_busy(exc):
+                    if not (is_busy(exc) or is_full(exc, self._tree.path)):
                         raise
-                    # Another process writes. The transaction did nothing; the thread waits and makes it.
+                    # Another process writes, or the disk is full. The transaction did nothing; the thread
+                    # waits or makes space, and makes it.
                 finally:
                     self._tree_guard.release()
                     calls.called(time.perf_counter() - began_s)
@@ -371,6 +372,7 @@ async def open_sqlite_store(
 
     Raises:
         StoreUnreachableError: The file cannot be opened or created.
+        StoreFullError: There is no space to open it, not even in reserve.
         StoreFormatError: The file is no metadata store.
         StoreLostError: It ``must_exist``, and does not, or has no tables.
         StoreReplacedError: The file with ``identity`` is not there any more.
@@ -380,6 +382,8 @@ async def open_sqlite_store(
     except NamespaceError:
         raise
     except FAILURES as exc:
+        if is_full(exc, path):
+            raise translated(path, "/", exc) from exc
         raise StoreUnreachableError(f"metadata store {path} cannot be opened: {exc}") from exc
     store = SqliteStore(tree)
     store._poller.start()

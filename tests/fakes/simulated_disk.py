@@ -102,6 +102,7 @@ class SimulatedDisk(Disk):
         self.durable_writes = 0
         self.fail_if: Callable[[str], bool] = lambda what: False
         self.capacity_bytes: int | None = None
+        self.full_at: int | None = None  # from this step on there is no space
         self.trace: list[str] = []
         self.turns = turns
         self._tree_moves: list[tuple[Path, Path]] = []  # directories renamed since the last sync of one
@@ -119,6 +120,8 @@ class SimulatedDisk(Disk):
             raise PowerCutError(f"power cut at step {self.steps}: {what}")
         if self.steps == self.fail_at:
             raise OSError(errno.EIO, f"injected at step {self.steps}: {what}")
+        if self.steps == self.full_at:
+            self.capacity_bytes = self.used_bytes()
         if self.fail_if(what):
             raise OSError(errno.EIO, f"injected: {what}")
         self.trace.append(what)

@@ -6,6 +6,7 @@ Source: docs/storage-tests.md 15; apache/bookkeeper#3150.
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext, suppress
 
 import attrs
 import pytest
@@ -94,3 +95,34 @@ async def test_a_disk_that_fills_up_stops_the_bookie_and_loses_nothing() -> None
         disk = disk.after_power_cut(random.Random(1))
         disk.capacity_bytes = None
         await check(disk, acknowledged)
+
+
+def sizes(disk: SimulatedDisk) -> int:
+    return sum(inode.size for inode in disk.names.values())
+
+
+@pytest.mark.parametrize("config", [CONFIG, config_over(2, 2)], ids=["one disk", "several"])
+async def test_full_at_any_write_freed_in_small_steps_and_opened_twenty_times_nothing_grows(
+    config: StorageConfig,
+) -> None:
+    disk = SimulatedDisk()
+    await work(disk, AcknowledgedState(), random.Random(7), 30, config)
+    fresh_bytes, steps = sizes(disk), disk.steps
+    for full_at in sampled(range(10, steps, 25)):
+        rng = random.Random(full_at)
+        disk, acknowledged = SimulatedDisk(), AcknowledgedState()
+        disk.full_at = full_at
+        with suppress(OSError, StorageFailedError):
+            await work(disk, acknowledged, random.Random(7), 30, config)
+        for attempt in range(20):
+            disk = disk.after_power_cut(rng)
+            disk.capacity_bytes = disk.used_bytes() + (attempt % 4 == 0) * 2048
+            # Without space for the index nothing was acknowledged.
+            with nullcontext() if acknowledged.entries else suppress(OSError):
+                await check(disk, acknowledged, config)
+        disk = disk.after_power_cut(rng)
+        disk.capacity_bytes = None
+        await check(disk, acknowledged, config)
+        async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
+            await storage.remove_dead_logs()
+        assert sizes(disk) <= 1.3 * fresh_bytes

@@ -312,6 +312,10 @@ class BookieMachine:
             if world.files is not None:
                 storage.identify_log = world.files.identify_by(self)
             self._service = service = WatchedService(storage, machine=self)
+            if storage.full is not None:
+                service.rights.hold(takes_records=storage.takes_records)
+                world.trace.note(self.name, "was opened on a full disk")
+                world.counts["start on a full disk"] += 1
             server = Server(service, ServerConfig(), wall_ms=self.wall_ms)
             self._forget_promises(named & self._named_in())
             await self._report_start(storage)
@@ -441,8 +445,14 @@ class BookieMachine:
             )
             self._has_space = fullness.writable
             now_writable = self._has_space and not self._is_forced_read_only
+            if (full := service.storage.full) is not None:
+                if self._has_space:  # the bookie opens its storage again
+                    service.storage.failure.report(full, "there is space again: opening the storage again")
+                now_writable = False
             service.rights.writable = now_writable
-            service.rights.high_priority_writable = fullness.high_priority_writable
+            service.rights.high_priority_writable = (
+                fullness.high_priority_writable and service.rights.takes_records
+            )
             if now_writable != writable:
                 try:
                     if now_writable:

@@ -17,7 +17,7 @@ from bookie.disk.fullness import FullnessConfig, evaluate_fullness
 from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import Reserve
 from bookie.disk_watch import DiskWatch
-from bookie.errors import DirectoryError, StateError
+from bookie.errors import DirectoryError, SpaceAgainError, StateError
 from bookie.requests.rights import Rights
 from namespace.errors import StoreUnreachableError
 
@@ -328,3 +328,40 @@ def test_a_disk_that_may_fill_up_must_keep_space_for_a_flush() -> None:
     assert not evaluate_fullness([(100, 5), (100, 9)], was_writable=True, config=config).writable
     demanding = FullnessConfig(high_priority_bytes_min=1, index_file_bytes_min=10)
     assert not evaluate_fullness([(100, 4)], was_writable=True, config=demanding).high_priority_writable
+
+
+async def test_space_that_a_reserve_has_given_does_not_make_the_bookie_writable(tmp_path: Path) -> None:
+    """Clients would take it, and the next start would find none."""
+    disk = FillingDisk()
+    disk.scale = 1 << 20
+    directory = tmp_path / "one/current"
+    directory.mkdir(parents=True)
+    reserve = Reserve(disk, directory, 40 << 20, name="flush.reserve")
+    (directory / "flush.reserve").write_bytes(bytes(4096))
+    watched = Watched(tmp_path, disk, reserves=[reserve])
+    await watched.start()
+    disk.free["one"] = 5
+    await watched.watch.check()
+    assert not watched.rights.writable
+    reserve.release()
+    disk.free["one"] = 45
+    await watched.watch.check()
+    assert not watched.rights.writable
+    disk.free["one"] = 75
+    await watched.watch.check()
+    assert watched.rights.writable
+
+
+async def test_a_storage_opened_on_a_full_disk_is_opened_again_when_its_backlog_has_space(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    watched = Watched(tmp_path, backlog_bytes=lambda: 40)
+    await watched.start()
+    assert not watched.rights.writable, "it takes no adds until then"
+    watched.disk.free["two"] = 39
+    with trio.move_on_after(60) as scope:
+        await watched.watch.run()
+    assert scope.cancelled_caught
+    watched.disk.free["two"] = 40
+    with pytest.raises(SpaceAgainError):
+        await watched.watch.run()

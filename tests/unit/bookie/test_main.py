@@ -45,6 +45,7 @@ from ledger.wire.messages import AddReply, AddRequest
 from namespace.errors import StoreUnreachableError
 from namespace.memory import MemoryStore, MemoryTree, open_memory_store
 from namespace.store import Stat
+from tests.fakes.small_disk import SmallDisk
 
 NAME_OF = "127.0.0.1:{}".format
 ENTRY = EntryCodec(DigestType.CRC32C, b"").pack(1, 0, -1, 2, b"hi")
@@ -291,6 +292,57 @@ async def test_a_full_disk_makes_it_read_only_and_a_freed_one_writable(
         await wait_gone(store, f"/ledgers/available/readonly/{NAME_OF(bookie.port)}")
         assert await store.exists(writable) is not None
         assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+
+
+class FastFillingDisk(SmallDisk):
+    """The watch sees that it is full only after a write has found no space."""
+
+    def usage(self, path: Path) -> DiskUsage:
+        return super().usage(path) if self.has_refused else DiskUsage(self.total_bytes, self.total_bytes // 2)
+
+
+async def test_a_disk_that_fills_up_before_the_watch_sees_it_makes_the_bookie_read_only(
+    tmp_path: Path, tree: MemoryTree, store: MemoryStore
+) -> None:
+    disk = FastFillingDisk(tmp_path, 64 << 20)
+    lines = "minUsableSizeForHighPriorityWrites=1\ndiskCheckInterval=1\nflushReserveBytes=0\n"
+    async with running(config_for(tmp_path, lines), tree, disk=disk) as bookie:
+        writable = f"/ledgers/available/{NAME_OF(bookie.port)}"
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0)
+        disk.fill()
+        await fill_journal(bookie.port)
+        assert disk.has_refused
+        await wait_gone(store, writable)
+        await wait_there(store, f"/ledgers/available/readonly/{NAME_OF(bookie.port)}")
+        assert not bookie.ended.is_set()
+        assert await add_one(bookie.port, 3) == AddReply(Code.READ_ONLY, 3, 0)
+        disk.others_bytes = 0
+        await wait_there(store, writable)
+        assert await add_one(bookie.port, 3) == AddReply(Code.OK, 3, 0)
+        assert await add_one(bookie.port) == AddReply(Code.OK, 1, 0), "the entry is there, and is the same"
+    assert bookie.ended.is_set()
+
+
+async def fill_journal(port: int) -> None:
+    """Add entries until the bookie takes no more."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        for entry_id in range(40):
+            entry = EntryCodec(DigestType.CRC32C, b"").pack(2, entry_id, -1, 2, bytes(200_000))
+            try:
+                await stream.send_all(v2.encode_request(AddRequest(2, entry_id, master_key(b""), entry)))
+                if not await stream.receive_some(28):
+                    return
+            except trio.BrokenResourceError:
+                return
+
+
+async def wait_there(store: MemoryStore, path: str) -> None:
+    with trio.fail_after(60):
+        while True:
+            changed = trio.Event()
+            if await store.exists(path, watch=changed) is not None:
+                return
+            await changed.wait()
 
 
 async def wait_gone(store: MemoryStore, path: str) -> None:

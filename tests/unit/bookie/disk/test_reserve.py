@@ -31,19 +31,23 @@ def test_the_reserve_is_created_in_pieces_and_deleted_at_once(tmp_path: Path) ->
         held.append(reserve.held_bytes())
     assert held == [0, 1 << 20, 2 << 20, (2 << 20) + 5]
     assert reserve.release()
-    assert (reserve.held_bytes(), list(tmp_path.iterdir())) == (0, [])
+    assert (reserve.held_bytes(), reserve.given_bytes()) == (0, (2 << 20) + 5)
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [("reserve", 0)]
+    assert reserve.release(is_given=False)
+    assert (reserve.given_bytes(), list(tmp_path.iterdir())) == (0, [])
     assert reserve.release(), "releasing an absent reserve succeeds"
 
 
-def test_an_empty_reserve_left_by_a_crash_is_created_again_if_possible(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    disk = LargeDisk()
-    reserve = Reserve(disk, tmp_path, 1 << 20, name="reserve")
+def test_an_empty_reserve_is_filled_again(tmp_path: Path) -> None:
+    reserve = Reserve(LargeDisk(), tmp_path, 1 << 20, name="reserve")
     (tmp_path / "reserve").touch()
-    disk.is_read_only = True
-    assert not reserve.fill(), "a loop over fill() must end"
-    assert "cannot be deleted" in caplog.text
-    disk.is_read_only = False
-    assert [reserve.fill() for _ in range(3)] == [True, True, False]
+    assert [reserve.fill() for _ in range(2)] == [True, False]
     assert reserve.held_bytes() == 1 << 20
+
+
+def test_a_reserve_that_cannot_be_deleted_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    disk = LargeDisk()
+    disk.is_read_only = True
+    (tmp_path / "reserve").write_bytes(bytes(4096))
+    assert not Reserve(disk, tmp_path, 0, name="reserve").fill(), "a loop over fill() must end"
+    assert "cannot be deleted" in caplog.text

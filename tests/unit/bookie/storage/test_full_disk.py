@@ -2,96 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
-from bookie.disk.disk import Buffer, DiskUsage, File
-from bookie.disk.real_disk import RealDisk, RealFile
+from bookie.disk.real_disk import RealDisk
 from bookie.disk.reserve import FLUSH_RESERVE, Reserve
-from bookie.errors import StorageFailedError
+from bookie.errors import NoLedgerError, StorageFailedError
 from bookie.journal.files import JournalConfig
 from bookie.ledger_record import LedgerRecord
 from bookie.storage.config import StorageConfig
 from bookie.storage.opening import open_storage
 from bookie.storage.storage import Storage
+from tests.fakes.small_disk import SmallDisk
 
 KEY = b"k" * 20
 MIB = 1 << 20
-
-
-class SmallFile(RealFile):
-    """A file that grows only as far as its disk has room."""
-
-    disk: SmallDisk
-    path: Path
-
-    def _grow(self, size_bytes: int, offset: int) -> None:
-        growth = offset + size_bytes - self.size()
-        if growth > 0 and growth > self.disk.free_bytes():
-            raise OSError(errno.ENOSPC, "no space left on device", str(self.path))
-
-    def pwrite(self, data: Buffer, offset: int) -> None:
-        self._grow(len(data), offset)
-        super().pwrite(data, offset)
-
-    def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        # Part of it may still find room, as on a real disk.
-        free = self.disk.free_bytes()
-        try:
-            self._grow(sum(map(len, buffers)), offset)
-        except OSError:
-            super().pwrite(b"".join(map(bytes, buffers))[:free], offset)
-            raise
-        super().pwritev(buffers, offset)
-
-    def write_durably(self, data: Buffer, offset: int) -> None:
-        self._grow(len(data), offset)
-        super().write_durably(data, offset)
-
-
-class SmallDisk(RealDisk):
-    """So many bytes for all files under a directory, but for the index, whose files are RocksDB's own."""
-
-    def __init__(self, path: Path, total_bytes: int) -> None:
-        super().__init__()
-        self.path = path
-        self.total_bytes = total_bytes
-        self.others_bytes = 0  # what other programs have written there
-
-    def used_bytes(self) -> int:
-        used = self.others_bytes
-        for path, _, names in os.walk(self.path):
-            if not path.endswith("/index"):
-                for name in names:
-                    with contextlib.suppress(FileNotFoundError):
-                        used += os.stat(os.path.join(path, name)).st_size
-        return used
-
-    def free_bytes(self) -> int:
-        return max(0, self.total_bytes - self.used_bytes())
-
-    def fill(self) -> None:
-        """Other programs take all that is left."""
-        self.others_bytes += self.free_bytes()
-
-    def usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(self.total_bytes, self.free_bytes())
-
-    def open(self, path: Path, *, create: bool = False, write: bool = False, direct: bool = False) -> File:
-        if create and not self.free_bytes():
-            raise OSError(errno.ENOSPC, "no space left on device", str(path))
-        opened = super().open(path, create=create, write=write, direct=False)
-        assert isinstance(opened, RealFile)
-        file = SmallFile(path, opened._descriptor, direct=False)
-        file.disk, file.path = self, path
-        return file
 
 
 def config_for(path: Path) -> StorageConfig:
@@ -156,24 +86,100 @@ async def test_what_was_accepted_is_flushed_into_what_was_kept_back(
         await storage.flush()
         assert "goes on in the" in caplog.text
         assert await all_readable(storage, 3000)
-        assert not (tmp_path / "ledgers/current" / FLUSH_RESERVE).exists()
+        assert reserve_of(disk, tmp_path).held_bytes() == 0
     async with open_storage(disk, config_for(tmp_path)) as storage:
         assert await all_readable(storage, 3000)
 
 
-async def test_without_it_the_bookie_stops_and_loses_nothing(tmp_path: Path) -> None:
+def sizes(path: Path) -> dict[str, int]:
+    return {
+        str(file): file.stat().st_size
+        for file in [*path.glob("*/current/*.log"), *path.glob("*/current/*.txn")]
+    }
+
+
+async def test_without_it_a_start_keeps_what_it_cannot_flush_in_memory(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path, 64 * MIB)
     async with open_storage(disk, config_for(tmp_path)) as storage:
         await add(storage, range(3000))
         disk.fill()
         with pytest.raises(StorageFailedError, match="no space left"):
             await storage.flush()
-    with pytest.raises((OSError, StorageFailedError)):
-        async with open_storage(disk, config_for(tmp_path)):
-            pass
+    before, config = sizes(tmp_path), attrs.evolve(config_for(tmp_path), write_cache_bytes_max=MIB)
+    for attempt in range(20):
+        disk.others_bytes -= MIB // 4 if attempt % 2 else 0  # in small steps, less than the flush needs
+        free_bytes = disk.free_bytes()
+        async with open_storage(disk, config) as storage:  # what is replayed fills the write cache six times
+            assert storage.full is not None
+            assert await all_readable(storage, 3000)
+            with pytest.raises(StorageFailedError, match="the disk is full"):
+                await storage.flush()
+        assert disk.free_bytes() > free_bytes - 4096, "a start on a full disk keeps nothing of what was freed"
+        assert sizes(tmp_path) == before
     disk.others_bytes = 0
     async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert storage.full is None
         assert await all_readable(storage, 3000)
+        await add(storage, range(3000, 3100))
+    fresh = tmp_path / "fresh"
+    async with open_storage(RealDisk(), config_for(fresh)) as storage:
+        await add(storage, range(3100))
+    assert disk.used_bytes() - SmallDisk(fresh, 0).used_bytes() <= 1.3 * SmallDisk(fresh, 0).used_bytes()
+
+
+async def test_on_a_full_disk_a_fence_takes_the_reserve_and_a_deletion_takes_nothing(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        await add(storage, range(3000))
+        await storage.flush()
+        await add(storage, range(3000, 5000))
+        disk.fill()
+        storage.failure.report(StorageFailedError("killed"), "the test")
+    for path in (tmp_path / "journal/current").glob("spare-*"):
+        path.unlink()
+    disk.fill()
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        assert storage.full is not None
+        assert storage.takes_records
+        ledger = storage.ledger(1)
+        assert ledger is not None
+        batch = storage.new_batch()
+        storage.stage_fence(batch, ledger)
+        await storage.submit_durably(batch)
+    async with open_storage(disk, config_for(tmp_path)) as storage:
+        ledger = storage.ledger(1)
+        assert ledger is not None
+        assert ledger.fenced
+        assert not storage.takes_records, "the reserve was used"
+        assert await all_readable(storage, 5000)
+        assert storage.backlog_bytes > 2000 * 1000
+        await storage.delete_ledger(1)
+        assert storage.backlog_bytes < 64 << 10
+        with pytest.raises(NoLedgerError):
+            await storage.read(1, 0)
+        assert storage.ledger_ids() == []
+        assert list((tmp_path / "ledgers/current").glob("*.log"))
+        assert len(await storage.remove_dead_logs()) == 1
+        assert not list((tmp_path / "ledgers/current").glob("*.log"))
+
+
+async def test_space_that_a_reserve_gave_is_not_free_until_it_is_taken_back(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path, 64 * MIB)
+    (tmp_path / "ledgers/current").mkdir(parents=True)
+    reserve = reserve_of(disk, tmp_path)
+    assert reserve.given_bytes() == 0, "it was never made"
+    fill(reserve)
+    assert reserve.given_bytes() == 0
+    reserve.release()
+    assert (reserve.held_bytes(), reserve.given_bytes()) == (0, 6 * MIB)
+    disk.others_bytes = disk.free_bytes() - 2 * MIB
+    fill(reserve)
+    assert reserve.held_bytes() == 0
+    reserve.take_back()
+    assert (reserve.held_bytes(), reserve.given_bytes(), disk.free_bytes()) == (2 * MIB, 4 * MIB, 0)
+    disk.others_bytes = 0
+    fill(reserve)
+    assert (reserve.held_bytes(), reserve.given_bytes()) == (6 * MIB, 0)
 
 
 async def test_a_bookie_starts_on_a_full_disk_replays_and_serves_reads(

@@ -1,0 +1,164 @@
+"""A directory whose disk is full: its records are read, each call says why it fails, and it goes on later."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+import dlog
+import dlog.aio
+import dlog.blocking
+from dlog.errors import WriterDiskFullError
+from tests.fakes.small_disk import SmallDirectory, small_directory
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDirectory]:
+    with small_directory(tmp_path / "disk", 64 * MIB, monkeypatch) as made:
+        yield made
+
+
+def uri_of(small: SmallDirectory) -> str:
+    return f"file://{small.path}/ns"
+
+
+def payload(number: int) -> bytes:
+    return b"%08d" % number * 2500
+
+
+def check_says_why(error: BaseException, small: SmallDirectory) -> None:
+    assert isinstance(error, dlog.DiskFullError)
+    assert isinstance(error.__cause__, OSError)
+    assert error.__cause__.errno == errno.ENOSPC
+    assert "disk is full" in str(error)
+    assert "kept" in str(error)
+    assert str(small.path) in str(error)
+
+
+async def read_all(namespace: dlog.Namespace, log: str) -> list[bytes]:
+    async with namespace.open_reader(log, follow=False) as reader:
+        return [bytes(record.payload) async for record in reader]
+
+
+async def append_until_full(writer: dlog.LogWriter, start: int = 0) -> tuple[int, WriterDiskFullError]:
+    """The number of records that the log has then, and the error of the last append."""
+    count = start
+
+    async def append() -> None:
+        nonlocal count
+        while count < 10_000:
+            await writer.append(payload(count))
+            count += 1
+
+    with pytest.raises(WriterDiskFullError) as caught:
+        await append()
+    assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
+    return count, caught.value
+
+
+async def reopened(writer: dlog.LogWriter, number: int) -> None:
+    """Append one record as soon as the namespace takes it."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                await writer.reopen()
+                await writer.append(payload(number))
+            except WriterDiskFullError:
+                await trio.sleep(0.05)  # the next look at the disk comes by itself
+            else:
+                return
+
+
+async def test_a_writer_says_that_the_disk_is_full_and_goes_on_when_there_is_space(
+    small: SmallDirectory,
+) -> None:
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        async with namespace.open_writer("a", create=True) as writer:
+            await writer.append(payload(0))
+            small.fill(10 * MIB)
+            count, error = await append_until_full(writer, 1)
+            check_says_why(error, small)
+            small.fill()
+            for call in (lambda: writer.append(b"x"), lambda: writer.append_many([b"x"]), writer.flush):
+                with pytest.raises(dlog.DiskFullError) as caught:
+                    await call()
+                check_says_why(caught.value, small)
+            assert await read_all(namespace, "a") == [payload(number) for number in range(count)]
+            await writer.reopen()  # takes the lock, and no space for records
+            with pytest.raises(dlog.DiskFullError) as caught:
+                await writer.append(b"x")
+            check_says_why(caught.value, small)
+            small.free()
+            await reopened(writer, count)
+        assert await read_all(namespace, "a") == [payload(number) for number in range(count + 1)]
+
+
+async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(small: SmallDirectory) -> None:
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        for log in ("a", "b"):
+            async with namespace.open_writer(log, create=True) as writer:
+                await writer.append_many(map(payload, range(100)))
+        async with namespace.open_writer("c", create=True) as writer:
+            small.fill(6 * MIB)
+            count, _ = await append_until_full(writer)
+    small.fill()
+    for _ in range(20):
+        async with dlog.open_namespace(uri_of(small)) as namespace:
+            assert await read_all(namespace, "c") == [payload(number) for number in range(count)]
+        assert small.free_bytes() < MIB, "what was free at the end is kept for the next opening"
+        small.fill()
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        await namespace.truncate_log("b", dlog.DLSN(1, 1, 0))
+        await namespace.delete_log("a")
+        with pytest.raises(dlog.DiskFullError) as caught:
+            async with namespace.open_writer("b") as writer:
+                await writer.append(b"x")
+        check_says_why(caught.value, small)
+    small.free()
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        async with namespace.open_writer("c") as writer:
+            await writer.append(payload(count))
+        assert await read_all(namespace, "c") == [payload(number) for number in range(count + 1)]
+    sizes = [path.stat().st_size for path in (small.path / "ns").rglob("*") if path.is_file()]
+    fresh = small.path.with_name("fresh")
+    async with dlog.open_namespace(f"file://{fresh}") as namespace:
+        async with namespace.open_writer("b", create=True) as writer:
+            await writer.append_many(map(payload, range(100)))
+        async with namespace.open_writer("c", create=True) as writer:
+            await writer.append_many(map(payload, range(count + 1)))
+    assert sum(sizes) <= 1.3 * sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+
+
+def test_the_other_faces_say_it_too(small: SmallDirectory) -> None:
+    with (
+        dlog.blocking.open_namespace(uri_of(small)) as namespace,
+        namespace.open_writer("a", create=True) as writer,
+    ):
+        writer.append(payload(0))
+        small.fill(2 * MIB)
+        with pytest.raises(WriterDiskFullError) as caught:
+            deque(map(writer.append, map(payload, range(2_000))))
+        check_says_why(caught.value, small)
+
+    async def append_all(writer: dlog.aio.LogWriter) -> None:
+        for number in range(2_000):
+            await writer.append(payload(number))
+
+    async def write() -> None:
+        async with (
+            dlog.aio.open_namespace(uri_of(small)) as namespace,
+            namespace.open_writer("b", create=True) as writer,
+        ):
+            with pytest.raises(WriterDiskFullError) as caught:
+                await append_all(writer)
+            check_says_why(caught.value, small)
+
+    asyncio.run(write())
