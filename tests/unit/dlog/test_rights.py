@@ -212,6 +212,38 @@ def test_each_principal_makes_the_calls_of_its_rights_and_changes_nothing_by_the
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_call_tells_a_stranger_whether_a_log_exists() -> None:
+    differing: list[str] = []
+
+    async def outcome(call: Call, namespace: Namespace, at: Place) -> str:
+        try:
+            with trio.fail_after(600):  # of the world's time
+                await make(call, namespace, TRIO, at, lambda: None)
+        except (Exception, BaseExceptionGroup) as exc:
+            return f"{single(exc)!r}".replace(at.log, "LOG")
+        return "nothing"
+
+    async def main() -> None:
+        async with (
+            dlog.open_namespace(world.uri, config=config_of("operator")) as operator,
+            dlog.open_namespace(world.uri, config=config_of("stranger")) as stranger,
+        ):
+            await operator.set_policy(POLICY)
+            needs = attrs.evolve(CALLS["Namespace.segments"], needs=("sharded", "wal", "plan"))
+            there = await prepared(operator, "hidden/there", needs)
+            missing = attrs.evolve(there, log="hidden/gone", sharded="hidden/gone-s", wal="hidden/gone-w")
+            for name, call in CALLS.items():
+                if call.right is None or call.on_all or "plan" in call.needs:  # a plan names its own logs
+                    continue
+                outcomes = [await outcome(call, stranger, at) for at in (there, missing)]
+                if outcomes[0] != outcomes[1] or "AccessDenied" not in outcomes[0]:
+                    differing.append(f"{name}: {outcomes}")
+
+    with open_world() as world:
+        world.run(main)
+    assert not differing, "\n".join(differing)
+
+
 def is_of_closing(path: str) -> bool:
     """A writer that was opened, and may be, gives its lock back; the place of locks has counted the lock."""
     return path.endswith(("/lock", "/locks")) or "/lock/" in path
