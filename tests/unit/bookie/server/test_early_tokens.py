@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 
 import pytest
 import trio
@@ -25,6 +26,7 @@ from ledger.wire.messages import (
     StartTlsReply,
     StartTlsRequest,
 )
+from tests.effort import sampled
 from tests.unit.bookie.server.gated_bookie import (
     ADD,
     KEY,
@@ -271,3 +273,57 @@ async def test_clear_text_behind_the_last_token_with_start_tls_is_not_served(
         assert answers in ([], [welcome], [welcome, StartTlsReply(Code.OK)])
         assert opened.bookie.storage.ledger(7) is None
     assert trio.current_time() == begin  # not only at a deadline
+
+
+STEPS = {
+    "START_TLS": START_TLS,
+    "first": FIRST,
+    "secret": v3.encode_request(AuthRequest("words", SECRET)),
+    "secret in version 2": v2.encode_request(AuthRequest("words", SECRET)),
+    "add": b"",  # of a ledger of its own
+    "add in version 3": b"",
+}
+
+
+@pytest.mark.parametrize("mode", ["optional", "required", "without a plug-in"])
+@pytest.mark.parametrize("size", [1, 2, 4])  # frames of a chunk
+async def test_an_add_is_served_in_clear_text_only_behind_the_secret_and_before_start_tls(
+    opened: Opened, certificates: Certificates, mode: str, size: int, autojump_clock: MockClock
+) -> None:
+    """Every order of up to four frames, one, two and all of them in a chunk."""
+    config = ServerConfig(
+        auth=None if mode == "without a plug-in" else Words(),
+        tls=lambda: certificates.bookie,
+        tls_required=mode == "required",
+    )
+    ledger_ids, wrong, served = itertools.count(1000), [], 0
+    orders = [order for steps in (2, 3, 4) for order in itertools.product(STEPS, repeat=steps)]
+    for order in sampled([each for each in orders if each[-1].startswith("add")], 60):
+        may_add, asked, adds = mode == "without a plug-in", False, dict[int, bool]()
+        frames = []
+        for step in order:
+            if step.startswith("add"):
+                ledger_id = next(ledger_ids)
+                adds[ledger_id] = may_add
+                entry = EntryCodec(DigestType.CRC32C, b"").pack(ledger_id, 0, -1, 5, b"clear")
+                codec = v2 if step == "add" else v3
+                frames.append(codec.encode_request(AddRequest(ledger_id, 0, KEY, entry)))
+            else:
+                frames.append(STEPS[step])
+                asked |= step == "START_TLS"
+                knows = mode == "without a plug-in" or step.startswith("secret") or may_add
+                may_add = knows and not asked and mode != "required"
+        peer = opened.connect(config)
+        with contextlib.suppress(trio.BrokenResourceError):
+            for at in range(0, len(frames), size):
+                await peer.stream.send_all(b"".join(frames[at : at + size]))
+                await wait_all_tasks_blocked()
+        for ledger_id, is_allowed in adds.items():
+            is_served = opened.bookie.storage.ledger(ledger_id) is not None
+            served += is_served
+            if is_served and not is_allowed:
+                wrong.append(order)
+        await trio.aclose_forcefully(peer.stream)
+        await wait_all_tasks_blocked()
+    assert not wrong, wrong[:5]
+    assert (served > 0) is (mode != "required")
