@@ -42,8 +42,13 @@ from namespace.store import MetadataStore
 logger = logging.getLogger(__name__)
 
 TASKS_MAX = 1000
+REST = 39  # times the length of a mark that no worker can use before another bookie is registered
+REST_S_MAX = 0.1
 OPEN_PAUSE_S = 2.0  # between two looks at a ledger that is being written
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
+
+
+_Ensembles = frozenset[frozenset[str]]
 
 
 @attrs.define
@@ -114,30 +119,55 @@ class Auditor:
     async def audit(self) -> int:
         """Mark the ledgers of all lost bookies; return their number.
 
-        If cancelled, or if it raises, some are marked.
+        First those that are being written, and those that a worker can restore now. The others wait for a
+        bookie, so marking them takes a small share of the time until the registered bookies change. If
+        cancelled, or if it raises, some are marked.
         """
         began_s = trio.current_time()
-        named: dict[int, frozenset[str]] = {}
-        sets: dict[frozenset[str], frozenset[str]] = {}  # many ledgers share few sets of bookies
+        named: dict[int, _Ensembles] = {}
+        sets: dict[_Ensembles, _Ensembles] = {}  # many ledgers share few sets of bookies
+        is_open: set[int] = set()
 
         async def note(current: Versioned) -> None:
-            bookies = frozenset(
-                bookie for ensemble in current.metadata.ensembles for bookie in ensemble.bookies
-            )
-            named[current.ledger_id] = sets.setdefault(bookies, bookies)
+            ensembles = frozenset(frozenset(ensemble.bookies) for ensemble in current.metadata.ensembles)
+            named[current.ledger_id] = sets.setdefault(ensembles, ensembles)
+            if not current.metadata.is_closed:
+                is_open.add(current.ledger_id)
 
         while True:
             await self._marks.wait_enabled()
             named.clear()
+            is_open.clear()
+            wake = self._wake
             await self._for_each_ledger(note)
             # After the metadata, so that a bookie that has just joined and got a ledger is not lost.
-            registered = (await read_registered(self._session, self._root)).all
+            registered = await read_registered(self._session, self._root)
             if await self._marks.is_enabled():
                 break
-        marked = 0
-        for ledger_id, bookies in sorted(named.items()):
-            if lost := sorted(bookies - registered):
+        marked, rest = 0, REST
+        waiting: list[int] = []
+        for ledger_id, ensembles in sorted(named.items()):
+            short = [one for one in ensembles if not one <= registered.all]
+            if short and ledger_id not in is_open and all(registered.writable <= one for one in short):
+                waiting.append(ledger_id)
+            elif short:
+                marked += await self._mark(ledger_id, sorted(frozenset().union(*short) - registered.all))
+        if waiting:
+            logger.info(
+                "audit: %d ledgers lack replicas that no other bookie can take; they are marked slowly",
+                len(waiting),
+                extra=event("audit.waits", ledgers=len(waiting)),
+            )
+        for ledger_id in waiting:
+            if wake.is_set() and wake is not self._wake:
+                wake = self._wake
+                registered = await read_registered(self._session, self._root)
+                rest = 0
+            mark_s = trio.current_time()
+            if lost := sorted(frozenset().union(*named[ledger_id]) - registered.all):
                 marked += await self._mark(ledger_id, lost)
+            with trio.move_on_after(min(REST_S_MAX, rest * (trio.current_time() - mark_s))):
+                await wake.wait()
         self.stats.audits += 1
         self.stats.audit_s += trio.current_time() - began_s
         self.stats.audit_marks += marked

@@ -6,8 +6,8 @@ ledger (``ledger_restorer``).
 Always: a mark is deleted only after a check found all replicas, or after the ledger was deleted; a ledger
 that is still written is closed only after ``open_ledger_grace_s``, and only if its end is still on a lost
 bookie that another one can replace; a lock is released on every way out. A ledger that waits for a bookie is
-looked at once for each set of registered bookies, without its lock, and the looks take at most a twentieth
-of the time.
+looked at once for each set of registered bookies, without its lock, and the looks take at most a fortieth of
+the time.
 
 Source: ReplicationWorker.java; docs/autorecovery.md.
 """
@@ -35,7 +35,8 @@ CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come aga
 POLL_S = 60.0  # at least so often an idle worker looks for marks
 SAY_S = 60.0  # between two lines about ledgers that wait for a bookie
 LIST_PAUSE_S = 1.0  # an idle worker lists the marks, which may be many, at most so often
-REST = 19  # times the length of a look that found nothing to do
+REST = 39  # times the length of a look that found nothing to do
+REST_S_MAX = 0.1
 
 
 @attrs.define
@@ -153,7 +154,7 @@ class ReplicationWorker:
             if seen is None or not await self._restorer.must_wait(ledger_id, seen.replicas):
                 return seen
             self._wait_for_bookies(ledger_id, bookies_changed)
-            with trio.move_on_after(REST * (trio.current_time() - began_s)):
+            with trio.move_on_after(min(REST_S_MAX, REST * (trio.current_time() - began_s))):
                 await bookies_changed.wait()
             return None
 

@@ -294,3 +294,54 @@ async def test_a_higher_percentage_finds_a_hole_in_the_middle() -> None:
             ledger_id = await world.closed_ledger()
             del world.cluster.bookies["b2:1"].ledgers[ledger_id].entries[5]
             assert await world.auditor.check_ledgers() == found
+
+
+async def test_marks_that_no_worker_can_use_are_made_slowly_until_the_bookies_change(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        catalog = world.client.context.catalog
+        for _ in range(99):
+            await catalog.create(metadata, None)
+        writer = await world.client.create()
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "create":
+                await trio.sleep(0.01)
+
+        world.session.before = slowly
+        nursery.start_soon(world.auditor._follow_bookies)
+        await world.lose("b1:1")
+        nursery.start_soon(world.auditor.audit)
+        await trio.sleep(1)
+        found = await marked(world)
+        assert found[writer.ledger_id] == ("b1:1",)  # first
+        assert 2 <= len(found) <= 12  # 0.01 s for each, and a pause of 0.1 s
+        await world.cluster.start("b4:1")
+        await trio.sleep(2)
+        assert len(await marked(world)) == 101
+        await writer.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bookie_that_is_back_ends_the_marks_for_it(autojump_clock: MockClock) -> None:
+    async with open_world(3) as world, trio.open_nursery() as nursery:
+        metadata = await world.client.metadata(await world.closed_ledger())
+        for _ in range(99):
+            await world.client.context.catalog.create(metadata, None)
+
+        async def slowly(kind: str, path: str) -> None:
+            if kind == "create":
+                await trio.sleep(0.01)
+
+        world.session.before = slowly
+        nursery.start_soon(world.auditor._follow_bookies)
+        await world.lose("b1:1")
+        nursery.start_soon(world.auditor.audit)
+        await trio.sleep(1)
+        await world.start("b1:1")
+        await trio.sleep(60)
+        assert world.auditor.stats.audits == 1
+        assert len(await marked(world)) <= 12
+        nursery.cancel_scope.cancel()
