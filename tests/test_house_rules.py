@@ -334,6 +334,25 @@ def test_json_of_nodes_files_and_peers_may_nest_as_deep_as_it_likes() -> None:
     assert wrong == []
 
 
+DIGITS = re.compile(r"\.is(digit|decimal|numeric)\(\)")
+
+
+def test_digits_have_a_bounded_number_before_they_are_parsed() -> None:
+    """``int`` refuses more than 4,300, with an error of its own. Else a comment says why there are few."""
+    wrong = []
+    for module in modules():
+        lines = ["", *module.text.splitlines()]
+        wrong += [
+            f"{module.path}:{number}"
+            for number, line in enumerate(lines)
+            if DIGITS.search(line)
+            and "len(" not in line
+            and "  # " not in line
+            and not lines[number - 1].lstrip().startswith("# ")
+        ]
+    assert wrong == []
+
+
 def test_no_path_of_somebodys_machine_is_in_the_product() -> None:
     wrong = [
         f"{module.path}:{number}"

@@ -84,4 +84,4 @@ class LedgerIds:
     async def _draw(self, prefix: str) -> int | None:
         """The number of a new sequential node; None if the 32-bit counter of the store has wrapped."""
         digits = (await self._store.draw_sequential(prefix))[len(prefix) :]
-        return int(digits) if digits.isdigit() else None
+        return int(digits) if digits.isdigit() else None  # ten digits, or a minus sign: the store made them

@@ -110,7 +110,7 @@ def _split_header(data: bytes) -> tuple[int, bytes]:
         raise MetadataFormatError(f"ledger metadata begins with {data[: len(MAGIC)]!r}, not {MAGIC!r}")
     line_end = data.find(b"\n", len(MAGIC), len(MAGIC) + _VERSION_DIGITS_MAX + 1)
     digits = data[len(MAGIC) : line_end]
-    if line_end < 0 or not digits.isdigit():
+    if line_end < 0 or not digits.isdigit():  # at most ``_VERSION_DIGITS_MAX``
         raise MetadataFormatError("ledger metadata without a version number in its first line")
     version = int(digits)
     if not 1 <= version <= 3:

@@ -340,6 +340,7 @@ class Directory:
             named = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
         finally:
             os.close(fd)
+        # it is shown, and parsed nowhere
         if not named.isdecimal() or f"process {named}" in holders:
             return holders
         return f"{holders} (the last host was process {named})"

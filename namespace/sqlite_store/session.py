@@ -76,6 +76,7 @@ def remove_stray_locks(directory_fd: int, names: Iterable[str], session_ids: set
     """
     for name in names:
         number, dot, ending = name.partition(".")
+        # the name of a file has at most 255 bytes
         if (dot, ending) == (".", "lock") and number.isdecimal() and int(number) not in session_ids:
             with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=directory_fd)

@@ -59,7 +59,7 @@ def age_text(seconds: float) -> str:
 def size_text(size_bytes: int) -> str:
     """A size as `--size` takes it, in the largest unit that divides it, such as ``50GiB``."""
     text = _in_units(size_bytes, _BYTES)
-    return f"{text}B" if text.isdecimal() else f"{text}iB"
+    return f"{text}B" if text.isdecimal() else f"{text}iB"  # made from a number
 
 
 def _in_units(number: int, units: Mapping[str, int]) -> str:

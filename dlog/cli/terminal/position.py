@@ -57,7 +57,7 @@ def parse_position(text: str) -> Position:
     if found := _DLSN.fullmatch(text.strip()):
         segment, entry, slot = map(int, found.groups())
         return dlog.DLSN(segment, entry, slot)
-    if text.strip().isdecimal():
+    if text.strip().isdecimal():  # ``int`` raises ``ValueError`` for too many digits
         txid = int(text)
         if txid > _TXID_MAX:
             raise ValueError(f"transaction id {txid} is above the maximum, {_TXID_MAX}")
