@@ -211,6 +211,20 @@ def test_a_read_only_bookie_takes_only_high_priority_adds_and_fences(
     assert peer.replies() == [AddReply(Code.READ_ONLY, 1, 1)]
 
 
+def test_without_space_in_the_journal_a_fence_is_refused_and_not_in_force(
+    peer: Peer, service: BookieService, disk: HandDisk
+) -> None:
+    disk.ledgers[1] = LedgerRecord(1, KEY)
+    service.rights.hold(takes_records=False)
+    peer.ask(fence(1), version=3)
+    (reply,) = peer.replies()
+    assert isinstance(reply, ReadReply)
+    assert reply.code is Code.READ_ONLY
+    assert not disk.ledgers[1].fenced
+    peer.ask(add(1, 0, recovery=True), version=3, high_priority=True)
+    assert peer.replies() == [AddReply(Code.READ_ONLY, 1, 0)]
+
+
 def test_a_read_only_bookie_takes_no_explicit_lac_but_a_force(
     peer: Peer, service: BookieService, disk: HandDisk
 ) -> None:

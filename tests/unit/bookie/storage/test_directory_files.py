@@ -35,8 +35,12 @@ def test_after_a_failed_flush_there_is_no_other_flush(tmp_path: Path) -> None:
         directory.close(has_failed=True)
 
 
+def entries(ledger_id: int, start: int, stop: int) -> dict[int, bytes]:
+    return {entry_id: entry(ledger_id, entry_id) for entry_id in range(start, stop)}
+
+
 def test_a_failed_flush_takes_away_what_it_wrote_and_nothing_that_the_index_names(tmp_path: Path) -> None:
-    disk = FailingDisk(lambda path, what: path.suffix == ".log" and what == "sync")
+    disk = FailingDisk(lambda path, what: path.suffix == ".log" and path.name != "0.log")
     config = StorageConfig(
         journal_directories=(tmp_path,), ledger_directories=(tmp_path,), entry_log_bytes_max=16_384
     )
@@ -49,13 +53,12 @@ def test_a_failed_flush_takes_away_what_it_wrote_and_nothing_that_the_index_name
                 directory.flush(SealedCache(1, {1: {0: entry(1, 0)}}, []))
             disk.is_failing = True
             with pytest.raises(OSError, match="Input/output error"):
-                directory.flush(
-                    SealedCache(2, {1: {number: entry(1, number) for number in range(1, 900)}}, [])
-                )
+                # The first ledger still goes into the old log, which the second one ends.
+                directory.flush(SealedCache(2, {1: entries(1, 1, 5), 2: entries(2, 0, 900)}, []))
             disk.is_failing = False
             assert sorted(path.name for path in tmp_path.glob("*.log")) == ["0.log"]
-            entries, damage = scan_log(RealDisk(), tmp_path, 0)
-            assert ([(one.ledger_id, one.entry_id) for one in entries], damage) == ([(1, 0)], None)
+            found, damage = scan_log(RealDisk(), tmp_path, 0)
+            assert ([(one.ledger_id, one.entry_id) for one in found], damage) == ([(1, 0)], None)
             assert not summarise(RealDisk(), tmp_path, 0).has_map, "the log is full and its map is cut off"
             assert directory.index.last_entry_id(1) == 0
         finally:
@@ -72,7 +75,7 @@ def test_copies_that_the_index_will_name_stay_when_the_next_flush_fails(tmp_path
         with pytest.raises(OSError, match="Input/output error"):
             directory.flush(SealedCache(2, {1: {1: entry(1, 1)}}, []))
         disk.is_failing = False
-        entries, _ = scan_log(RealDisk(), tmp_path, 0)
-        assert [one.entry_id for one in entries] == [7]
+        found, _ = scan_log(RealDisk(), tmp_path, 0)
+        assert [one.entry_id for one in found] == [7]
     finally:
         directory.close(has_failed=True)
