@@ -47,7 +47,7 @@ def to_log(
 ) -> StreamingQuery:
     writer = (
         frame.writeStream.format(name)
-        .queryName("copy of orders")  # Spark passes it on as an option
+        .queryName(f"copy in {directory}")  # Spark passes it on as an option
         .outputMode(mode)
         .option("uri", namespace.uri)
         .option("stream", "copy")
