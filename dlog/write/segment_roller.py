@@ -88,6 +88,7 @@ class SegmentRoller:
         self.log, self.last_txid_before = log, last_txid
         self.sender = SegmentSender(config, on_progress=self._on_progress)
         self._lifecycle, self._locks, self._config = lifecycle, LockWatch(lock), config
+        self._barren_since_s: float | None = None  # since when segments fail without an entry
         self._retry_policy = RetryPolicy(timeout_s=config.retry_timeout_s, pause_s=config.retry_pause_s)
         limits_s = (config.retry_timeout_s, bookies_timeout_s)
         self._bookies_timeout_s = min(limit_s for limit_s in limits_s if limit_s is not None)
@@ -333,6 +334,9 @@ class SegmentRoller:
             return
         left = sender.recovered(last_entry_id)
         self._last_txid = max(self._last_txid, writer.last_txid if not left else writer.first_txid)
+        if sender.stopped is None and self._is_barren_for_too_long(last_entry_id):
+            evidence = f"no segment took a record for {self._config.retry_timeout_s:g} s: {cause}"
+            self._stop(LogWriteError(self.log, evidence, RecordOutcome.NOT_WRITTEN), cause)
         if sender.stopped is not None:
             self._stop(sender.stopped)
             return
@@ -343,6 +347,20 @@ class SegmentRoller:
         await self._persistently(lambda: self._lifecycle.settle_own(in_use.segment))
         if not self._locks.lock.held:
             await self._persistently(partial(self._locks.check_held, self.log))
+
+    def _is_barren_for_too_long(self, last_entry_id: int) -> bool:
+        """True if all segments have failed without an entry for the retry timeout.
+
+        Bookies that let each ledger be begun and recovered, and take no entry, would otherwise get a new
+        segment after each failure, for ever.
+        """
+        now_s = trio.current_time()
+        if last_entry_id >= 0:
+            self._barren_since_s = None
+            return False
+        if self._barren_since_s is None:
+            self._barren_since_s = now_s
+        return now_s - self._barren_since_s >= self._config.retry_timeout_s
 
     async def _follow_or_stop(self, cause: LogFencedError) -> None:
         """Go on in the namespace that the log was promoted to. Stop if another writer has taken the log."""

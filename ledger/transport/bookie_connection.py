@@ -128,16 +128,25 @@ class SingleAdds:
     ``on_empty`` is called when all of them have replies.
     """
 
-    def __init__(self, make_error: Callable[[], BookieError], on_empty: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        make_error: Callable[[], BookieError],
+        on_empty: Callable[[], object],
+        on_violation: Callable[[str], object],
+    ) -> None:
+        """``on_violation``: gives the connection up."""
         self.pending: dict[int, deque[PendingRequest]] = {}  # by entry id
-        self._make_error, self._on_empty = make_error, on_empty
+        self._make_error, self._on_empty, self._on_violation = make_error, on_empty, on_violation
 
     def on_add_replies(self, bookie: str, code: Code, entry_ids: Sequence[int]) -> None:
         for entry_id in entry_ids:
             # Equal adds may be in flight together. The first reply belongs to the first, also if forgotten.
             requests = self.pending.get(entry_id)
             if requests is None:
-                continue  # the bookie replied for an entry that was not sent; the real request times out
+                # The reply to an entry that was sent never comes: later ones would be taken for it.
+                self._on_violation(f"a reply to an add of entry {entry_id}, which was not sent")
+                self.on_bookie_lost(bookie, self._make_error())  # as many replies came as adds were sent
+                return
             requests.popleft().complete(code)
             if not requests:
                 del self.pending[entry_id]
@@ -221,7 +230,9 @@ class BookieConnection:
         sinks, ledger_id = self._single_adds, request.ledger_id
         sink = sinks.get(ledger_id)
         if sink is None:
-            sink = sinks[ledger_id] = SingleAdds(self.make_error, lambda: sinks.pop(ledger_id, None))
+            sink = sinks[ledger_id] = SingleAdds(
+                self.make_error, lambda: sinks.pop(ledger_id, None), self._fail_by_violation
+            )
         sink.pending.setdefault(request.entry_id, deque()).append(pending)
         self.protocol.post_adds(request.ledger_id, [frame], [request.entry_id], sink)
 
@@ -365,8 +376,7 @@ class BookieConnection:
         if self._cause is not None:
             return False
         if protocol.failure is not None:
-            message = f"broke the protocol: {protocol.failure}"
-            self.fail(BookieUnavailableError, message, protocol.failure)
+            self._fail_by_violation(str(protocol.failure), protocol.failure)
             return False
         if not protocol.send_queue.is_empty:
             self.wake_sender()  # a reply let requests be sent that were waiting for their turn
@@ -386,6 +396,9 @@ class BookieConnection:
             self._fault = exc
             self._scope.cancel()
             return False
+
+    def _fail_by_violation(self, what: str, source: BaseException | None = None) -> None:
+        self.fail(BookieUnavailableError, f"broke the protocol: {what}", source)
 
     def _fail_by_fault(self, error: BaseException) -> None:
         cause = first_error(error)

@@ -7,9 +7,11 @@ recovers and reads the ledger. One of three bookies is hostile, or all of them.
 from __future__ import annotations
 
 import contextlib
+import random
 import re
 import struct
-from collections.abc import AsyncIterator, Callable
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -209,11 +211,8 @@ async def use(client: LedgerClient, ledger_id: int, *, all_hostile: bool) -> Non
         await tried(writer.close)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("what", ANSWERS)
-@pytest.mark.parametrize("count", [1, 3])
-async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on(
-    what: str, count: int, autojump_clock: MockClock
-) -> None:
+async def use_and_go_on(answer: Frame, count: int) -> None:
+    """Use a client against so many hostile bookies of three; afterwards the same client and others work."""
     before = contained_failures.total()
     async with hostile_cluster() as cluster:
         async with cluster.client() as honest:
@@ -223,7 +222,7 @@ async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on
             hostile = [cluster.bookies[name] for name in sorted(cluster.bookies)[:count]]
             async with cluster.client(CONFIG) as client:
                 for bookie in hostile:
-                    bookie.answer = ANSWERS[what]  # type: ignore[attr-defined]
+                    bookie.answer = answer  # type: ignore[attr-defined]
                 with contextlib.suppress(LedgerError):  # without an honest bookie there may be no LAC
                     await use(client, writer.ledger_id, all_hostile=count == 3)
                 if count < 3:
@@ -245,6 +244,14 @@ async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on
             assert [one.payload for one in entries] == PAYLOADS
             assert reader.last_confirmed == len(PAYLOADS) - 1
     assert contained_failures.total() == before  # each reply has its own answer
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+@pytest.mark.parametrize("count", [1, 3])
+async def test_hostile_replies_raise_no_other_error_and_an_honest_client_goes_on(
+    what: str, count: int, autojump_clock: MockClock
+) -> None:
+    await use_and_go_on(ANSWERS[what], count)
 
 
 @pytest.mark.parametrize("what", ["the reply twice", "the reply many times", "the reply, then the end"])
@@ -270,3 +277,43 @@ async def test_a_writer_to_bookies_that_acknowledge_and_break_off_pauses_or_ends
         work = sum(len(bookie.requests) for bookie in cluster.bookies.values())
         assert work < 60 * (1 + took_s + writer.last_pushed)
         assert client.context.transport.connections_started < 60 * (1 + took_s + writer.last_pushed)
+
+
+def mixed(rng: random.Random, names: Sequence[str]) -> Frame:
+    """Another one of these answers to each request; half of the replies are honest."""
+
+    def frames(incoming: IncomingRequest, reply: Reply) -> list[bytes]:
+        if rng.random() < 0.5:
+            return [encoded(incoming, reply)]
+        return ANSWERS[rng.choice(names)](incoming, reply)
+
+    return frames
+
+
+def run_case(case: Callable[[], Awaitable[None]]) -> str | None:
+    """Run a case of a sweep under a clock that jumps; the report if it failed."""
+    try:
+        trio.run(case, clock=MockClock(autojump_threshold=0))
+    except Exception:  # one case must not end the others
+        return traceback.format_exc()
+    return None
+
+
+def again(module: str, seed: int, count: int, report: str) -> str:
+    """A report with the command that runs its sweep again."""
+    return f"{report}python -m tests.fuzz.soak --part {module} --seed {seed} --count {count} --turns 1"
+
+
+_FRAMES = 200  # of a sweep's count, for one case
+
+
+def sweep(seed: int, count: int) -> list[str]:
+    """Mixtures of bad replies against a client; the reports of what failed."""
+    reports = []
+    for number in range(max(1, count // _FRAMES)):
+        rng = random.Random(f"{seed} {number}")
+        names = rng.sample(sorted(ANSWERS), rng.randint(1, 5))
+        report = run_case(lambda: use_and_go_on(mixed(rng, names), rng.choice((1, 3))))  # noqa: B023
+        if report is not None:
+            reports.append(again(__name__, seed, count, f"case {number}, {names}: {report}"))
+    return reports

@@ -8,6 +8,7 @@ the good value is back everything works again.
 from __future__ import annotations
 
 import copy
+import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -37,6 +38,7 @@ from namespace.errors import NamespaceError, NodeExistsError, NoNodeError
 from namespace.memory import MemoryStore, MemoryTree
 from namespace.store import MetadataStore
 from tests.fakes.dict_bookies import DictCluster, open_cluster
+from tests.property.test_hostile_bookies import again, run_case
 
 OURS = (dlog.DLogError, LedgerError, NamespaceError, TimeoutError)
 WITHIN_S = 600.0  # of the mock clock
@@ -146,13 +148,15 @@ class Place:
         return list(kinds.values())
 
 
-def namespace_of(store: MetadataStore, client: LedgerClient) -> dlog.Namespace:
+def namespace_of(
+    store: MetadataStore, client: LedgerClient, config: dlog.NamespaceConfig = CONFIG
+) -> dlog.Namespace:
     return dlog.Namespace(
         "distributedlog://zk1/shop",
         store,
         client,
         PATH,
-        CONFIG.for_scheme("distributedlog"),
+        config.for_scheme("distributedlog"),
         client_id="sweep",
     )
 
@@ -336,7 +340,7 @@ async def tried(place: Place, damage: Callable[[], Awaitable[None]], what: str) 
     return wrong
 
 
-async def sweep(values_of: Callable[[int], list[str]]) -> None:
+async def sweep_nodes(values_of: Callable[[int], list[str]]) -> None:
     async with open_place() as place:
         image, wrong = Image.of(place.cluster.tree), list[str]()
         nodes = place.names()
@@ -356,7 +360,7 @@ async def test_some_bad_values_of_each_node_raise_no_other_error_than_ours(
     autojump_clock: MockClock,
 ) -> None:
     names = list(BAD)
-    await sweep(lambda number: [names[(5 * number) % len(names)]])
+    await sweep_nodes(lambda number: [names[(5 * number) % len(names)]])
 
 
 @pytest.mark.slow
@@ -364,7 +368,7 @@ async def test_some_bad_values_of_each_node_raise_no_other_error_than_ours(
 async def test_a_bad_value_of_each_node_raises_no_other_error_than_ours(
     what: str, autojump_clock: MockClock
 ) -> None:
-    await sweep(lambda _number: [what])
+    await sweep_nodes(lambda _number: [what])
 
 
 async def test_bad_names_below_each_node_raise_no_other_error_than_ours(autojump_clock: MockClock) -> None:
@@ -384,3 +388,17 @@ async def test_bad_names_below_each_node_raise_no_other_error_than_ours(autojump
         assert wrong == [], "\n".join(wrong)
         await read_log(place.namespace)
         await write_log(place.namespace)
+
+
+_FRAMES = 1000  # of a sweep's count, for one value in each node
+
+
+def sweep(seed: int, count: int) -> list[str]:
+    """Another bad value in each node, for each part of ``count``; the reports of what failed."""
+    reports = []
+    for number in range(max(1, count // _FRAMES)):
+        rng = random.Random(f"{seed} {number}")
+        report = run_case(lambda: sweep_nodes(lambda _: [rng.choice(list(BAD))]))  # noqa: B023
+        if report is not None:
+            reports.append(again(__name__, seed, count, f"case {number}: {report}"))
+    return reports

@@ -13,7 +13,9 @@ import dlog
 from dlog.config import WriterConfig
 from dlog.errors import TooFewBookiesError
 from dlog.write.segment_roller import SegmentRoller
+from ledger.codes import Code
 from ledger.errors import LedgerWriteError, NotEnoughBookiesError
+from ledger.wire.messages import AddRequest
 from tests.fakes.dict_bookies import open_cluster
 from tests.fakes.dict_namespace import CONFIG, open_on
 from tests.unit.dlog.test_expired_sessions import program
@@ -113,6 +115,31 @@ async def test_a_reopened_writer_waits_for_the_bookies_that_it_had_as_long(
                 nursery.start_soon(writer.append, b"two")
                 await trio.sleep(30)
                 await cluster.start("b3:1")
+
+
+async def test_a_writer_whose_segments_take_no_entry_fails_after_the_retry_timeout_and_opens_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each ledger is begun and recovered without an error, so no step fails for so long."""
+    config = attrs.evolve(CONFIG, writer=WriterConfig(retry_timeout_s=30))
+    async with open_cluster(3) as cluster, open_on(cluster, config=config) as opened:
+        async with opened.namespace.open_writer("log", create=True) as writer:
+            await writer.append(b"one")
+            for bookie in cluster.bookies.values():
+                bookie.refuse = lambda request: (
+                    Code.NO_ENTRY if isinstance(request, AddRequest) and not request.recovery else None
+                )
+            began_s = trio.current_time()
+            with pytest.raises(dlog.LogWriteError, match="no segment took a record for 30 s: ") as caught:
+                await writer.append(b"two")
+            assert 30 <= trio.current_time() - began_s < 120
+            assert caught.value.outcome is dlog.RecordOutcome.NOT_WRITTEN
+            for bookie in cluster.bookies.values():
+                bookie.refuse = lambda _request: None
+            await writer.reopen()
+            await writer.append(b"three")
+        async with opened.namespace.open_reader("log", follow=False) as reader:
+            assert [record.payload async for record in reader] == [b"one", b"three"]
 
 
 def test_the_error_names_some_of_many_bookies_and_the_read_only_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from ledger.transport import bookie_connection
 from ledger.transport.pipe import PipeStream
 from ledger.transport.transport import Address, Transport, TransportConfig, open_transport
 from ledger.wire import v2
-from ledger.wire.messages import AddReply, BatchReadRequest, ReadReply, ReadRequest, Reply
+from ledger.wire.messages import AddReply, AddRequest, BatchReadRequest, ReadReply, ReadRequest, Reply
 from tests.fakes.scripted_bookies import (
     B1,
     RecordingSink,
@@ -151,6 +152,20 @@ async def test_a_bookie_that_breaks_the_protocol_is_dropped_with_the_reason() ->
         await wait_all_tasks_blocked()
     ((_, cause),) = sink.losses
     assert "broke the protocol: a frame says" in str(cause)
+
+
+async def test_a_reply_to_an_add_that_was_not_sent_drops_the_connection() -> None:
+    """The reply to the add that was sent never comes, and a later one would be taken for it."""
+    add = AddRequest(1, 0, bytes(20), struct.pack(">qq", 1, 0), recovery=True)
+    async with open_bookies() as (transport, bookies):
+        bookies.reply_to = lambda _request: AddReply(Code.OK, 1, 98)
+        with pytest.raises(BookieUnavailableError, match="a reply to an add of entry 98, which was not sent"):
+            await transport.call(B1, add)
+        await wait_all_tasks_blocked()
+        bookies.reply_to = usual_reply
+        for _ in range(2):
+            reply = await transport.call(B1, add)
+            assert reply == AddReply(Code.OK, 1, 0)
 
 
 async def test_a_forgotten_sink_is_not_called_again() -> None:
