@@ -6,8 +6,7 @@ ledger (``ledger_restorer``).
 Always: a mark is deleted only after a check found all replicas, or after the ledger was deleted; a ledger
 that is still written is closed only after ``open_ledger_grace_s``, and only if its end is still on a lost
 bookie that another one can replace; a lock is released on every way out. A ledger that waits for a bookie is
-looked at once for each set of registered bookies, without its lock, and the looks take at most a fortieth of
-the time.
+looked at once for each set of registered bookies, without its lock, and with a pause after each look.
 
 Source: ReplicationWorker.java; docs/autorecovery.md.
 """
@@ -36,7 +35,7 @@ POLL_S = 60.0  # at least so often an idle worker looks for marks
 SAY_S = 60.0  # between two lines about ledgers that wait for a bookie
 LIST_PAUSE_S = 1.0  # an idle worker lists the marks, which may be many, at most so often
 REST = 39  # times the length of a look that found nothing to do
-REST_S_MAX = 0.1
+REST_S_MAX = 0.2
 
 
 @attrs.define

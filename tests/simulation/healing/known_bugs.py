@@ -233,12 +233,19 @@ def _closed_without_grace() -> Iterator[None]:
     "open ledger closed without a replacement",
     "ReplicationWorker: it fences whatever names a lost bookie",
     rules.an_open_ledger_is_closed_only_for_a_replacement,
+    **SMALL_WORLD,
 )
 def _closed_without_replacement() -> Iterator[None]:
     async def has_replacement(self: LedgerRestorer, checked: object) -> bool:
         return True
 
-    with patch.object(LedgerRestorer, "_has_replacement", has_replacement):
+    async def must_wait(self: LedgerRestorer, ledger_id: int, lost: object) -> bool:
+        return False  # each marked ledger is tried
+
+    with (
+        patch.object(LedgerRestorer, "_has_replacement", has_replacement),
+        patch.object(LedgerRestorer, "must_wait", must_wait),
+    ):
         yield
 
 

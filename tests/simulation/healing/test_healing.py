@@ -32,13 +32,13 @@ EFFECTS = (  # worlds without them would prove nothing
 # search begins there and goes on.
 FOUND_AT = {
     "fragment moved before it is copied": 1,
-    "entry missing everywhere counts as copied": 2,
+    "entry missing everywhere counts as copied": 18,
     "open end copied without a fence": 2,
     "new bookie that is in the ensemble already": 1,
-    "mark removed although a fragment was left out": 6,
+    "mark removed although a fragment was left out": 17,
     "open ledger closed at its LAC": 2,
     "open ledger closed without the grace": 2,
-    "open ledger closed without a replacement": 15,
+    "open ledger closed without a replacement": 2,
     "entries above the LAC copied into a member": 0,
     "holes of a member that is back are left": 0,
     "bookie forgotten that was lost while there was no auditor": 3,

@@ -314,10 +314,10 @@ async def test_marks_that_no_worker_can_use_are_made_slowly_until_the_bookies_ch
         nursery.start_soon(world.auditor._follow_bookies)
         await world.lose("b1:1")
         nursery.start_soon(world.auditor.audit)
-        await trio.sleep(1)
+        await trio.sleep(2)
         found = await marked(world)
         assert found[writer.ledger_id] == ("b1:1",)  # first
-        assert 2 <= len(found) <= 12  # 0.01 s for each, and a pause of 0.1 s
+        assert 2 <= len(found) <= 12  # 0.01 s for each, and a pause of 0.2 s
         await world.cluster.start("b4:1")
         await trio.sleep(2)
         assert len(await marked(world)) == 101
@@ -339,7 +339,7 @@ async def test_a_bookie_that_is_back_ends_the_marks_for_it(autojump_clock: MockC
         nursery.start_soon(world.auditor._follow_bookies)
         await world.lose("b1:1")
         nursery.start_soon(world.auditor.audit)
-        await trio.sleep(1)
+        await trio.sleep(2)
         await world.start("b1:1")
         await trio.sleep(60)
         assert world.auditor.stats.audits == 1
