@@ -7,7 +7,7 @@ import attrs
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from tests.simulation.healing import rules
 from tests.simulation.healing.rules import CookieDeleted, HealedState, Unmarked, WorkerChanged
-from tests.simulation.history import FinalState, History, Replica, Submitted
+from tests.simulation.history import Accepted, FinalState, History, Replica, Submitted
 
 OPEN = LedgerMetadata(
     ensemble_size=3,
@@ -55,6 +55,23 @@ def test_a_changed_open_end_is_a_violation() -> None:
     assert rules.the_open_end_is_left_to_its_writer(changed(OPEN, final)) is None
     assert rules.the_open_end_is_left_to_its_writer(changed(OPEN, end)) is not None
     assert rules.the_open_end_is_left_to_its_writer(changed(CLOSED, MOVED)) is None
+
+
+def test_a_close_without_another_bookie_is_a_violation() -> None:
+    recovering = attrs.evolve(OPEN, state=LedgerState.IN_RECOVERY)
+    rule = rules.an_open_ledger_is_closed_only_for_a_replacement
+    assert rule(changed(OPEN, recovering, spares=frozenset({"e"}))) is None
+    assert rule(changed(OPEN, recovering)) is not None
+    assert rule(changed(recovering, CLOSED)) is None
+
+
+def test_a_copy_of_an_entry_that_was_not_confirmed_is_a_violation() -> None:
+    history = History()
+    history.confirmed_lac[7] = 1
+    copy = Accepted(2.0, "a", (7, 1), True, 0, False, False, None)
+    assert rules.only_confirmed_entries_are_copied(copy, history) is None
+    above = attrs.evolve(copy, place=(7, 2))
+    assert rules.only_confirmed_entries_are_copied(above, history) is not None
 
 
 def test_a_close_before_the_grace_is_over_is_a_violation() -> None:
