@@ -377,6 +377,13 @@ class DirectoryFullError(DirectoryUnusableError):
     """
 
 
+def is_directory_full(error: BaseException | None) -> bool:
+    """True if an error comes from a directory whose bookie finds no space to be opened."""
+    while error is not None and not isinstance(error, DirectoryFullError):
+        error = error.__cause__
+    return error is not None
+
+
 class ReadOnlyError(LedgerError):
     """The client was opened with ``read_only=True``, and the call would change something. Nothing changed."""
 

@@ -28,6 +28,7 @@ from ledger.errors import (
     BookieUnavailableError,
     CorruptEntryError,
     LedgerRecoveryError,
+    is_directory_full,
 )
 from ledger.read.replica_rules import EntryRead, replicas
 from ledger.recovery.recovery import (
@@ -278,8 +279,11 @@ class RecoveryDriver:
             nonlocal pauses
             del self._requests[pending]
             why_read_only = self._context.why_read_only
-            code = None if isinstance(reply, BookieError) else reply.code
-            if code is Code.READ_ONLY and why_read_only is not None:
+            if isinstance(reply, BookieError):
+                is_full = is_directory_full(reply)
+            else:
+                is_full = reply.code is Code.READ_ONLY
+            if is_full and why_read_only is not None:
                 self._outcome = GiveUp(why_read_only())
                 self._stop()
                 return

@@ -36,6 +36,7 @@ from ledger.errors import (
     LedgerError,
     LedgerFencedError,
     LedgerWriteError,
+    is_directory_full,
 )
 from ledger.metadata import LedgerMetadata
 from ledger.payloads import as_payload
@@ -430,6 +431,8 @@ class WriteHandle:
 
     def _on_failure(self, bookie: str, cause: Exception, count: int = 1, *, lost: bool = True) -> None:
         self._context.membership.report_errors(bookie, count, cause)
+        if self._context.why_read_only is not None and is_directory_full(cause):
+            self._end(self._context.why_read_only)
         if self._make_error is None:
             self._perform(self._repair.on_bookie_failed(bookie, cause, lost=lost, now_s=trio.current_time()))
 

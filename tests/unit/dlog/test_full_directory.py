@@ -6,7 +6,9 @@ import asyncio
 import errno
 from collections import deque
 from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +16,9 @@ import trio
 import dlog
 import dlog.aio
 import dlog.blocking
+from bookie.main import Bookie, open_bookie
 from dlog.errors import WriterDiskFullError
+from ledger.deploy import host
 from tests.fakes.small_disk import SmallDirectory, small_directory
 
 MIB = 1 << 20
@@ -135,6 +139,43 @@ async def test_a_full_directory_opens_for_all_but_appends_as_often_as_it_must(sm
         async with namespace.open_writer("c", create=True) as writer:
             await writer.append_many(map(payload, range(count + 1)))
     assert sum(sizes) <= 1.3 * sum(path.stat().st_size for path in fresh.rglob("*") if path.is_file())
+
+
+async def test_a_bookie_that_finds_no_space_to_be_opened_is_said_as_the_full_disk(
+    small: SmallDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_refusing = False
+
+    def refuse(*args: Any, **more: Any) -> AbstractAsyncContextManager[Bookie]:
+        if is_refusing:
+            raise OSError(errno.ENOSPC, "no space to be opened")
+        return open_bookie(*args, **more)
+
+    monkeypatch.setattr(host, "open_bookie", refuse)
+    async with dlog.open_namespace(uri_of(small)) as namespace:
+        with suppress(WriterDiskFullError):  # once more when the writer is closed: of records that were sent
+            async with namespace.open_writer("a", create=True) as writer:
+                await writer.append(payload(0))
+                is_refusing = True
+                small.fill(2 * MIB)
+                with trio.fail_after(25), pytest.raises(WriterDiskFullError) as caught:
+                    await writer.append_many(map(payload, range(1, 2_000)))
+                assert isinstance(caught.value.__cause__, OSError)
+        is_refusing = False
+        small.free()
+        with trio.fail_after(25):
+            await written(namespace)
+
+
+async def written(namespace: dlog.Namespace) -> None:
+    while True:
+        try:
+            async with namespace.open_writer("b", create=True) as writer:
+                await writer.append(b"later")
+        except dlog.DLogError:
+            await trio.sleep(0.05)
+        else:
+            return
 
 
 def test_the_other_faces_say_it_too(small: SmallDirectory) -> None:
