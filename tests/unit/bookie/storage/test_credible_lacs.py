@@ -97,7 +97,7 @@ async def ask(bookie: Bookie, *requests: Request) -> list[object]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bookie.serve_stream, theirs)
         peer = Peer(ours)
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             for request in requests:
                 replies.append(await peer.ask(request))
         nursery.cancel_scope.cancel()

@@ -58,7 +58,7 @@ async def test_without_a_session_the_store_is_suspended_and_refuses_each_call(
                 await call()
         with pytest.raises(ConnectionLostError):
             store.current_session()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             assert await store.wait_state_change(SessionState.SUSPENDED) is SessionState.CONNECTED
         assert sessions.failures == 0
         assert await store.exists("/b") is None, "a refused call changed nothing"
