@@ -42,8 +42,8 @@ from namespace.store import MetadataStore
 logger = logging.getLogger(__name__)
 
 TASKS_MAX = 1000
-REST = 39  # times the length of a mark that no worker can use before another bookie is registered
-REST_S_MAX = 0.2
+REST = 79  # times the length of a mark that no worker can use before another bookie is registered
+REST_S_MAX = 0.4
 OPEN_PAUSE_S = 2.0  # between two looks at a ledger that is being written
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 

@@ -34,8 +34,8 @@ CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come aga
 POLL_S = 60.0  # at least so often an idle worker looks for marks
 SAY_S = 60.0  # between two lines about ledgers that wait for a bookie
 LIST_PAUSE_S = 1.0  # an idle worker lists the marks, which may be many, at most so often
-REST = 39  # times the length of a look that found nothing to do
-REST_S_MAX = 0.2
+REST = 79  # times the length of a look that found nothing to do
+REST_S_MAX = 0.4
 
 
 @attrs.define

@@ -317,7 +317,7 @@ async def test_marks_that_no_worker_can_use_are_made_slowly_until_the_bookies_ch
         await trio.sleep(2)
         found = await marked(world)
         assert found[writer.ledger_id] == ("b1:1",)  # first
-        assert 2 <= len(found) <= 12  # 0.01 s for each, and a pause of 0.2 s
+        assert 2 <= len(found) <= 12  # 0.01 s for each, and a pause of 0.4 s
         await world.cluster.start("b4:1")
         await trio.sleep(2)
         assert len(await marked(world)) == 101
