@@ -152,7 +152,7 @@ def test_a_cluster_starts_survives_kills_and_stops(directory: Path) -> None:
 
     # A cluster too small for the quorums is told, and not waited for as long as for a restart.
     refused = subprocess.run(
-        [*DLOG, "write", "orders", "--uri", f"{uri}?ensemble_size=5"],
+        [*DLOG, "write", "orders", "--uri", f"{uri}?ensemble_size=5&write_quorum=5&ack_quorum=5"],
         input=b"three\n",
         capture_output=True,
         timeout=240,

@@ -37,6 +37,7 @@ from ledger.digest import DigestType, EntryCodec
 from ledger.errors import BookieUnavailableError
 from ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 from ledger.statistics import Recorder
+from ledger.wire.messages import WriteLacReply
 from ledger.write.actions import Action, BeginRepair
 from ledger.write.ensemble_change import EnsembleChange
 from ledger.write.ensemble_state import TRANSITIONS, EnsembleEvent, EnsembleState
@@ -148,6 +149,7 @@ class World:
             placer=placer,
             rng=random.Random(0),
             recorder=Recorder(),
+            why_read_only=None,
         )
         self.handle = WriteHandle(
             Versioned(LEDGER, self.register.metadata, 0),
@@ -166,11 +168,11 @@ class World:
         self.sink = sink
         self.unanswered[bookie] += entry_ids
 
-    async def call(self, bookie: str, request: object, *, timeout_s: float) -> object:
+    async def call(self, bookie: str, request: object, *, timeout_s: float | None = None) -> object:
         await trio.lowlevel.checkpoint()
         if bookie in self.dead:
             raise BookieUnavailableError(bookie, "dead")
-        return None
+        return WriteLacReply(Code.OK, LEDGER)
 
     async def choose(
         self,

@@ -32,6 +32,7 @@ from bookie.errors import (
     RegistrationError,
     StartError,
     StorageFailedError,
+    StorageFileError,
 )
 from bookie.gc.collector import GarbageCollector, GcConfig
 from bookie.gc.compaction_rules import CompactionConfig
@@ -271,7 +272,7 @@ class BookieMachine:
                 self.world.observe(Crashed(self.world.now(), self.name, describe_error(cause)))
             elif self.is_damaged and self.world.injector.is_over:
                 self._give_up()  # each flush needs a damaged block of its index: every start would fail
-        elif isinstance(cause, CookieError | StartError):
+        elif isinstance(cause, CookieError | StartError) and not isinstance(cause, StorageFileError):
             if self.is_damaged:
                 self._give_up()
             else:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.simulation.healing.world import HealWorld
 
 RETRY_S = 0.5  # of a loss that the promise does not allow yet
+LOOK_S = 0.02  # until the next look for a lock: a worker holds one only while it copies
+LOOKS_MAX = 500
 ZOMBIE_S = 2.0  # a paused worker sleeps longer than its session lives
 
 
@@ -114,7 +116,7 @@ class HealInjector(Injector):
         elif name is not None:
             self._world.healers[name].kill()
 
-    def _delete_a_ledger(self, rng: random.Random) -> None:
+    def _delete_a_ledger(self, rng: random.Random, looks: int = LOOKS_MAX) -> None:
         world = self._world
         locked = [underreplicated_id_of(path.removeprefix(LOCKS)) for path in world.nodes_below(LOCKS)]
         metadata = [(one, world.metadata_of(one)) for one in locked if one is not None]
@@ -123,3 +125,5 @@ class HealInjector(Injector):
         if closed:
             world.counts["ledger deleted under its lock"] += 1
             world.delete_ledger(rng.choice(sorted(closed)))
+        elif looks > 0 and not self.is_over:
+            world.timeline.after(LOOK_S, self._delete_a_ledger, rng, looks - 1)

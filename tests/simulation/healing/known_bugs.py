@@ -316,10 +316,10 @@ def _zombie() -> Iterator[None]:
     audit, init = AutoRecovery._audit_if_elected, LedgerRestorer.__init__
     restore = LedgerRestorer.restore
 
-    async def restore_again(self: LedgerRestorer, ledger_id: int) -> Outcome:
+    async def restore_again(self: LedgerRestorer, *arguments: Any) -> Outcome:
         while True:
             try:
-                return await restore(self, ledger_id)
+                return await restore(self, *arguments)
             except ConnectionLostError:
                 await trio.sleep(0.2)  # until there is another session
 

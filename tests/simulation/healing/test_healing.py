@@ -15,7 +15,7 @@ from tests.simulation.replay_file import Replay, decode_replay, encode_replay
 from tests.simulation.runs import Setting, play_seeds
 
 HEALING = Setting(healing=True)
-SEEDS = range(16)
+SEEDS = range(32)
 BUG_SEEDS = 400  # the rarest shows in one of a hundred worlds
 EFFECTS = (  # worlds without them would prove nothing
     "bookie removed",
@@ -32,18 +32,18 @@ EFFECTS = (  # worlds without them would prove nothing
 # search begins there and goes on.
 FOUND_AT = {
     "fragment moved before it is copied": 1,
-    "entry missing everywhere counts as copied": 18,
-    "open end copied without a fence": 2,
+    "entry missing everywhere counts as copied": 44,
+    "open end copied without a fence": 16,
     "new bookie that is in the ensemble already": 1,
-    "mark removed although a fragment was left out": 17,
-    "open ledger closed at its LAC": 2,
-    "open ledger closed without the grace": 2,
+    "mark removed although a fragment was left out": 14,
+    "open ledger closed at its LAC": 19,
+    "open ledger closed without the grace": 16,
     "open ledger closed without a replacement": 2,
-    "entries above the LAC copied into a member": 0,
+    "entries above the LAC copied into a member": 4,
     "holes of a member that is back are left": 0,
     "bookie forgotten that was lost while there was no auditor": 3,
-    "worker that goes on after its session": 7,
-    "lock taken again while it is being released": 56,
+    "worker that goes on after its session": 68,
+    "lock taken again while it is being released": 127,
 }
 
 

@@ -80,7 +80,7 @@ def test_promotions_are_interrupted_resumed_undone_and_purged_while_logs_are_use
 def test_segments_are_healed_while_logs_are_used_and_operators_die() -> None:
     counts: Counter[str] = Counter()
     switches = {kind: kind in HEALING_FAULTS for kind in KINDS}
-    for seed in range(3):
+    for seed in (3, 5, 7):  # in others no segment lacks bookies
         drawn = StreamShape.draw(seed, enabled(switches))
         shape = attrs.evolve(drawn, promotes=False, **HEALING)
         outcome = play(seed, shape=shape, switches=switches, world_type=StreamWorld)

@@ -149,6 +149,7 @@ async def test_a_check_of_the_disks(
     watch._config, watch._rights = Config(), Rights()  # type: ignore[assignment]
     watch._persists = watch._has_space = watch._is_by_hand = False
     watch._stored = None
+    watch._backlog_bytes = lambda: None
     watch.__class__ = type("Watch", (DiskWatch,), {"check": failing.wait, "__repr__": object.__repr__})
     await check_rounds(watch.run, "watch of the disks", failing)
 

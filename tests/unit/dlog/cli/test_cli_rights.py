@@ -70,6 +70,7 @@ COMMANDS = [
     Command("log show {log}", READ),
     Command("cursor list {log}", READ),
     Command("cursor show {log} c", READ),
+    Command("log heal {log}", ADMIN),
     Command("log repair {log} --yes", READ),  # the log is as it should be, so nothing is repaired
     Command("read {log}", READ),
     Command("verify {log}", READ),

@@ -32,7 +32,7 @@ async def test_no_connection_is_made_to_a_bookie_whose_directory_was_moved(tmp_p
 async def test_a_host_that_finds_other_files_in_the_directory_is_the_reason_of_each_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def other_metadata(directory: Directory, *_: object) -> None:
+    def other_metadata(directory: Directory, *_: object, **__: object) -> None:
         raise DirectoryMovedError("its metadata is another file")
 
     monkeypatch.setattr(host, "open_hosted_bookie", other_metadata)
