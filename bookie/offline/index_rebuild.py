@@ -170,16 +170,22 @@ def take_over_page_files(disk: Disk, config: StorageConfig) -> list[RebuiltDirec
         foreign_marks(disk, directory) for directory, _ in pairs
     ):
         return []
+    empty = 0
     with locked(disk, config):
-        for _, index_directory in pairs:
+        for directory, index_directory in pairs:
             names = disk.list_directory(index_directory)
             source = read_source(disk, index_directory, is_foreign=True, fences_unreadable=False)
             if source.ledgers is None and READY not in names and REBUILDING not in names:
+                if not logs_with_entries(disk, directory):
+                    empty += 1  # nothing was stored, and ``check_index`` makes sure of it
+                    continue
                 raise StartError(
                     f"{index_directory}: Apache's bookie has written here, and its page files, which have"
                     " keys and fences, cannot be read. Let `dlog bookie rebuild-index` take entries from the"
                     " entry logs; that fences every ledger"
                 )
+    if empty == len(pairs):
+        return []
     log.warning("Apache's bookie has used these directories: the index is made again from the entry logs")
     began_s = time.monotonic()
     built = rebuild_indexes(disk, config, fences_unreadable=False)

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 CONTAINED_PAUSE_S = 60.0  # after an error that nobody expected; it may come again at once
 POLL_S = 60.0  # at least so often an idle worker looks for marks
 SAY_S = 60.0  # between two lines about ledgers that wait for a bookie
-LIST_PAUSE_S = 1.0  # an idle worker lists the marks, which may be many, at most so often
+LIST_PAUSE_S = 0.2  # an idle worker lists the marks, which may be many, at most so often
 REST = 79  # times the length of a look that found nothing to do
 REST_S_MAX = 0.4
 
@@ -142,7 +142,7 @@ class ReplicationWorker:
         if self.stats.attempts == tried_before and self._bookies_changed is bookies_changed:
             with trio.move_on_after(POLL_S):
                 await changed.wait()
-            with trio.move_on_at(max(list_at, trio.current_time() + LIST_PAUSE_S)):
+            with trio.move_on_at(list_at):
                 await bookies_changed.wait()
 
     async def _look(self, ledger_id: int) -> SeenMark | None:

@@ -97,7 +97,8 @@ async def test_auditors_and_workers_of_both_share_a_cluster(originals: Originals
             while await current_auditor(session, ROOT) != cluster.bookies[0].id:  # noqa: ASYNC110
                 await trio.sleep(0.2)
             await trio.to_thread.run_sync(first.start)
-            ledgers += await written(client)
+            for _ in range(8):  # so many that both workers get some
+                ledgers += await written(client)
             config = ReplicationConfig()
             restorer = LedgerRestorer(client.context, session, config, lock_path=marks.lock_path)
             worker = ReplicationWorker(marks, restorer, config)

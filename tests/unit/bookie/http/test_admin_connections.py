@@ -51,7 +51,8 @@ async def test_strangers_that_hold_all_places_give_way_to_an_operator(tmp_path: 
             strangers.append(stranger)
         assert (await send_request(url, "GET", "/api/v1/bookie/info"))[0] == 200
         assert (await send_request(url, "PUT", "/api/v1/bookie/gc", b"{}"))[0] == 200
-        assert open_files() <= before + len(strangers) + ADMIN_CONNECTIONS_MAX
+        # The garbage collection opens some files meanwhile.
+        assert open_files() <= before + len(strangers) + 2 * ADMIN_CONNECTIONS_MAX
         for stranger in strangers[: 3 * ADMIN_CONNECTIONS_MAX]:
             await is_closed(stranger)
         assert (await send_request(url, "GET", "/heartbeat"))[0] == 200

@@ -87,6 +87,19 @@ async def test_page_files_that_apaches_bookie_has_used_are_taken_over_at_the_nex
     await check(disk, config, fenced=False)
 
 
+async def test_directories_in_which_apaches_bookie_stored_nothing_begin_with_an_empty_index(
+    tmp_path: Path,
+) -> None:
+    disk, config = RealDisk(), config_of(tmp_path, PAGES)
+    for path in (*config.journal_directories, *config.ledger_directories):
+        (path / "current").mkdir(parents=True)
+    for path in config.ledger_directories:
+        (path / "current/lastMark").write_bytes(bytes(16))
+    assert take_over_page_files(disk, config) == []
+    async with open_storage(disk, config, wall_ms=lambda: 1000) as storage:
+        assert storage.ledgers_count == 0
+
+
 async def test_page_files_of_apaches_that_cannot_be_read_are_left_to_the_operator(tmp_path: Path) -> None:
     disk, config = RealDisk(), config_of(tmp_path, PAGES)
     await fill(disk, config)
