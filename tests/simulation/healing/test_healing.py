@@ -43,7 +43,7 @@ FOUND_AT = {
     "holes of a member that is back are left": 0,
     "bookie forgotten that was lost while there was no auditor": 3,
     "worker that goes on after its session": 68,
-    "lock taken again while it is being released": 127,
+    "lock taken again while it is being released": 332,
 }
 
 
