@@ -137,7 +137,7 @@ async def test_a_second_bookie_that_is_lost_during_the_repair_is_healed_too(tmp_
             ledgers = [await closed_ledger(client, **shape) for _ in range(6)]
             traffic = Traffic(client, await client.create())
             # Slow enough for a loss between the first ledger and the last one.
-            with autorecovery(cluster, tmp_path / "autorecovery.log", "--rate", "3000") as process:
+            with autorecovery(cluster, tmp_path / "autorecovery.log", "--rate", "6000") as process:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(traffic.write)
                     nursery.start_soon(traffic.follow)
