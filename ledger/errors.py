@@ -370,7 +370,7 @@ class DirectoryMovedError(DirectoryUnusableError):
 
 
 class DirectoryFullError(DirectoryUnusableError):
-    """The disk of a ``file:`` directory is full. What was acknowledged is kept, and can be read.
+    """The disk of a ``file:`` directory is full. Acknowledged entries are kept, and can be read.
 
     Free some space on the disk, or delete ledgers. The same client goes on then. ``__cause__`` is the
     ``OSError``.

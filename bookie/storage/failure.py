@@ -62,7 +62,7 @@ class Failure:
         if full is None or not self.is_starting or self.error is not None:
             return False
         if self.full is None:
-            log.warning("the disk is full: %s. What is stored is served, and nothing is added", full)
+            log.warning("the disk is full: %s. Stored entries are served, and none is added", full)
             self.full = full
         for callback in self._callbacks:
             callback()

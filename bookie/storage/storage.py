@@ -104,7 +104,7 @@ class Storage:
 
     @property
     def backlog_bytes(self) -> int:
-        """What is not flushed, with its overhead in memory."""
+        """Bytes of entries that are not flushed, with their overhead in memory."""
         return self.checkpointer.active_bytes + self.checkpointer.sealed_bytes
 
     # --- writing ---

@@ -114,13 +114,15 @@ def _read_pkcs12(content: bytes, password: str | None, *, is_trust_store: bool =
         raise StoreError(_UNREADABLE) from None
     pem = serialization.Encoding.PEM
     if is_trust_store and found.key is not None:
-        # Java marks the entries to trust in an attribute that cryptography does not show. It names them as
-        # their users did, and the certificates of a key's chain by their subjects.
+        # Java marks the entries to trust in an attribute that cryptography does not show. It names them by
+        # their aliases, and the certificates of a key's chain by their subjects, which have a "=". So an
+        # entry whose alias has one is not trusted.
         entries = [] if found.cert is None else [found.cert.certificate]
-        for one in found.additional_certs:
-            subject = one.certificate.subject.rfc4514_string().replace(" ", "").lower().encode()
-            if one.friendly_name and one.friendly_name.replace(b" ", b"").lower() != subject:
-                entries.append(one.certificate)
+        entries += [
+            one.certificate
+            for one in found.additional_certs
+            if one.friendly_name and b"=" not in one.friendly_name
+        ]
         return JavaStore(None, (), tuple(one.public_bytes(pem).decode() for one in entries))
     others = [one.certificate.public_bytes(pem).decode() for one in found.additional_certs]
     if found.key is None:

@@ -41,7 +41,7 @@ class Space:
         return self._bookie.service.rights.writable
 
     def free_bytes(self) -> int:
-        """What appends may take. Blocks."""
+        """The bytes that appends may take. Blocks."""
         given_bytes = self._reserve.given_bytes() + self._metadata.missing_bytes()
         return max(0, self._disk.usage(self._current).free_bytes - given_bytes)
 
@@ -55,7 +55,7 @@ class Space:
         """Watch the disk while it is full; for a task.
 
         Args:
-            more_than_bytes: What was free at the last start, which was in vain.
+            more_than_bytes: The bytes that were free at the last start, which was in vain.
         """
         storage, rights = self._bookie.storage, self._bookie.service.rights
         while not rights.writable:

@@ -197,7 +197,7 @@ class Recovery:
 
     @property
     def progress(self) -> Progress:
-        """What was found so far."""
+        """How far the recovery has come, and on which bookies it found entries."""
         return Progress(self._head - 1, dict(self._found_on))
 
     def start(self) -> list[Action]:

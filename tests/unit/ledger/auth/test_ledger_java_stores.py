@@ -185,6 +185,35 @@ def test_the_rest_of_the_chain_of_a_key_is_not_trusted(tmp_path: Path) -> None:
         handshake(server(others, "others.p12"), trusting(store))
 
 
+@pytest.mark.parametrize(
+    ("name", "is_trusted"),
+    [
+        (b"imported", True),
+        (b"CN=Authority", False),
+        (b"1.2.840.113549.1.9.1=#1603612e62,CN=A", False),
+        (None, False),
+    ],
+)
+def test_of_the_other_certificates_only_one_with_an_alias_is_trusted(
+    tmp_path: Path, name: bytes | None, is_trusted: bool
+) -> None:
+    authority = make_authority()
+    mine = authority.sign("bookie.test")
+    store = tmp_path / "store.p12"
+    store.write_bytes(
+        pkcs12.serialize_key_and_certificates(
+            b"mine",
+            mine.key,
+            mine.certificate,
+            [pkcs12.PKCS12Certificate(authority.own.certificate, name)],
+            serialization.BestAvailableEncryption(PASSWORD.encode()),
+        )
+    )
+    trusted = trusting(store).get_ca_certs(binary_form=True)
+    other = authority.own.certificate.public_bytes(serialization.Encoding.DER)
+    assert (other in trusted) is is_trusted
+
+
 def test_a_store_without_a_key_is_no_key_store_and_an_empty_one_trusts_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no key"):
         client_context(
